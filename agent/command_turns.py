@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from agent.commands import CommandContext, CommandReply, ParsedCommand
 from agent.commands.command_context import actor_of
-from agent.memory.approvals.approval_questions import question
+from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
 from agent.turn_draft import TurnDraft

@@ -18,9 +18,9 @@ from agent.attachments.file_facts import UNTRUSTED, Fact, fact_of
 from agent.attachments.transcription import UsageAttribution
 from agent.auto_recall import AutoRecall
 from agent.chat_profiles import ChatProfile
+from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
-from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.quoted_context import build_quoted
 from agent.turn_draft import TurnDraft

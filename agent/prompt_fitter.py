@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.token_estimate import estimate_message, estimate_messages
 from agent.turn_draft import TurnDraft
 from gateway.ports import Line
 

@@ -14,9 +14,9 @@ from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
 from agent.commands.session import retried_turn
 from agent.llm.chat_model import ToolCall
-from agent.memory.approvals.approval_questions import question_scope
+from agent.memory.jobs.approval_questions import question_scope
+from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
-from agent.memory.prompt.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import TurnScope, speaker_fields
 from agent.prompt_fitter import PromptFitter

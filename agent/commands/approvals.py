@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from agent.commands.command_context import CommandContext, CommandReply
-from agent.memory.approvals.approval_questions import buttons, short, short_name
-from agent.memory.approvals.staged_changes import MEMORY, StagedChange
+from agent.memory.editing.staged_changes import MEMORY, StagedChange
+from agent.memory.jobs.approval_questions import buttons, short, short_name
 from gateway.events import InboundKind
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from agent.chat_profiles import EffectiveSetting
 from agent.llm.model_catalog import ModelSelector
 from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.approvals.staged_changes import StagedChangeStore
 from agent.memory.dream.dream_service import DreamService
+from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.versioning.memory_service import MemoryService

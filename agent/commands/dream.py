@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import ANY, CommandNeed, command
+from agent.memory.documents.version_store import DREAM_CAUSE, DocumentVersion
 from agent.memory.dream.dream_notifier import DreamRequester
 from agent.memory.dream.dream_service import RestoreConflict
-from agent.memory.dream.dream_state import CAUSE, DREAM
-from agent.memory.versioning.version_store import DocumentVersion
+from agent.memory.dream.dream_state import DREAM
 from gateway.events import ChatKind, InboundKind, Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
@@ -54,7 +54,7 @@ async def _log(context: CommandContext, sha: str) -> str:
     if found is None:
         return translate("memory.no_such_change", context.language, sha=sha[:40])
     version, changed = found
-    if not version.why.startswith(CAUSE):
+    if not version.why.startswith(DREAM_CAUSE):
         return translate("dream.not_dreams", context.language, sha=version.short)
     return f"{_line(context, version)}\n\n```diff\n{changed}\n```"
 

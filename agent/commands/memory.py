@@ -8,15 +8,13 @@ from datetime import datetime
 from agent.commands import approvals
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
-from agent.memory.consolidation.consolidation_state import APPROVED
-from agent.memory.consolidation.memory_reviser import CONSOLIDATION
+from agent.memory.documents.version_store import APPROVED, BY_HAND, CONSOLIDATION, DocumentVersion
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.importers.importer import IMPORTED
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, REMEMBER, remember_job
 from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import UNDO, LineOrigin, NoSuchVersion, UndoConflict
-from agent.memory.versioning.version_store import BY_HAND, DocumentVersion
 from gateway.events import Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment

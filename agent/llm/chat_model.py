@@ -51,7 +51,7 @@ class ChatRequest:
     person: str = ""  # whose purse the call is on
     chat: str = ""
     weight: int = (
-        0  # what messages and tools are reckoned at (agent/memory/prompt/token_estimate.py); 0 = nobody reckoned
+        0  # what messages and tools are reckoned at (agent/memory/messages/token_estimate.py); 0 = nobody reckoned
     )
     max_tokens: int | None = None
     language: str = "en"  # of the chat, for a model whose words are ours (agent/llm/offline_model.py)

@@ -88,7 +88,7 @@ class ContextWindows:
         return min(window, learned.window) if learned is not None and self._is_fresh(learned) else window
 
     def budget(self, model: str) -> int:
-        """Return how much a prompt for *model* may weigh, as agent/memory/prompt/token_estimate.py reckons it."""
+        """Return how much a prompt for *model* may weigh, as agent/memory/messages/token_estimate.py reckons it."""
         return max(int(PromptBudget(self.window(model)).tokens / self.factor(model)), 1)
 
     def factor(self, model: str) -> float:

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
-from agent.memory.consolidation.answer import UnusableAnswer
+from agent.memory.consolidation.consolidation_request import request_consolidation
 from agent.memory.consolidation.consolidation_state import (
     FAILURES_BEFORE_RAW,
     ConsolidatedRange,
@@ -23,10 +23,15 @@ from agent.memory.consolidation.consolidation_state import (
     ConsolidationStateStore,
     StoredAnswer,
     name_of,
-    stage_for_approval,
 )
-from agent.memory.consolidation.memory_file import MEMORY_MD, MemoryFile
-from agent.memory.consolidation.message_range import (
+from agent.memory.consolidation.memory_reviser import revise
+from agent.memory.editing.memory_file import MEMORY_MD, MemoryFile
+from agent.memory.editing.merge import BUDGET
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.three_way_merge import MergeConflict, three_way
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.history_markdown import HISTORY_MD
+from agent.memory.messages.message_range import (
     UNTRUSTED,
     KeepPolicy,
     Message,
@@ -36,12 +41,8 @@ from agent.memory.consolidation.message_range import (
     next_range,
     origin_of,
 )
-from agent.memory.consolidation.provider_call import LlmProvider, request_consolidation
-from agent.memory.consolidation.revise import BUDGET, revise
-from agent.memory.consolidation.three_way_merge import MergeConflict, three_way
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.history.history_markdown import HISTORY_MD
-from agent.memory.prompt.taint import strip_untrusted
+from agent.memory.messages.taint import strip_untrusted
+from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.session_manager import Session
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now

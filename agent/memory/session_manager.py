@@ -19,11 +19,11 @@ from typing import Any
 
 from agent.memory.scopes import quote
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.legacy_sessions import find_legacy
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import from_user, kind_of, replayable
-from agent.memory.storage.transcript_reader import read_all, save_corrupt
+from agent.memory.storage.transcript_reader import read_all
 from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
 from gateway.errors import HomeInUse
 from gateway.ports import Line, MessageOutcome

@@ -15,7 +15,7 @@ import structlog
 from pydantic import ValidationError
 
 from agent.llm.chat_model import ToolCall
-from agent.memory.prompt.token_estimate import estimate_messages
+from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.tool import OUTCOME_UNKNOWN, Tool, ToolContext
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder

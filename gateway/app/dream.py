@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from agent.llm.model_client import ModelClient
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.dream.schedule import DreamSchedule
-from agent.memory.versioning.version_store import VersionStore
 from gateway.app.memory import MemoryServices
 from gateway.events import SessionKey
 from gateway.home import Home

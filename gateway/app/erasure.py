@@ -7,15 +7,15 @@ from collections.abc import Callable
 from datetime import datetime
 
 from agent.memory.account_links.scope_lock import ScopeLock
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
 from agent.memory.erasure.word_eraser import WordEraser
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_projector import TranscriptProjector
-from agent.memory.versioning.version_store import VersionStore
 from gateway.home import Home
 from gateway.ports import Store
 from gateway.quarantine import Quarantine

@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.importers import SYSTEMS
 from agent.memory.importers.conversations import ConversationImporter, ImportTarget
 from agent.memory.importers.import_data import ImportData
@@ -17,9 +20,6 @@ from agent.memory.importers.importer import MemoryImporter
 from agent.memory.scope_names import SHARED, ScopeNames
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import VersionStore
 from gateway.app.app import GatewayApp
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.recipient import resolve_recipient

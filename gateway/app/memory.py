@@ -13,30 +13,30 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
-from agent.memory.approvals.approval_questions import ApprovalQuestions
-from agent.memory.approvals.staged_changes import StagedChangeStore
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.memory_reviser import MemoryReviser
-from agent.memory.consolidation.message_range import KeepPolicy
-from agent.memory.consolidation.message_reader import MessageReader
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dreamer import Dreamer
+from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
+from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
 from agent.memory.jobs.token_budget import TokenBudget
+from agent.memory.messages.message_range import KeepPolicy
+from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.flush_jobs import FlushJobs
 from agent.memory.notes.session_note_jobs import SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import VersionStore
 from gateway.app.erasure import open_forgetting
 from gateway.home import Home
 from gateway.ports import InboxRow, MetricsRecorder, Store
@@ -184,7 +184,7 @@ def open_background(
         home=home.path,
         jobs=store.jobs,
         passages=passages,
-        reviser=reviser,
+        documents=memory.documents,
         writing=memory.jobs.writing,
         model=model,
         zone=zone,

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
@@ -16,7 +17,6 @@ from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
-from agent.memory.versioning.version_store import DocumentVersion
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.events import SessionKey

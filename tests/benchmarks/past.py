@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.prompt.prompt_snapshot import ABILITIES, ScopeMemory
 from agent.memory.scopes import quote, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore, document_path
 from agent.memory.storage.text_blobs import digest_of, put_blobs
 from agent.memory.storage.transcript_writer import TranscriptEntry, TranscriptWriter
 from agent.tools.toolbox import Toolbox

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_lines import utc_now
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import VersionStore
 from gateway.ports import DocumentStore
 
 SCOPE = "people/telegram%3a42"

@@ -10,15 +10,15 @@ from pathlib import Path
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.memory_reviser import MemoryReviser
-from agent.memory.consolidation.message_range import MessageRange
-from agent.memory.consolidation.message_reader import MessageReader
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.history.history_log import HistoryLog
+from agent.memory.messages.message_range import MessageRange
+from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.flush_jobs import FlushJobs
 from agent.memory.prompt.due_jobs import consolidation_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
@@ -176,7 +176,7 @@ class World:
             passages=MessageReader(
                 self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
             ),
-            reviser=MemoryReviser(self.home, FileDocumentStore(self.home, disk=disk), now=lambda: START, disk=disk),
+            documents=FileDocumentStore(self.home, disk=disk),
             writing=asyncio.Lock(),
             model=self.model,
             zone=lambda _: zone,

@@ -14,8 +14,8 @@ from string import ascii_lowercase
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.scopes import quote
-from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
 from gateway.ports import AccountLinkStore
 

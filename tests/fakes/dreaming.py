@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.memory.approvals.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
 from agent.memory.dream.dream_prompt import EDIT_MEMORY
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
+from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore, document_path
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import DocumentVersion, VersionStore
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import Job, SessionRow, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, FaultyDisk

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 
 SCOPE = "people/telegram%3a42"
 AT = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ import asyncio
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from agent.memory.consolidation.consolidation_state import stage_for_approval
-from agent.memory.consolidation.merge import OmittedEntry, ReviewReason, StagedRemoval
+from agent.memory.editing.merge import OmittedEntry, ReviewReason, StagedRemoval
+from agent.memory.editing.staged_changes import stage_for_approval
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from agent.memory.account_links.document_merge import EntryOwnership, merge_texts, remove_entries, select_entries, trace
-from agent.memory.consolidation.memory_reviser import CONSOLIDATION
+from agent.memory.documents.version_store import CONSOLIDATION, TRACKED, DocumentVersion
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, RAW_JSONL
 from agent.memory.history.history_markdown import HistoryMarkdown
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, encode
-from agent.memory.versioning.version_store import TRACKED, DocumentVersion
 from gateway.ports import Line
 
 Versioned: TypeAlias = Sequence[tuple[DocumentVersion, Mapping[str, bytes]]]

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from agent.memory.account_links import history_merge
 from agent.memory.account_links.document_merge import EntryOwnership, merge_texts
-from agent.memory.consolidation.consolidation_state import STAGED
-from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.documents.file_documents import EPOCH
+from agent.memory.documents.git_repository import TRACKED
+from agent.memory.documents.version_store import VersionStore, write_history
+from agent.memory.editing.staged_changes import STAGED
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
-from agent.memory.versioning.git_repository import TRACKED
-from agent.memory.versioning.version_store import VersionStore, write_history
 from gateway.ports import Line
 
 MARK = ".move"  # names the move that made this folder

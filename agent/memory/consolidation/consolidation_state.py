@@ -14,16 +14,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent.memory.consolidation.merge import StagedRemoval
-from agent.memory.consolidation.message_range import Message
-from agent.memory.consolidation.text_operations import Operation, as_record
+from agent.memory.editing.staged_changes import PENDING
+from agent.memory.messages.message_range import Message
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 
-PENDING = ".pending"
-STAGED = ".staged"
-APPROVED = "approved "  # then the name, and what it came of: the cause of a version
 FAILURES_BEFORE_RAW = 3
 _WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
 
@@ -111,39 +107,3 @@ def name_of(session: str, messages: Sequence[Message]) -> str:
     """Return a name for exactly these messages of a session, where no transcript has given it one."""
     said = json.dumps([session, [dict(message) for message in messages]], sort_keys=True, default=str)
     return "m" + sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def stage_for_approval(
-    folder: Path,
-    disk: Disk,
-    entry: str,
-    why: str,
-    at: datetime,
-    staged: StagedRemoval | None = None,
-    proposed: str = "",
-    *,
-    document: str = "",
-    operations: Sequence[Operation] = (),
-    session: str = "",
-    person: str = "",
-    cause: str = "",
-) -> None:
-    """Put aside what waits for a yes, under the name *entry*; once, however often it is asked for. Raises OSError.
-
-    It is about *document* (MEMORY.md by default): what a merge left undone, a whole text, or line operations.
-    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there. *cause* is
-    what the version would have been called: with a yes it still says where a line came from.
-    """
-    waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
-    known = {"document": document, "session": session, "person": person, "cause": cause}
-    waiting |= {name: text for name, text in known.items() if text}
-    if operations:
-        waiting["operations"] = [as_record(operation) for operation in operations]
-    if staged is not None:
-        waiting["removals"] = [dataclasses.asdict(left) for left in staged.removals]
-        waiting["additions"] = list(staged.additions)
-    if proposed:
-        waiting["proposed"] = proposed
-    path = folder / STAGED / f"{quote(entry)}.json"
-    if disk.size(path) is None:
-        disk.replace(path, json.dumps(waiting, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

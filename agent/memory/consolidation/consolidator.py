@@ -18,27 +18,26 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.consolidation.answer import ConsolidationAnswer, UnusableAnswer
+from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, request_consolidation
 from agent.memory.consolidation.consolidation_state import StoredAnswer
 from agent.memory.consolidation.memory_reviser import MemoryReviser
-from agent.memory.consolidation.message_range import MessageRange, fit_to_tokens, origin_of
-from agent.memory.consolidation.message_reader import MessageReader
-from agent.memory.consolidation.provider_call import TOO_LONG, request_consolidation
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_provider import ModelProvider
-from agent.memory.notes.session_note_jobs import NOTE
+from agent.memory.messages.message_range import MessageRange, fit_to_tokens, origin_of
+from agent.memory.messages.message_reader import MessageReader
+from agent.memory.messages.taint import strip_untrusted
+from agent.memory.messages.token_estimate import estimate_text
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
     FLUSH,
+    NOTE,
     ROUNDS,
     SUMMARISE,
     ConversationSpan,
     consolidation_job,
 )
-from agent.memory.prompt.taint import strip_untrusted
-from agent.memory.prompt.token_estimate import estimate_text
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk

@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from agent.memory.consolidation.consolidation_state import StoredAnswer, stage_for_approval
-from agent.memory.consolidation.memory_file import MEMORY_MD, MemoryFile
-from agent.memory.consolidation.merge import StagedRemoval
-from agent.memory.consolidation.message_range import UNTRUSTED
-from agent.memory.consolidation.revise import BUDGET, revise
+from agent.memory.consolidation.consolidation_state import StoredAnswer
+from agent.memory.documents.file_documents import EPOCH
+from agent.memory.documents.version_store import CONSOLIDATION
+from agent.memory.editing.memory_file import MEMORY_MD, MemoryFile
+from agent.memory.editing.merge import BUDGET, MergeResult, StagedRemoval, merge
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.three_way_merge import MergeConflict, three_way
+from agent.memory.messages.message_range import UNTRUSTED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.ports import DocumentStore
 
 log = structlog.get_logger(__name__)
 
-EPOCH = "epoch.txt"  # a document that changes when something is forgotten
-CONSOLIDATION = "consolidation "  # then the entry: the cause of a version
 _TRIES = 3  # of a compare-and-set before the rest waits for a person
 _TOO_LARGE = 8  # budgets: such a MEMORY.md is somebody's data; no model is sent it, and none rewrites it
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRevision:
+    """The new text, what the answer did to the one it was asked about, and where somebody else was at work."""
+
+    text: str
+    merged: MergeResult
+    conflicts: tuple[MergeConflict, ...] = ()
+
+
+def revise(base: str, proposed: str, now: str, *, budget: int = BUDGET) -> MemoryRevision:
+    """Return the memory *now* with what a model that was shown *base* proposes. Doing it again changes nothing."""
+    merged = merge(base, proposed, budget=budget)
+    reconciled = three_way(base, merged.text, now)
+    return MemoryRevision(reconciled.text, merged, reconciled.conflicts)
 
 
 class MemoryReviser:

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.consolidation.consolidation_state import stage_for_approval
-from agent.memory.consolidation.memory_file import MemoryFile
-from agent.memory.consolidation.memory_reviser import EPOCH
-from agent.memory.consolidation.text_operations import Operation
-from agent.memory.consolidation.three_way_merge import three_way
+from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
+from agent.memory.documents.persona import SOUL, effective_persona
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.dream.edit_simulation import BUSY, UNTRUSTED, VOICE, DocumentOutcome, EditSimulation, outcome
+from agent.memory.editing.memory_file import MemoryFile
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.text_operations import Operation
+from agent.memory.editing.three_way_merge import three_way
 from agent.memory.history.history_log import HistoryEntry
-from agent.memory.prompt.voice import SOUL, effective_persona
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.memory_service import VersionedDocuments
-from agent.memory.versioning.version_store import VersionStore
 
 log = structlog.get_logger(__name__)
 

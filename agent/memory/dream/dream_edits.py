@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.memory.consolidation.answer import UnusableAnswer, clean, read_call
-from agent.memory.consolidation.text_operations import (
+from agent.memory.documents.version_store import TRACKED
+from agent.memory.dream.dream_prompt import EDIT_MEMORY
+from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
     RemoveLines,
@@ -15,8 +16,7 @@ from agent.memory.consolidation.text_operations import (
     as_record,
     read_record,
 )
-from agent.memory.dream.dream_prompt import EDIT_MEMORY
-from agent.memory.versioning.version_store import TRACKED
+from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text

@@ -10,13 +10,12 @@ from typing import Any
 
 import structlog
 
-from agent.memory.consolidation.answer import UnusableAnswer, clean
-from agent.memory.consolidation.provider_call import LlmProvider, call_provider
 from agent.memory.dream import dream_prompt
 from agent.memory.dream.dream_edits import read_edits
 from agent.memory.dream.dream_state import DreamPass
 from agent.memory.dream.edit_simulation import EditOutcome, EditResult, EditSimulation
-from agent.memory.prompt.token_estimate import estimate_text
+from agent.memory.messages.token_estimate import estimate_text
+from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider, clean
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent.memory.consolidation.merge import NOTHING_YET
-from agent.memory.consolidation.revise import BUDGET
+from agent.memory.editing.merge import BUDGET, NOTHING_YET
 from agent.memory.history.history_log import HistoryEntry
 
 EDIT_MEMORY = "edit_memory"

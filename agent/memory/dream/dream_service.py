@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent.memory.consolidation.memory_reviser import CONSOLIDATION
-from agent.memory.consolidation.three_way_merge import three_way
-from agent.memory.dream.dream_state import CAUSE, DREAM
-from agent.memory.versioning.memory_service import VersionedDocuments
-from agent.memory.versioning.version_store import TRACKED, DocumentVersion, VersionStore
+from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.version_store import CONSOLIDATION, DREAM_CAUSE, TRACKED, DocumentVersion, VersionStore
+from agent.memory.dream.dream_state import DREAM
+from agent.memory.editing.three_way_merge import three_way
 
 RESTORE = f"{DREAM} restore "  # then the version that everything goes back behind
 FORGET = "forget"
@@ -45,7 +44,7 @@ class DreamService:
         """Return Dream's newest changes, the newest first."""
         await self._documents.notice(scope)
         found = await asyncio.to_thread(self._versions.log, scope, limit=_LATER)
-        return [each for each in found if each.why.startswith(CAUSE)][:limit]
+        return [each for each in found if each.why.startswith(DREAM_CAUSE)][:limit]
 
     async def restore(self, scope: str, sha: str, *, by: str) -> RestoreDone | RestoreConflict | None:
         """Return to the state before the change *sha*, as a new version; None when no version is called so.
@@ -79,7 +78,7 @@ class DreamService:
         texts = _decoded(self._versions.documents_before(scope, version.sha) or {})
         kept = 0
         for each in self._since(scope, version):
-            if each.why.startswith((CAUSE, RESTORE)):
+            if each.why.startswith((DREAM_CAUSE, RESTORE)):
                 continue
             if each.why.startswith(FORGET):  # another wording of what was forgotten may stand in the old text
                 return RestoreConflict(each)

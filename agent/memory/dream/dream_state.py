@@ -10,15 +10,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent.memory.consolidation.consolidation_state import PENDING
-from agent.memory.consolidation.message_range import UNTRUSTED
+from agent.memory.documents.version_store import DREAM_CAUSE
 from agent.memory.dream.dream_edits import DocumentEdit, read_edit
+from agent.memory.editing.staged_changes import PENDING
 from agent.memory.history.history_log import HistoryEntry
+from agent.memory.messages.message_range import UNTRUSTED
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 
 DREAM = "dream"  # the kind of its jobs
-CAUSE = f"{DREAM}: "  # how its versions' causes begin; then the cursors, and the ids of the entries
 _NAME = "dream.json"
 
 
@@ -51,7 +51,7 @@ class DreamRun:
 
     def cause(self, entries: Sequence[HistoryEntry]) -> str:
         """Return what its version's message says: which cursors, and which entries."""
-        return " ".join([f"{CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
+        return " ".join([f"{DREAM_CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
 
     def name(self, *parts: str) -> str:
         """Return a name for something of this run, the same every time."""

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.consolidation.answer import UnusableAnswer
 from agent.memory.dream.dream_applier import DreamApplier, DreamReport
 from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
 from agent.memory.dream.dream_phases import DEADLINE, DreamPhaseRunner
@@ -33,7 +32,7 @@ from agent.memory.dream.dream_state import (
 from agent.memory.dream.schedule import DreamSchedule
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_provider import ModelProvider
+from agent.memory.model_calls import ModelProvider, UnusableAnswer
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.errors import StoreUnavailable

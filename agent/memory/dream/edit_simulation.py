@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.memory.consolidation.memory_entries import MemoryEntry, parse
-from agent.memory.consolidation.merge import MOST_REMOVED, MOST_REMOVED_SHARE, match_entries, statements
-from agent.memory.consolidation.revise import BUDGET
-from agent.memory.consolidation.text_operations import AddLines, Operation, apply
 from agent.memory.dream.dream_edits import DocumentEdit
+from agent.memory.editing.memory_entries import MemoryEntry, parse
+from agent.memory.editing.merge import BUDGET, MOST_REMOVED, MOST_REMOVED_SHARE, match_entries, statements
+from agent.memory.editing.text_operations import AddLines, Operation, apply
 
 _LONGEST_TITLE = 80
 

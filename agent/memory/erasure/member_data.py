@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.scope_files import BLOBS, SESSIONS, ReferencedAttachments, clear_raw, remove_attachments
 from agent.memory.erasure.word_match import ErasurePattern, pad_line, without_entries, without_words
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
-from agent.memory.versioning.version_store import VersionStore
 from gateway.ports import Line
 
 ALL = ErasurePattern("")  # whatever they said

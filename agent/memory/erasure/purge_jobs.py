@@ -19,6 +19,7 @@ from typing import Any
 
 import structlog
 
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.scope_files import (
     SESSIONS,
@@ -41,7 +42,6 @@ from agent.memory.history.history_redaction import redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
 from gateway.ports import Job, JobQueue, TurnRecordStore
 from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData

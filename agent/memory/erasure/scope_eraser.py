@@ -17,6 +17,7 @@ from urllib.parse import unquote
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.member_data import GroupMember
 from agent.memory.erasure.purge_jobs import mentions, scrubbing
@@ -24,7 +25,6 @@ from agent.memory.erasure.scope_files import scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
 from gateway.ports import AccountLinkStore, DocumentStore, Job, JobQueue, PreferenceStore, ScopeMove, TurnRecordStore
 from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.attachments.file_facts import blobs_in, facts_in
-from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.documents.file_documents import EPOCH
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_words
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD

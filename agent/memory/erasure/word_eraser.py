@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import structlog
 
-from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences, without_words
 from agent.memory.history.history_redaction import redact_history
 from agent.memory.jobs.memory_jobs import REMEMBER
@@ -18,8 +19,6 @@ from agent.memory.prompt.due_jobs import APPLY, FLUSHED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.versioning.memory_service import VersionedDocuments
-from agent.memory.versioning.version_store import VersionStore
 from gateway.ports import JobQueue, Line
 
 log = structlog.get_logger(__name__)

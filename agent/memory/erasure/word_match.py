@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE
-from agent.memory.consolidation.memory_entries import EntryKind, parse, render
+from agent.memory.editing.memory_entries import EntryKind, parse, render
 from agent.memory.erasure.embedded_text import contains_text, extract_texts, unescaped
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line

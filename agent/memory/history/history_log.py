@@ -13,9 +13,8 @@ import structlog
 from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown
 from agent.memory.history.jsonl_file import JsonlFile
 from agent.memory.history.legacy_history import keep_original, parse_legacy_history
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.transcript_lines import decode, encode, utc_now
-from agent.memory.storage.transcript_reader import save_corrupt
 from gateway.ports import Line
 
 log = structlog.get_logger(__name__)

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_reader import save_corrupt
+from agent.memory.storage.disk import Disk, save_corrupt
 
 _FIRST_LOOK = 8 * 1024
 _CHUNK = 1024 * 1024

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from agent.memory.consolidation.message_range import entry_id
 from agent.memory.history.history_markdown import HISTORY_MD, STAMP
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import read_text
+from agent.memory.messages.message_range import entry_id
+from agent.memory.storage.disk import Disk, read_text
 
 LEGACY = f"{HISTORY_MD}.legacy"
 

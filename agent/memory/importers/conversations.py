@@ -13,8 +13,7 @@ from agent.memory.importers.import_ledger import ImportLedger, ImportLedgers, It
 from agent.memory.importers.report import ImportReportItem
 from agent.memory.importers.transcripts import ImportedTurn, as_archive, as_lines, name_of, split_into_turns
 from agent.memory.scopes import scope_folder, transcript_path
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_reader import save_corrupt
+from agent.memory.storage.disk import Disk, save_corrupt
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, SessionRow, TurnRecord

@@ -13,8 +13,7 @@ from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 
-from agent.memory.consolidation.message_range import entry_id
-from agent.memory.consolidation.revise import BUDGET
+from agent.memory.editing.merge import BUDGET
 from agent.memory.history.history_log import HISTORY_JSONL, HistoryEntry, HistoryLog
 from agent.memory.importers.conversations import ConversationImporter, ImportTarget
 from agent.memory.importers.import_data import (
@@ -27,9 +26,9 @@ from agent.memory.importers.import_data import (
 from agent.memory.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
 from agent.memory.importers.report import ImportReportItem
 from agent.memory.importers.text_additions import new_lines, statements, with_statements
+from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_reader import save_corrupt
+from agent.memory.storage.disk import Disk, save_corrupt
 from gateway.ports import DocumentStore
 
 IMPORTED = "imported from "  # then the system: the cause of a version

@@ -12,7 +12,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from agent.memory.importers.import_data import ImportData, SkippedItem
-from agent.memory.storage.documents import read_text
+from agent.memory.storage.disk import read_text
 from agent.memory.storage.transcript_lines import decode, format_time
 from gateway.errors import UserError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse
-from agent.memory.consolidation.text_operations import AddLines, apply
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
+from agent.memory.editing.text_operations import AddLines, apply
 
 
 @dataclass(frozen=True, slots=True)

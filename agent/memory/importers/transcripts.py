@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.memory.consolidation.message_range import UNTRUSTED
 from agent.memory.importers.import_data import Message
+from agent.memory.messages.message_range import UNTRUSTED
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import encode, kind_of, parse_time
 from gateway.ports import Line, MessageOutcome

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.memory.approvals.staged_changes import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.jobs.job_runner import RetryJobLater
 from gateway.errors import StoreUnavailable
 from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder

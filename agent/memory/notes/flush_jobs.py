@@ -15,15 +15,15 @@ from pathlib import Path
 import structlog
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.consolidation.memory_reviser import MemoryReviser
-from agent.memory.consolidation.message_reader import MessageReader
+from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_provider import ModelProvider
+from agent.memory.messages.message_reader import MessageReader
+from agent.memory.model_calls import ModelProvider
 from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from gateway.ports import Job, JobQueue
+from gateway.ports import DocumentStore, Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +38,7 @@ class FlushJobs:
     home: Path
     jobs: JobQueue
     passages: MessageReader
-    reviser: MemoryReviser
+    documents: DocumentStore
     writing: asyncio.Lock
     model: ChatModel
     zone: Callable[[str], str]
@@ -63,14 +63,14 @@ class FlushJobs:
         if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
             await self._go_on(job)
             return None
-        epoch = await self.reviser.epoch(span.scope)
+        epoch = await read_epoch(self.documents, span.scope)
         messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
         payload = {**job.payload, "section": asdict(section)}
         async with self.writing:
-            if await self.reviser.epoch(span.scope) != epoch:
+            if await read_epoch(self.documents, span.scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
             await self.jobs.put(
                 Job(id=f"{FLUSHED}:{span.cycle}", kind=FLUSHED, scope=span.scope, payload=payload, due_at=self.now())

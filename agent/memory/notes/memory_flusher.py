@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from agent.memory.consolidation.message_range import Message, conversation
+from agent.memory.messages.message_range import Message, conversation
+from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.notes.note_writer import NoteWriter
-from agent.memory.prompt.token_estimate import estimate_text
 
 log = structlog.get_logger(__name__)
 

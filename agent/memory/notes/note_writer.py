@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.memory.consolidation.provider_call import LlmProvider
+from agent.memory.model_calls import LlmProvider
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 

@@ -8,15 +8,15 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatModel
-from agent.memory.consolidation.message_reader import MessageReader
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_provider import ModelProvider
+from agent.memory.messages.message_reader import MessageReader
+from agent.memory.model_calls import ModelProvider
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
+from agent.memory.prompt.due_jobs import NOTE
 from agent.memory.scopes import scope_folder
 from gateway.events import SessionKey
 from gateway.ports import Job
 
-NOTE = "note"
 _LOOK_BACK = 10  # messages that are read for each one that the note is to be about: tools stand between them
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import structlog
 
-from agent.memory.consolidation.message_range import Message, conversation
-from agent.memory.consolidation.provider_call import LlmProvider
+from agent.memory.messages.message_range import Message, conversation
+from agent.memory.messages.taint import strip_untrusted
+from agent.memory.model_calls import LlmProvider
 from agent.memory.notes.note_writer import NoteWriter
-from agent.memory.prompt.taint import strip_untrusted
 
 log = structlog.get_logger(__name__)
 

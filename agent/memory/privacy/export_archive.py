@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import blobs_in, facts_for_display, facts_in
 from agent.attachments.file_names import safe_name
-from agent.memory.consolidation.message_range import moment
+from agent.memory.messages.message_range import moment
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
 from agent.memory.storage.transcript_lines import decode, encode, kind_of

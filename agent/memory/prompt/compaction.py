@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.messages.message_range import MessageRange
+from agent.memory.messages.token_estimate import BYTES_PER_TOKEN, estimate_messages
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, render
-from agent.memory.prompt.token_estimate import BYTES_PER_TOKEN, estimate_messages
 from agent.memory.prompt.trim_lines import apply_trim
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import kind_of, to_messages

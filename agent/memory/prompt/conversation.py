@@ -8,7 +8,9 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.consolidation.message_range import KeepPolicy, MessageRange, is_due, next_range
+from agent.memory.messages.message_range import KeepPolicy, MessageRange, is_due, next_range
+from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.prompt.compaction import CompactionPlan, PromptLimit, compact, fits, mark_due, overdue, weigh_lines
 from agent.memory.prompt.prompt_window import (
     AuxiliaryContent,
@@ -28,8 +30,6 @@ from agent.memory.prompt.prompt_window import (
     snapshot_of,
     taken_back,
 )
-from agent.memory.prompt.sender_names import SenderNames
-from agent.memory.prompt.token_estimate import estimate_messages
 from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import kind_of
 from gateway.events import SessionKey

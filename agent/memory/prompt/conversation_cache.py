@@ -9,15 +9,15 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.consolidation.message_range import KeepPolicy
+from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptWindow, digests_of, fold, move_start
 from agent.memory.scopes import transcript_path
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.text_blobs import TextBlobCache
 from agent.memory.storage.transcript_lines import kind_of
-from agent.memory.storage.transcript_reader import read_window, save_corrupt
+from agent.memory.storage.transcript_reader import read_window
 from gateway.events import SessionKey
 from gateway.ports import SessionRow, TurnRecord, TurnRecordStore
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.memory.consolidation.message_range import MessageRange, entry_id
+from agent.memory.messages.message_range import MessageRange, entry_id
 from agent.memory.prompt.conversation import Conversation
 from gateway.events import SessionKey
 from gateway.ports import Job, TurnRecord
 
-CONSOLIDATE, APPLY, SUMMARISE, FLUSH, FLUSHED = "consolidate", "apply", "summarise", "flush", "flushed"
+CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
+FLUSH, FLUSHED, NOTE = "flush", "flushed", "note"
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
 
 

@@ -11,13 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.documents.file_documents import EPOCH, document_path
+from agent.memory.documents.persona import DEFAULT_PERSONA
+from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_window import PromptSnapshot
-from agent.memory.prompt.token_estimate import estimate_text
 from agent.memory.scopes import SHARED
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.documents import document_path
 from agent.memory.storage.text_blobs import digest_of
 from gateway.ports import DocumentStore, Line
 
@@ -29,10 +29,6 @@ ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
 
 Stamp: TypeAlias = tuple[int, int, int]  # when changed, how long, which file
-
-DEFAULT_VOICE = """You are a helpful assistant. You are friendly, precise and brief, and you answer in the language \
-you are spoken to. You say so when you do not know something, and you never claim to have done what you have not \
-done."""
 
 _WHO = """# Where you are
 
@@ -242,7 +238,7 @@ def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str
     *abilities* is for callers without a stored text; what the snapshot holds wins.
     """
     texts = {ABILITIES: abilities or "", **snapshot.texts}
-    parts = [texts.get("SOUL") or DEFAULT_VOICE, _WHO]
+    parts = [texts.get("SOUL") or DEFAULT_PERSONA, _WHO]
     parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
     parts.append(f"Times are in the zone {snapshot.zone}.")
     return "\n\n".join(parts)

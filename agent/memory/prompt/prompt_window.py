@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
-from agent.memory.prompt.taint import is_tainted_line
-from agent.memory.prompt.token_estimate import estimate_messages, estimate_text
+from agent.memory.messages.taint import is_tainted_line
+from agent.memory.messages.token_estimate import estimate_messages, estimate_text
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
 from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of, parse_time, replayable, to_messages
 from agent.memory.storage.transcript_reader import anchor_index, consolidated_index

@@ -6,13 +6,18 @@ All of it blocks: call it in a thread.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import glob
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
@@ -175,3 +180,34 @@ class Disk:
             yield
         finally:
             self.close(fd)
+
+
+def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
+    """Copy unreadable bytes into ``*.corrupt`` beside the transcript; said once, however often they are met."""
+    beside = path.with_name(path.name + ".corrupt")
+    known = disk.load(beside) or b""
+    fresh = [piece for piece in dict.fromkeys(pieces) if piece.strip() and piece not in known]
+    if not fresh:
+        return
+    fd = disk.open_append(beside)
+    try:
+        disk.write(fd, b"".join(piece.rstrip(b"\n") + b"\n" for piece in fresh))
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+    log.warning("transcript.set_aside", file=beside.name, pieces=len(fresh), bytes=sum(map(len, fresh)))
+
+
+def read_text(data: bytes) -> str:
+    """Return a text file's text, whoever saved it: UTF-8 or UTF-16 with or without a mark, else Windows' Western code.
+
+    Line ends become those of Unix. Every byte string has a text.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = data.decode("utf-16", "replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
-from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import LONGEST_LINE, SegmentChain
 from agent.memory.storage.transcript_blocks import ParsedBlocks, TranscriptBlock, parse
 from agent.memory.storage.transcript_lines import decode, kind_of
@@ -194,19 +192,3 @@ def turns_in_tail(chain: SegmentChain, unsure: frozenset[str]) -> dict[str, int]
         if found.keys() - unsure or len(blocks) < enough or enough > 2 * len(unsure):
             return {turn: offset for turn, offset in found.items() if turn in unsure}
         enough *= 4
-
-
-def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
-    """Copy unreadable bytes into ``*.corrupt`` beside the transcript; said once, however often they are met."""
-    beside = path.with_name(path.name + ".corrupt")
-    known = disk.load(beside) or b""
-    fresh = [piece for piece in dict.fromkeys(pieces) if piece.strip() and piece not in known]
-    if not fresh:
-        return
-    fd = disk.open_append(beside)
-    try:
-        disk.write(fd, b"".join(piece.rstrip(b"\n") + b"\n" for piece in fresh))
-        disk.sync(fd)
-    finally:
-        disk.close(fd)
-    log.warning("transcript.set_aside", file=beside.name, pieces=len(fresh), bytes=sum(map(len, fresh)))

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.disk import Disk
+from agent.memory.storage.disk import Disk, save_corrupt
 from agent.memory.storage.segments import SegmentChain, archive_path, segment_path
 from agent.memory.storage.transcript_lines import encode, kind_of
-from agent.memory.storage.transcript_reader import anchor_index, read_window, save_corrupt, turns_in_tail
+from agent.memory.storage.transcript_reader import anchor_index, read_window, turns_in_tail
 from gateway.ports import Line, TurnRecord
 
 SEGMENT_BYTES = 8 * 1024 * 1024

@@ -9,17 +9,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.memory.consolidation.message_range import entry_id
+from agent.memory.documents.file_documents import document_path
+from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog
 from agent.memory.history.history_redaction import blank_raw
+from agent.memory.history.plain_files import is_plain_file, sentences
+from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import document_path, read_text
-from agent.memory.storage.plain_files import is_plain_file, sentences
+from agent.memory.storage.disk import Disk, read_text
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.versioning.deletion_traces import DeletionTrace, quoting_lines, related
 from agent.memory.versioning.version_sources import cause_of
-from agent.memory.versioning.version_store import DocumentVersion, VersionStore
 
 _REMEMBER = "remember:"  # then the turn: the cause of what somebody asked to have kept
 _LOOKED_THROUGH = 2_000  # versions

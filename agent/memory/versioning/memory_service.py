@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from agent.memory.consolidation.three_way_merge import revert_change
+from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.version_store import DocumentVersion, VersionStore
+from agent.memory.editing.three_way_merge import revert_change
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.versioning.version_sources import VersionSources, cause_of
-from agent.memory.versioning.version_store import DocumentVersion, VersionStore
 from gateway.ports import DisplayedMessage, Journal, ScopeDocument, SessionReader
 
 _LOOK_BACK = 2_000  # lines of a session that are searched for the message a fact came from
@@ -19,24 +19,6 @@ _SHORTEST = 3  # characters that a question about memory must have
 _TRIES = 3
 UNDO = "undo "  # then the version's name
 _REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of what the tool kept
-
-
-class VersionedDocuments(Protocol):
-    """Documents that keep versions of themselves."""
-
-    async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the text as it stands now."""
-        ...
-
-    async def write(
-        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
-    ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*."""
-        ...
-
-    async def notice(self, scope: str) -> None:
-        """Keep what people changed by hand."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.consolidation.consolidation_state import stage_for_approval
-from agent.memory.consolidation.text_operations import RemoveLines
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.text_operations import RemoveLines
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.message_deletion import find_message
 from agent.memory.versioning.deletion_traces import DeletionTrace
 from agent.memory.versioning.derived_data import DerivedDataFinder

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.memory.consolidation.consolidation_state import APPROVED
-from agent.memory.consolidation.entry_matching import extract_words
-from agent.memory.consolidation.memory_reviser import CONSOLIDATION
-from agent.memory.consolidation.message_range import entry_id
-from agent.memory.dream.dream_state import CAUSE
+from agent.memory.documents.version_store import APPROVED, CONSOLIDATION, DREAM_CAUSE, DocumentVersion
+from agent.memory.editing.entry_matching import extract_words
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.message_ranges import read_messages
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
-from agent.memory.versioning.version_store import DocumentVersion
 from gateway.ports import DisplayedMessage, Line
 
 
@@ -41,8 +38,8 @@ class VersionSources:
         cause = cause_of(version)
         if cause.startswith(CONSOLIDATION):
             names = [cause.removeprefix(CONSOLIDATION)]
-        elif cause.startswith(CAUSE):
-            names = cause.removeprefix(CAUSE).split()[1:]
+        elif cause.startswith(DREAM_CAUSE):
+            names = cause.removeprefix(DREAM_CAUSE).split()[1:]
         else:
             return None
         history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.approvals.approval_questions import ASKS
+from agent.memory.jobs.approval_questions import ASKS
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.errors import StoreUnavailable

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from agent.memory.approvals.staged_changes import StagedChange
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy

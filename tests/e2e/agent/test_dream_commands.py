@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from agent.memory.documents.file_documents import document_path
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.storage.documents import document_path
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import Model as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk

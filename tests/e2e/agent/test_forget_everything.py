@@ -18,7 +18,7 @@ import pytest
 import structlog
 from typer.testing import CliRunner
 
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import GatewayApp, open_app
 from gateway.app.operated import operations

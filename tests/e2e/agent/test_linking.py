@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 from gateway.ports import ScopeMove
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
 from tests.fakes.linking import code_of, link, settled, summarised, unlink

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.memory.storage.documents import document_path
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.file_documents import document_path
+from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.fakes.pocket import Pocket, gateway
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from agent.memory.consolidation.consolidation_state import stage_for_approval
-from agent.memory.consolidation.text_operations import AddLines, RemoveLines
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, quiet, talk

@@ -18,8 +18,8 @@ import pytest
 from dulwich.repo import Repo
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.versioning.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model

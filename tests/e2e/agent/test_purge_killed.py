@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_store import VersionStore
 from gateway.app import GatewayApp, open_app
 from gateway.events import SessionKey
 from gateway.ports import Job

@@ -7,8 +7,8 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
-from agent.memory.approvals.staged_changes import LAPSES, StagedChangeStore
-from agent.memory.storage.documents import FileDocumentStore
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.editing.staged_changes import LAPSES, StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
 

@@ -17,12 +17,13 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from agent.memory import MemoryStore, Session
-from agent.memory.consolidation.answer import ConsolidationAnswer, UnusableAnswer, parse_answer
-from agent.memory.consolidation.entry_matching import is_same, replaces
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.consolidation.merge import NOTHING_YET, ReviewReason, merge
-from agent.memory.consolidation.revise import revise
-from agent.memory.consolidation.three_way_merge import revert_change, three_way
+from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, parse_answer
+from agent.memory.consolidation.memory_reviser import revise
+from agent.memory.editing.entry_matching import is_same, replaces
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.merge import NOTHING_YET, ReviewReason, merge
+from agent.memory.editing.three_way_merge import revert_change, three_way
+from agent.memory.model_calls import UnusableAnswer
 
 BUDGET = 4_000
 _WORDS = "tea coffee Ann Bob Berlin Bern 2024 17 likes prefers Python allergic peanuts to not the dark at 北京 é - # x:"

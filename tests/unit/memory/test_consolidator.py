@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.documents import FileDocumentStore
 from gateway.ports import Job
 from tests.fakes.consolidating import TURNS, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk

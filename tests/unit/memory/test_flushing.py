@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from agent.memory.consolidation.memory_reviser import EPOCH
-from agent.memory.consolidation.message_range import MessageRange
+from agent.memory.documents.file_documents import EPOCH, FileDocumentStore
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.documents import FileDocumentStore
 from tests.fakes.consolidating import DyingJobs, LooseDisk, World, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 

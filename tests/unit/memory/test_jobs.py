@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs, append_bullet, as_bullet
-from agent.memory.storage.documents import FileDocumentStore
 from gateway.ports import ScopeDocument
 from tests.fakes.clock import Clock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import BY_HAND, VersionStore
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore, document_path
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import BY_HAND, VersionStore
 from tests.fakes.memory import SCOPE, START, Crash, FaultyDisk
 
 

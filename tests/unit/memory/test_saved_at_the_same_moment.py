@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.consolidation.memory_file import MemoryFile
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import BY_HAND, VersionStore
+from agent.memory.editing.memory_file import MemoryFile
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_lines import utc_now
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import BY_HAND, VersionStore
 
 SCOPE = "people/ann"
 MIND = "- ours\n"

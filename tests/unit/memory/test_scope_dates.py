@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.consolidation.message_range import MessageRange, conversation
+from agent.memory.messages.message_range import MessageRange, conversation
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, TurnOpening, opening, system_prompt
-from agent.memory.storage.documents import FileDocumentStore, document_path
 from gateway.ports import Line, ScopeDocument, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 

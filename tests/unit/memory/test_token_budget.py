@@ -12,11 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.prompt.prompt_snapshot import MemoryView, opening, system_prompt
-from agent.memory.prompt.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages

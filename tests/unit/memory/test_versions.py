@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 from tests.fakes import killed_commits
 
 SCOPE = "people/telegram%3a42"

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.transcript_lines import utc_now
 from agent.memory.versioning.deletion_traces import DeletionTrace
 from agent.memory.versioning.derived_data import DerivedDataFinder
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import VersionStore
 
 SCOPE, KEY, TURN = "people/telegram%3a1", "telegram:1", "taaaaaaaaaaaaaaaa"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.approvals.staged_changes import StagedChangeStore
-from agent.memory.consolidation.consolidation_state import stage_for_approval
-from agent.memory.consolidation.text_operations import (
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.version_store import TRACKED
+from agent.memory.editing.staged_changes import StagedChangeStore, stage_for_approval
+from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
     RemoveLines,
@@ -18,8 +19,6 @@ from agent.memory.consolidation.text_operations import (
     read_record,
 )
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore, document_path
-from agent.memory.versioning.version_store import TRACKED
 
 SCOPE = "chats/slack%3ac1"
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)

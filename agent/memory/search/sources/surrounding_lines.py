@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from agent.memory.prompt.taint import origin_of_words
+from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import UnitSource
 from agent.memory.search.sources.scope_source import HISTORY, SESSIONS, ScopeSource, origin_of
 from agent.memory.search.sources.transcript_source import said_in

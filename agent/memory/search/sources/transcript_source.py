@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.attachments.file_facts import facts_in
-from agent.memory.prompt.taint import origin_of_words
+from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_message, group_by_silence
 from agent.memory.search.recall_engine import SourceReading
 from agent.memory.search.search_unit import SearchUnit

@@ -7,9 +7,8 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
-from agent.memory.consolidation.answer import ConsolidationAnswer, UnusableAnswer
-from agent.memory.consolidation.consolidation_prompt import TOOL_CHOICE
-from agent.memory.consolidation.provider_call import request_consolidation
+from agent.memory.consolidation.consolidation_request import TOOL_CHOICE, ConsolidationAnswer, request_consolidation
+from agent.memory.model_calls import UnusableAnswer
 from gateway.errors import ModelRateLimited, ModelRefused
 from tests.fakes.clock import Clock
 

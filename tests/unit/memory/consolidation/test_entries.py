@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 
 TEXT = """# About Ann
 

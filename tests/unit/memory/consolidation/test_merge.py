@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.merge import MergeResult, ReviewReason, merge
+from agent.memory.editing.merge import MergeResult, ReviewReason, merge
 
 MEMORY = """# Preferences
 

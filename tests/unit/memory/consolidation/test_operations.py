@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.text_operations import (
+from agent.memory.editing.text_operations import (
     AddLines,
     AppliedOperations,
     Operation,

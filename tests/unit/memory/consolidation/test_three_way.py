@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.consolidation.three_way_merge import MergeConflict, ThreeWayResult, revert_change, three_way
+from agent.memory.editing.three_way_merge import MergeConflict, ThreeWayResult, revert_change, three_way
 
 BASE = "# A\n\n- one\n- two\n\n# B\n\n- three\n"
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.consolidation.memory_entries import parse
-from agent.memory.consolidation.merge import match_entries, statements
-from agent.memory.consolidation.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 from agent.memory.dream.dream_edits import DocumentEdit
 from agent.memory.dream.edit_simulation import DocumentOutcome, EditOutcome, EditSimulation, outcome
+from agent.memory.editing.memory_entries import parse
+from agent.memory.editing.merge import match_entries, statements
+from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 
 NAME = "MEMORY.md"
 

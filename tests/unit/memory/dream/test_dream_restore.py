@@ -7,12 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import TRACKED, VersionStore
 from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.versioning.memory_service import MemoryService, UndoDone
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import TRACKED, VersionStore
 from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
 from tests.fakes.memory import START, Crash, FaultyDisk
 

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.memory.consolidation.memory_reviser import EPOCH
+from agent.memory.documents.file_documents import EPOCH, FileDocumentStore, document_path
 from agent.memory.dream.dream_phases import TOKENS_IN
 from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
-from agent.memory.prompt.token_estimate import estimate_messages
-from agent.memory.storage.documents import FileDocumentStore, document_path
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.ports import ScopeDocument
 from tests.fakes.dreaming import ROOM, DreamWorld, Said, add, edits, remove, swap

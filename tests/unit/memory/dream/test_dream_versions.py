@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 SCOPE = "people/ann"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from dulwich.repo import Repo
 
-from agent.memory.versioning.version_store import VersionStore
+from agent.memory.documents.version_store import VersionStore
 from tests.fakes.canaries import CANARIES, where
 
 Plant = Callable[[Path, str], object]

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.importers import SYSTEMS
 from agent.memory.importers.conversations import ConversationImporter, ImportTarget
@@ -17,13 +20,10 @@ from agent.memory.importers.import_ledger import ImportLedgers
 from agent.memory.importers.importer import MemoryImporter
 from agent.memory.importers.report import ImportReportItem
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.storage.transcript_reader import read_all
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import VersionStore
 from gateway.events import SessionKey
 from gateway.ports import Store
 from tests.fakes import other_bots

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace
-from agent.memory.consolidation.memory_entries import EntryKind, parse
+from agent.memory.editing.memory_entries import EntryKind, parse
 
 ANN, BOB = "pocket:ann", "pocket:bob"
 WORDS = st.sampled_from(["red zeppelin", "boat Nora", "cat Tom", "dog Bello", "tea", "Lisbon in May"])

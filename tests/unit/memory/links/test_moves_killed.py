@@ -16,10 +16,10 @@ import pytest
 
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_transfer import merge_scope_files, split_scope_files
+from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_store import VersionStore
 from gateway.ports import ScopeMove
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from agent.memory import MemoryStore, Session, SessionManager
-from agent.memory.consolidation.consolidation_prompt import SYSTEM, TOOL_CHOICE, messages, tools
-from agent.memory.consolidation.message_range import conversation, is_due
+from agent.memory.consolidation.consolidation_request import SYSTEM, TOOL_CHOICE, messages, tools
+from agent.memory.messages.message_range import conversation, is_due
 from tests.fakes.consolidator import ScriptedProvider, saving
 
 TOOL = """

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from agent.memory.documents.file_documents import FileDocumentStore, document_path
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import TRACKED, VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import FileDocumentStore, document_path
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import TRACKED, VersionStore
 from tests.fakes.memory import SCOPE, START
 
 ONE_LINER = (

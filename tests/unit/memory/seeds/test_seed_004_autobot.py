@@ -14,10 +14,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from agent.memory import MemoryStore, Session
-from agent.memory.consolidation import message_range as rules
-from agent.memory.consolidation.answer import ConsolidationAnswer, parse_answer
-from agent.memory.consolidation.consolidation_prompt import messages_without_tools
-from agent.memory.consolidation.message_range import KeepPolicy, conversation, is_due, keep_count, next_range
+from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, messages_without_tools, parse_answer
+from agent.memory.messages import message_range as rules
+from agent.memory.messages.message_range import KeepPolicy, conversation, is_due, keep_count, next_range
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW
 from tests.fakes.consolidator import ScriptedProvider, saving
 

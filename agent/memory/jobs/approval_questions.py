@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import structlog
 
-from agent.memory.approvals.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import structlog
 
+from agent.memory.documents.version_store import BY_HAND, TRACKED, VersionStore
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_store import BY_HAND, TRACKED, VersionStore
 
 log = structlog.get_logger(__name__)
 

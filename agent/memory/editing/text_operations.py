@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
-from agent.memory.consolidation.memory_entries import EntryKind, parse
+from agent.memory.editing.memory_entries import EntryKind, parse
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry
 
 
 @dataclass(eq=False, slots=True)

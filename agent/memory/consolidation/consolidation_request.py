@@ -1,12 +1,15 @@
-"""What the model is asked: the words and the tool of [001], and for models without tools those of [004]."""
+"""Ask a model to consolidate: the prompt and the tool of [001], the JSON of [004] for models without tools."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
-from agent.memory.consolidation.merge import NOTHING_YET
+from agent.memory.editing.merge import NOTHING_YET
+from agent.memory.model_calls import MOST_CHARACTERS, LlmProvider, UnusableAnswer, call_provider, clean, read_call
 
 SAVE_MEMORY = "save_memory"
 
@@ -73,3 +76,54 @@ def messages_without_tools(current_memory: str, conversation: Sequence[str]) -> 
         "}"
     )
     return [{"role": "system", "content": _SYSTEM_WITHOUT_TOOLS}, {"role": "user", "content": asked}]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolidationAnswer:
+    """What a consolidation says: neither text is empty."""
+
+    history_entry: str
+    memory_update: str
+
+
+async def request_consolidation(
+    provider: LlmProvider, model: str, memory: str, lines: Sequence[str], *, deadline: timedelta
+) -> ConsolidationAnswer | UnusableAnswer:
+    """Return what the model makes of the conversation.
+
+    The tool is forced; a provider that refuses that is asked with `auto`, and one that refuses tools without them.
+    """
+    response = await call_provider(provider, model, _attempts(memory, lines), deadline=deadline)
+    if isinstance(response, UnusableAnswer):
+        return response
+    return parse_answer(getattr(response, "content", None), getattr(response, "tool_calls", None))
+
+
+def _attempts(memory: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": dict(TOOL_CHOICE)}
+    yield {"messages": messages(memory, lines), "tools": tools(), "tool_choice": "auto"}
+    yield {"messages": messages_without_tools(memory, lines)}
+
+
+def parse_answer(content: object, tool_calls: object) -> ConsolidationAnswer | UnusableAnswer:
+    """Return what the model said by calling the tool, or as JSON in its text; else why it cannot be used.
+
+    *tool_calls* as providers give them: objects with `name` and `arguments`, or OpenAI's mappings. The arguments
+    may be an object, a JSON string, or a list of one of these.
+    """
+    return read_call(content, tool_calls, SAVE_MEMORY, _answer)
+
+
+def _answer(value: Mapping[str, Any]) -> ConsolidationAnswer | UnusableAnswer:
+    texts = [value.get(name) for name in ("history_entry", "memory_update")]
+    missing = [name for name, text in zip(("history_entry", "memory_update"), texts, strict=True) if not _says(text)]
+    if missing:
+        return UnusableAnswer(f"{' and '.join(missing)} missing")
+    entry, update = (clean(str(text)) for text in texts)
+    if len(entry) + len(update) > MOST_CHARACTERS:
+        return UnusableAnswer("too long")
+    return ConsolidationAnswer(entry, update)
+
+
+def _says(text: object) -> bool:
+    return isinstance(text, str) and bool(clean(text))

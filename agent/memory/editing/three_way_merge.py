@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 
 _MANY = 1_000  # entries
 _Key = tuple[EntryKind, str]

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import regex
 
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry
 
 _FEW = 3  # an entry of fewer words means nothing without its heading
 _WALL = 12  # words that a successor may have beyond three times the old entry's: a wall of text succeeds nobody

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.memory.consolidation.entry_matching import AnalyzedEntry, analyzed_replaces, extract_words, is_same
-from agent.memory.consolidation.entry_placement import MergedDocument, PlacedEntry
-from agent.memory.consolidation.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.entry_matching import AnalyzedEntry, analyzed_replaces, extract_words, is_same
+from agent.memory.editing.entry_placement import MergedDocument, PlacedEntry
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 
+BUDGET = 32_000  # characters of MEMORY.md, about 8,000 tokens
 MOST_REMOVED_SHARE = 0.25
 MOST_REMOVED = 3
 _ENDLESS = 4  # budgets: a longer text is no memory, and is not looked into

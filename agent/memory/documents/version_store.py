@@ -14,8 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from agent.memory.scopes import scope_folder
-from agent.memory.versioning.git_repository import (
+from agent.memory.documents.git_repository import (
     TRACKED,
     DocumentVersion,
     continues_change,
@@ -30,13 +29,28 @@ from agent.memory.versioning.git_repository import (
     walk,
     write_commit,
 )
+from agent.memory.scopes import scope_folder
 
 if TYPE_CHECKING:
     from dulwich.repo import Repo
 
-__all__ = ["BY_HAND", "TRACKED", "DocumentVersion", "Redact", "VersionStore", "write_history"]
+__all__ = [
+    "APPROVED",
+    "BY_HAND",
+    "CONSOLIDATION",
+    "DREAM_CAUSE",
+    "TRACKED",
+    "DocumentVersion",
+    "Redact",
+    "VersionStore",
+    "write_history",
+]
 
+# How the cause of a version begins.
 BY_HAND = "edited by hand"
+APPROVED = "approved "  # then the name of the staged change, and its cause
+CONSOLIDATION = "consolidation "  # then the history entry
+DREAM_CAUSE = "dream: "  # then the cursors, and the ids of the entries
 
 Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
 import re
 import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import TRACKED
 from agent.memory.scopes import scope_folder
-from agent.memory.storage.disk import Disk
-from agent.memory.versioning.version_keeper import VersionKeeper
-from agent.memory.versioning.version_store import TRACKED
-from gateway.ports import ScopeDocument
+from agent.memory.storage.disk import Disk, read_text
+from gateway.ports import DocumentStore, ScopeDocument
 
 log = structlog.get_logger(__name__)
 
@@ -26,6 +26,7 @@ _SAVING = 0.02  # seconds that an editor may take between emptying a file and wr
 _PAUSE = 0.01
 _LOOKS = 10
 _OURS = 256
+EPOCH = "epoch.txt"  # a document whose rev changes when something of the scope is erased
 _AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
 
 
@@ -37,19 +38,27 @@ def document_path(home: Path, scope: str, name: str) -> Path:
     return folder / name if name in _AT_THE_TOP else folder / "memory" / name
 
 
-def read_text(data: bytes) -> str:
-    """Return a text file's text, whoever saved it: UTF-8 or UTF-16 with or without a mark, else Windows' Western code.
+class VersionedDocuments(Protocol):
+    """Documents that keep versions of themselves."""
 
-    Line ends become those of Unix. Every byte string has a text.
-    """
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = data.decode("utf-16", "replace")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = data.decode("cp1252", "replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    async def read(self, scope: str, name: str) -> ScopeDocument:
+        """Return the text as it stands now."""
+        ...
+
+    async def write(
+        self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
+    ) -> ScopeDocument | None:
+        """Replace the text if its rev is still *was*."""
+        ...
+
+    async def notice(self, scope: str) -> None:
+        """Keep what people changed by hand."""
+        ...
+
+
+async def read_epoch(documents: DocumentStore, scope: str) -> str:
+    """Return a value that changes whenever something of *scope* is erased."""
+    return (await documents.read(scope, EPOCH)).rev
 
 
 class FileDocumentStore:

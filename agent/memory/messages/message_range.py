@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import fact_line, facts_in
-from agent.memory.prompt.sender_names import SenderNames
-from agent.memory.prompt.taint import strip_untrusted
-from agent.memory.prompt.token_estimate import estimate_text
+from agent.memory.messages.sender_names import SenderNames
+from agent.memory.messages.taint import strip_untrusted
+from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
 
 # The constants of [004].

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from base64 import b32encode
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
@@ -13,25 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.consolidation.consolidation_state import APPROVED, STAGED, stage_for_approval
-from agent.memory.consolidation.merge import merge
-from agent.memory.consolidation.revise import BUDGET
-from agent.memory.consolidation.text_operations import (
+from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.persona import SOUL, effective_persona
+from agent.memory.documents.version_store import APPROVED, TRACKED
+from agent.memory.editing.merge import BUDGET, StagedRemoval, merge
+from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
     RemoveLines,
     ReplaceLines,
     apply,
+    as_record,
     read_record,
 )
-from agent.memory.prompt.voice import SOUL, effective_persona
+from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.plain_files import is_plain_file, remove_lines
-from agent.memory.storage.transcript_lines import parse_time
-from agent.memory.versioning.memory_service import VersionedDocuments
-from agent.memory.versioning.version_store import TRACKED
+from agent.memory.storage.transcript_lines import format_time, parse_time
 
+PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
+STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
 LAPSES = timedelta(days=14)  # PEOPLE.md, Manners
 MEMORY = "MEMORY.md"
 _TRIES = 3
@@ -226,3 +228,39 @@ def _done(text: str, waiting: StagedChange) -> str:
                 text = applied.text
                 break
     return apply(waiting.operations, text).text
+
+
+def stage_for_approval(
+    folder: Path,
+    disk: Disk,
+    entry: str,
+    why: str,
+    at: datetime,
+    staged: StagedRemoval | None = None,
+    proposed: str = "",
+    *,
+    document: str = "",
+    operations: Sequence[Operation] = (),
+    session: str = "",
+    person: str = "",
+    cause: str = "",
+) -> None:
+    """Put aside what waits for a yes, under the name *entry*; once, however often it is asked for. Raises OSError.
+
+    It is about *document* (MEMORY.md by default): what a merge left undone, a whole text, or line operations.
+    *session* is where it arose and *person* whom it came from, as far as somebody is to be asked there. *cause* is
+    what the version would have been called: with a yes it still says where a line came from.
+    """
+    waiting: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
+    known = {"document": document, "session": session, "person": person, "cause": cause}
+    waiting |= {name: text for name, text in known.items() if text}
+    if operations:
+        waiting["operations"] = [as_record(operation) for operation in operations]
+    if staged is not None:
+        waiting["removals"] = [dataclasses.asdict(left) for left in staged.removals]
+        waiting["additions"] = list(staged.additions)
+    if proposed:
+        waiting["proposed"] = proposed
+    path = folder / STAGED / f"{quote(entry)}.json"
+    if disk.size(path) is None:
+        disk.replace(path, json.dumps(waiting, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

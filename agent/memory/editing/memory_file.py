@@ -8,10 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.consolidation.revise import conflict_copy
-from agent.memory.consolidation.three_way_merge import MergeConflict
-from agent.memory.storage.disk import Disk
-from agent.memory.storage.documents import read_text
+from agent.memory.editing.three_way_merge import MergeConflict
+from agent.memory.storage.disk import Disk, read_text
 
 log = structlog.get_logger(__name__)
 
@@ -73,3 +71,8 @@ class MemoryFile:
 
 def _rev(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def conflict_copy(conflicts: tuple[MergeConflict, ...]) -> str:
+    """Return the text of a conflict copy: what we would have written where a person wrote something else."""
+    return "\n\n".join(conflict.mine for conflict in conflicts) + "\n"

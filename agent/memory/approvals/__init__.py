@@ -1,1 +1,0 @@
-"""What waits for a yes, and asking for it where it arose."""

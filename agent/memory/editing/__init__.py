@@ -1,0 +1,1 @@
+"""Changing documents: entries, operations, merges, staged changes."""

@@ -1,0 +1,1 @@
+"""Messages of a transcript: ranges, weights, names of senders, and which text is untrusted."""

@@ -1,0 +1,207 @@
+"""Calls to a chat model from memory jobs: the provider interface of [001], deadlines, tolerant parsing of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+import structlog
+
+from agent.llm.chat_model import ChatModel, ChatRequest, TokenUsage, ToolCall
+from gateway.errors import ContextOverflow, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
+
+log = structlog.get_logger(__name__)
+
+MOST_CHARACTERS = 400_000  # of an answer's text; a memory is a fraction of it
+TOO_LONG = "the prompt is too long"  # the reason of an UnusableAnswer that a retry does not fix
+Read = TypeVar("Read")
+_MOST_NESTED = 3  # a list of a string of an object
+_MOST_TRIES = 8  # JSON objects looked for in a text
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
+_CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\n\t"}
+_NOT_NOW = (TimeoutError, OSError, ModelRateLimited, ModelUnreachable, ModelTimeout)
+_REFUSED = (ModelRefused, TypeError, ValueError, NotImplementedError)
+_ABOUT_TOOLS = re.compile(r"tool|\b400\b|bad.?request|unsupported|not support|invalid", re.IGNORECASE)
+_NONE = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderReply:
+    """What a provider of [001] returns."""
+
+    content: str
+    tool_calls: tuple[ToolCall, ...]
+    tokens: TokenUsage = _NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProvider:
+    """One model, for one purpose, on one chat's account."""
+
+    model: ChatModel
+    purpose: str
+    turn: str
+    key: str = ""
+
+    async def chat(self, **asked: Any) -> ProviderReply:
+        """Take `messages`, `tools`, `tool_choice` and `max_tokens`; which model it is, is configured.
+
+        Retries and fallbacks are the model's own affair. Raises ModelFailed.
+        """
+        request = ChatRequest(
+            messages=asked["messages"],
+            tools=asked.get("tools") or (),
+            tool_choice=asked.get("tool_choice") or "",
+            turn=self.turn,
+            purpose=self.purpose,
+            chat=self.key,
+            max_tokens=asked.get("max_tokens"),
+        )
+        reply = await self.model.complete(request)
+        return ProviderReply(reply.text, reply.tool_calls, reply.tokens)
+
+
+class LlmProvider(Protocol):
+    """What the seeds call an LLMProvider."""
+
+    async def chat(self, **asked: Any) -> Any:
+        """Take `messages`, `model`, `tools` and `tool_choice`; return `.content` and `.tool_calls`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableAnswer:
+    """Why an answer cannot be used; safe to log, it quotes nothing of the answer."""
+
+    reason: str
+
+
+async def call_provider(
+    provider: LlmProvider, model: str, attempts: Iterable[dict[str, Any]], *, deadline: timedelta
+) -> Any:
+    """Return the provider's response to the first of *attempts* that it does not refuse; Unusable when there is none.
+
+    An attempt is what `chat` takes. What is no refusal (busy, unreachable, too late) ends the matter for now.
+    """
+    refused = ""
+    for attempt in attempts:
+        try:
+            async with asyncio.timeout(deadline.total_seconds()):
+                response = await provider.chat(model=model, **attempt)
+        except _NOT_NOW as error:
+            log.warning("consolidation.not_now", error=type(error).__name__)
+            return UnusableAnswer(type(error).__name__)
+        except ContextOverflow:
+            return UnusableAnswer(TOO_LONG)
+        except Exception as error:  # noqa: BLE001 - the provider's boundary: its libraries raise whatever they like
+            if type(error).__name__ == "ContextWindowExceededError":  # litellm's own, in the hands of a library
+                return UnusableAnswer(TOO_LONG)
+            if not isinstance(error, _REFUSED) and not _ABOUT_TOOLS.search(f"{type(error).__name__} {error}"):
+                # No trace and no text of it: providers quote what they were sent.
+                log.warning("consolidation.provider_failed", error=type(error).__name__)
+                return UnusableAnswer(type(error).__name__)
+            refused = type(error).__name__
+            continue
+        if getattr(response, "finish_reason", None) == "error":  # some return what others raise
+            refused = "the provider's error"
+            if _ABOUT_TOOLS.search(str(getattr(response, "content", None))):
+                continue
+            return UnusableAnswer(refused)
+        return response
+    log.warning("consolidation.refused", error=refused)
+    return UnusableAnswer(f"refused: {refused}")
+
+
+# -- parsing ---------------------------------------------------------------------------------------
+
+
+def read_call(
+    content: object, tool_calls: object, tool: str, read: Callable[[Mapping[str, Any]], Read | UnusableAnswer]
+) -> Read | UnusableAnswer:
+    """Return what *read* makes of the first object it can use: the arguments of a call of *tool*, or JSON in the text.
+
+    The arguments may be an object, a JSON string, or a list of one of these; *read* never raises.
+    """
+    reason = ""
+    for name, arguments in _calls(tool_calls):
+        if name != tool:
+            reason = reason or "another tool was called"
+            continue
+        found = _object(arguments)
+        made = found if isinstance(found, UnusableAnswer) else read(found)
+        if not isinstance(made, UnusableAnswer):
+            return made
+        reason = made.reason
+    for text in _texts(content):
+        found = _object(text)
+        made = found if isinstance(found, UnusableAnswer) else read(found)
+        if not isinstance(made, UnusableAnswer):
+            return made
+        reason = reason or made.reason
+    return UnusableAnswer(reason or "no tool call and no JSON")
+
+
+def _calls(tool_calls: object) -> Iterator[tuple[object, object]]:
+    if not isinstance(tool_calls, list | tuple):
+        return
+    for call in tool_calls[:32]:
+        inner = _field(call, "function")
+        source = call if inner is None else inner
+        yield _field(source, "name"), _field(source, "arguments")
+
+
+def _field(source: object, name: str) -> object:
+    if isinstance(source, dict):
+        return source.get(name)
+    try:
+        return getattr(source, name, None)
+    except Exception:  # noqa: BLE001 - the provider's boundary: its objects may compute their attributes
+        return None
+
+
+def _texts(content: object) -> Iterator[str]:
+    """Yield the stretches of a text that may be the JSON: all of it, what is fenced, what begins with a brace."""
+    if not isinstance(content, str) or len(content) > MOST_CHARACTERS or "{" not in content:
+        return
+    yield content
+    for n, fenced in enumerate(_FENCE.finditer(content)):
+        if n < _MOST_TRIES:
+            yield fenced.group(1)
+    decoder = json.JSONDecoder(strict=False)
+    position = -1
+    for _ in range(_MOST_TRIES):
+        position = content.find("{", position + 1)
+        if position < 0:
+            return
+        try:
+            _, end = decoder.raw_decode(content, position)
+        except (ValueError, RecursionError):
+            continue
+        yield content[position:end]
+        position = end - 1
+
+
+def _object(value: Any, depth: int = 0) -> Mapping[str, Any] | UnusableAnswer:
+    if depth > _MOST_NESTED:
+        return UnusableAnswer("arguments in arguments")
+    if isinstance(value, str):
+        if len(value) > MOST_CHARACTERS:
+            return UnusableAnswer("too long")
+        try:
+            return _object(json.loads(value, strict=False), depth + 1)
+        except (ValueError, RecursionError):
+            return UnusableAnswer("no JSON")
+    if isinstance(value, list | tuple):
+        return _object(value[0], depth + 1) if len(value) == 1 else UnusableAnswer("a list of several")
+    return value if isinstance(value, dict) else UnusableAnswer("no object")
+
+
+def clean(text: str) -> str:
+    """Return *text* as a file takes it: line ends of Unix, no controls, no half characters."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
+    return plain.encode("utf-8", "replace").decode("utf-8").strip()
