@@ -15,13 +15,14 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check bench bench-recall format lock clean
+.PHONY: help install install-dev init run test check messages bench bench-recall format lock clean
 
 help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
 	@echo "make init     asks for a model and your platforms, and writes the configuration"
 	@echo "make test     every check and every test"
-	@echo "make check    ruff, mypy --strict, import-linter, dead links, names"
+	@echo "make check    ruff, mypy --strict, import-linter, dead links, names, translations"
+	@echo "make messages    bring the translations up to date with the English sentences, mark outdated ones"
 	@echo "make bench    the measurements"
 	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
@@ -68,6 +69,10 @@ check: install-dev
 	$(BIN)/lint-imports $(if $(quiet),--no-logo)
 	$(BIN)/python tests/links.py
 	$(BIN)/python tests/names.py --check
+	$(BIN)/python -m tests.messages --check
+
+messages: install-dev
+	$(BIN)/python -m tests.messages
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks

@@ -67,7 +67,7 @@ class TurnRunner:
         if head.message.kind is not InboundKind.JOB and await self._is_expired(head):
             first = lease.key not in self._told_expired
             self._told_expired.add(lease.key)
-            line = translate("pool.expired", self._rooms.language(head)) if first else ""
+            line = translate("queue.expired", self._rooms.language(head)) if first else ""
             for row in lease.rows:
                 self._rooms.on_expired(row.message)
             return await self._turn_away(running, MessageOutcome.EXPIRED, line)

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 PACKAGES = ("gateway", "channels", "agent")
 # Operators' lines stand where they arise (docs/adr/0002-words.md).
 OPERATORS = frozenset({"i18n", "settings", "doctor", "cli", "logs", "operations", "home", "errors"})
-SHOWN = frozenset({"OutboundMessage", "Reply", "DisplayedMessage", "Accepted", "Activity", "BadFrame"})
+SHOWN = frozenset({"OutboundMessage", "CommandReply", "DisplayedMessage", "IntakeResult", "ChatActivity", "BadFrame"})
 FIELDS = frozenset({"text", "line"})
 LEAST = 3  # words
 

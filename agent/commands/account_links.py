@@ -27,10 +27,11 @@ async def link(context: CommandContext) -> CommandReply:
         # A code that others have read is good no more.
         burnt = bool(word) and await context.house.linking.burn(word)
         return CommandReply(
-            text=translate("links.burnt" if burnt else "links.only_direct", context.language), is_private=True
+            text=translate("account_links.burnt" if burnt else "account_links.only_direct", context.language),
+            is_private=True,
         )
     if not context.scope:
-        return CommandReply(text=translate("links.needless", context.language))
+        return CommandReply(text=translate("account_links.needless", context.language))
     if word.lower() == "yes":
         return await _agree(context)
     if word.lower() == "no":
@@ -42,11 +43,11 @@ async def link(context: CommandContext) -> CommandReply:
 async def unlink(context: CommandContext) -> CommandReply:
     """Make an account a person of its own again; what is mixed stays with the older one."""
     if context.row.message.chat_kind is ChatKind.GROUP:
-        return CommandReply(text=translate("links.only_direct", context.language), is_private=True)
+        return CommandReply(text=translate("account_links.only_direct", context.language), is_private=True)
     survivor = context.house.linking.person(context.person)
     others = [each.identity for each in context.house.linking.accounts(survivor) if each.identity != survivor]
     if not others:
-        return CommandReply(text=translate("links.not_linked", context.language))
+        return CommandReply(text=translate("account_links.not_linked", context.language))
     if context.person in others:
         gone = context.person
     elif len(others) == 1:
@@ -55,8 +56,8 @@ async def unlink(context: CommandContext) -> CommandReply:
         gone = others[int(context.args) - 1]
     else:
         listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
-        return CommandReply(text="\n".join([translate("links.unlink_which", context.language), *listed]))
-    text = translate("links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
+        return CommandReply(text="\n".join([translate("account_links.unlink_which", context.language), *listed]))
+    text = translate("account_links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
     return CommandReply(text=text, jobs=(await context.house.linking.unlinking(gone, context.turn),))
 
 
@@ -66,26 +67,30 @@ async def _offer(context: CommandContext) -> CommandReply:
     accounts = context.house.linking.accounts(context.house.linking.person(context.person))
     if accounts:
         lines = [
-            translate("links.linked", context.language),
+            translate("account_links.linked", context.language),
             *(f"- `{_shown(each.identity)}`" for each in accounts),
             "",
         ]
-    return CommandReply(text="\n".join([*lines, translate("links.code", context.language, code=code)]), is_secret=True)
+    return CommandReply(
+        text="\n".join([*lines, translate("account_links.code", context.language, code=code)]), is_secret=True
+    )
 
 
 async def _take(context: CommandContext, code: str) -> CommandReply:
     taken = await context.house.linking.take(code, _account(context))
     match taken:
         case LinkLocked(minutes):
-            return CommandReply(text=translate("links.locked", context.language, minutes=minutes))
+            return CommandReply(text=translate("account_links.locked", context.language, minutes=minutes))
         case UnknownLinkCode():
-            return CommandReply(text=translate("links.wrong", context.language))
+            return CommandReply(text=translate("account_links.wrong", context.language))
         case AlreadySamePerson():
-            return CommandReply(text=translate("links.own", context.language))
+            return CommandReply(text=translate("account_links.own", context.language))
         case LinkOffer():
-            mine = translate("links.question", context.language, mine=_account(context).label, other=taken.asker.label)
+            mine = translate(
+                "account_links.question", context.language, mine=_account(context).label, other=taken.asker.label
+            )
             their = context.house.language(taken.asker.key)
-            theirs = translate("links.question", their, mine=taken.asker.label, other=_account(context).label)
+            theirs = translate("account_links.question", their, mine=taken.asker.label, other=_account(context).label)
             return CommandReply(
                 text=mine,
                 choices=_choices(context.language),
@@ -97,11 +102,13 @@ async def _agree(context: CommandContext) -> CommandReply:
     offer = await context.house.linking.agree(context.person)
     other = offer.other(context.person) if offer is not None else None
     if offer is None or other is None:
-        return CommandReply(text=translate("links.nothing_asked", context.language))
+        return CommandReply(text=translate("account_links.nothing_asked", context.language))
     if not offer.is_agreed:
-        return CommandReply(text=translate("links.waits_for_other", context.language, other=other.label), settles=True)
-    told = _to(context, other, translate("links.done", context.house.language(other.key)))
-    done = translate("links.done", context.language)
+        return CommandReply(
+            text=translate("account_links.waits_for_other", context.language, other=other.label), settles=True
+        )
+    told = _to(context, other, translate("account_links.done", context.house.language(other.key)))
+    done = translate("account_links.done", context.language)
     return CommandReply(text=done, settles=True, also=(told,), jobs=(context.house.linking.linking(offer),))
 
 
@@ -109,9 +116,9 @@ async def _refuse(context: CommandContext) -> CommandReply:
     offer = await context.house.linking.refuse(context.person)
     other = offer.other(context.person) if offer is not None else None
     if other is None:
-        return CommandReply(text=translate("links.nothing_asked", context.language))
-    told = _to(context, other, translate("links.refused_by_other", context.house.language(other.key)))
-    return CommandReply(text=translate("links.refused", context.language), settles=True, also=(told,))
+        return CommandReply(text=translate("account_links.nothing_asked", context.language))
+    told = _to(context, other, translate("account_links.refused_by_other", context.house.language(other.key)))
+    return CommandReply(text=translate("account_links.refused", context.language), settles=True, also=(told,))
 
 
 def _account(context: CommandContext) -> LinkParty:
@@ -133,8 +140,8 @@ def _to(
 
 def _choices(language: str) -> tuple[MessageButton, ...]:
     return (
-        MessageButton(label=translate("links.yes", language), command="/link yes"),
-        MessageButton(label=translate("links.no", language), command="/link no"),
+        MessageButton(label=translate("account_links.yes", language), command="/link yes"),
+        MessageButton(label=translate("account_links.no", language), command="/link no"),
     )
 
 
@@ -146,11 +153,13 @@ async def share(context: CommandContext) -> CommandReply:
     """Keep a fact that everybody's conversations know from their next turn on."""
     fact = " ".join(context.args.split())
     if not fact:
-        return CommandReply(text=translate("links.share_what", context.language), is_private=True)
+        return CommandReply(text=translate("account_links.share_what", context.language), is_private=True)
     if len(fact) > LONGEST_FACT:
-        return CommandReply(text=translate("links.too_long", context.language, most=LONGEST_FACT), is_private=True)
+        return CommandReply(
+            text=translate("account_links.too_long", context.language, most=LONGEST_FACT), is_private=True
+        )
     job = remember_job(fact, turn=context.turn, scope=SHARED, origin="owner", by=context.person, at=context.now)
-    return CommandReply(text=translate("links.shared", context.language), is_private=True, jobs=(job,))
+    return CommandReply(text=translate("account_links.shared", context.language), is_private=True, jobs=(job,))
 
 
 @command("unshare", who=Role.OWNER)
@@ -158,8 +167,10 @@ async def unshare(context: CommandContext) -> CommandReply:
     """Take words out of what everybody's conversations know."""
     wanted = ErasurePattern.of(context.args)
     if wanted is None:
-        return CommandReply(text=translate("links.unshare_what", context.language, least=SHORTEST), is_private=True)
+        return CommandReply(
+            text=translate("account_links.unshare_what", context.language, least=SHORTEST), is_private=True
+        )
     asker = ErasureRequester(person=context.person, sender=context.row.message.sender.id, may_all=True)
     gone = await context.house.forgetter.forget(SHARED, wanted, asker, turn=context.turn)
-    name = "links.unshared" if gone.total else "links.nothing_shared_so"
+    name = "account_links.unshared" if gone.total else "account_links.nothing_shared_so"
     return CommandReply(text=translate(name, context.language, lines=gone.remembered), is_private=True)

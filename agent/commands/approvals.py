@@ -29,7 +29,9 @@ async def approve(context: CommandContext, name: str) -> CommandReply:
     """Do what waits under *name*."""
     done = await context.house.staging.approve(context.scope, name, by=context.person)
     if done is None and await _was_approved(context, name):
-        return CommandReply(text=translate("asking.approved_before", context.language), is_private=True, settles=True)
+        return CommandReply(
+            text=translate("approvals.approved_before", context.language), is_private=True, settles=True
+        )
     return _decided(context, "approve", done)
 
 
@@ -40,7 +42,7 @@ async def reject(context: CommandContext, name: str) -> CommandReply:
 
 def _decided(context: CommandContext, word: str, done: StagedChange | None) -> CommandReply:
     # What is gone was decided or has lapsed: a button for it is done with, too.
-    gone = "asking.settled" if context.row.message.kind is InboundKind.BUTTON else "memory.no_such_waiting"
+    gone = "approvals.settled" if context.row.message.kind is InboundKind.BUTTON else "memory.no_such_waiting"
     return CommandReply(
         text=translate(f"memory.{word}_done" if done else gone, context.language), is_private=True, settles=True
     )

@@ -40,7 +40,7 @@ async def forget(context: CommandContext) -> CommandReply:
     gone = await context.house.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn)
     lines = _told(context, gone)
     if gone.total:
-        lines += [translate("forget.purge_does", context.language), translate("forget.remains", context.language)]
+        lines += [translate("erasure.purge_does", context.language), translate("erasure.remains", context.language)]
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
@@ -51,12 +51,12 @@ async def _purge(context: CommandContext, wanted: ErasurePattern) -> CommandRepl
     )
     lines = [
         *_told(context, gone),
-        translate("forget.purging" if asker.may_all else "forget.purging_own", context.language),
+        translate("erasure.purging" if asker.may_all else "erasure.purging_own", context.language),
     ]
-    lines.append(translate("forget.remains_purged", context.language))
+    lines.append(translate("erasure.remains_purged", context.language))
     lines += await _beyond(context)
     # The words stand in the command itself, so it is stored without them.
-    typed = translate("forget.typed", context.language)
+    typed = translate("erasure.typed", context.language)
     return CommandReply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
 
 
@@ -65,12 +65,12 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
     is_shared = context.row.message.chat_kind is ChatKind.GROUP
     whose = "chat" if is_shared else "own"
     if not is_confirmed:
-        return CommandReply(text=translate(f"forget.everything_{whose}", context.language), is_private=True)
+        return CommandReply(text=translate(f"erasure.everything_{whose}", context.language), is_private=True)
     stays = await _beyond(context, is_all=True)
     job = await context.house.forgetter.everything(context.scope, turn=context.turn)
     lines = [
-        translate(f"forget.erased_{whose}", context.language),
-        translate(f"forget.remains_{whose}", context.language),
+        translate(f"erasure.erased_{whose}", context.language),
+        translate(f"erasure.remains_{whose}", context.language),
         *stays,
     ]
     return CommandReply(text="\n".join(lines), is_private=True, new_transcript=True, jobs=(job,))
@@ -79,7 +79,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
 async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]:
     """Name the folders that stay as they are."""
     found = await context.house.forgetter.beyond(context.scope, context.key, is_all=is_all)
-    return [translate(f"forget.beyond_{each}", context.language) for each in found]
+    return [translate(f"erasure.beyond_{each}", context.language) for each in found]
 
 
 def _asker(context: CommandContext) -> ErasureRequester:
@@ -90,11 +90,11 @@ def _told(context: CommandContext, gone: WordErasureResult) -> list[str]:
     """Return how much is gone, and nothing of what it was."""
     lines = [
         translate(
-            "forget.done" if gone.total else "forget.nothing",
+            "erasure.done" if gone.total else "erasure.nothing",
             context.language,
             remembered=gone.remembered,
             summaries=gone.summaries,
             messages=gone.messages,
         )
     ]
-    return [*lines, translate("forget.others", context.language)] if gone.others else lines
+    return [*lines, translate("erasure.others", context.language)] if gone.others else lines

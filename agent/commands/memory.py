@@ -61,8 +61,8 @@ async def _show(context: CommandContext, _: str) -> str:
 async def _shared(context: CommandContext, _: str) -> str:
     texts = await context.house.memory.displayed_documents(SHARED)
     if not texts:
-        return translate("links.nothing_shared", context.language)
-    return "\n\n".join([translate("links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
+        return translate("account_links.nothing_shared", context.language)
+    return "\n\n".join([translate("account_links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
 
 
 async def _log(context: CommandContext, _: str) -> str:

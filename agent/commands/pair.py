@@ -36,33 +36,33 @@ def _told(context: CommandContext, outcome: Outcome) -> str:
             name = ends[0] if is_yes else ends[1]
             entry, who = f"{waiting.channel}:{waiting.who}", _label(context, waiting)
             return translate(
-                f"strangers.decided_{name}", context.language, who=who, channel=waiting.channel, entry=entry
+                f"unknown_senders.decided_{name}", context.language, who=who, channel=waiting.channel, entry=entry
             )
         case PairingLocked(minutes):
-            return translate("strangers.locked", context.language, minutes=minutes)
+            return translate("unknown_senders.locked", context.language, minutes=minutes)
         case _:
-            return translate("strangers.nobody_waits", context.language)
+            return translate("unknown_senders.nobody_waits", context.language)
 
 
 def _label(context: CommandContext, waiting: PairingRequest) -> str:
-    key = "strangers.person" if waiting.name else "strangers.person_unnamed"
+    key = "unknown_senders.person" if waiting.name else "unknown_senders.person_unnamed"
     return translate(key, context.language, id=waiting.who, name=waiting.name)
 
 
 def _waiting(context: CommandContext) -> CommandReply:
     found = context.house.pairing.pending_requests()
     if not found:
-        return CommandReply(text=translate("strangers.waits_none", context.language), is_private=True)
-    lines = [translate("strangers.waits", context.language)]
+        return CommandReply(text=translate("unknown_senders.waits_none", context.language), is_private=True)
+    lines = [translate("unknown_senders.waits", context.language)]
     choices: list[MessageButton] = []
     for n, each in enumerate(found[:_MOST], 1):
-        key = "strangers.waits_place" if each.is_place else "strangers.waits_person"
+        key = "unknown_senders.waits_place" if each.is_place else "unknown_senders.waits_person"
         who = _label(context, each)
         lines.append(translate(key, context.language, n=str(n), who=who, channel=each.channel))
         for answer in ("yes", "no"):
             number = f" ({n})" if len(found) > 1 else ""
-            label = f"{translate(f'strangers.{answer}', context.language)}{number}"
+            label = f"{translate(f'unknown_senders.{answer}', context.language)}{number}"
             choices.append(MessageButton(label, f"/pair {answer} {each.ref}", n - 1))
     if len(found) > _MOST:
-        lines.append(translate("strangers.waits_more", context.language, count=len(found) - _MOST))
+        lines.append(translate("unknown_senders.waits_more", context.language, count=len(found) - _MOST))
     return CommandReply(text="\n".join(lines), is_private=True, choices=tuple(choices))

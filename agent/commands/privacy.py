@@ -20,16 +20,16 @@ async def privacy(context: CommandContext) -> CommandReply:
     facts = context.house.rights.facts
     kept = await context.house.rights.account(context.scope)
     lines = [
-        translate("rights.title", context.language),
+        translate("privacy.title", context.language),
         *(f"- {line}" for line in _kept(context, kept, facts)),
         "",
-        translate("rights.beside", context.language),
+        translate("privacy.beside", context.language),
         *(f"- {line}" for line in _beside(context.language, facts)),
         "",
-        translate("rights.readers", context.language),
+        translate("privacy.readers", context.language),
         *(f"- {line}" for line in _readers(context, facts)),
         "",
-        translate("rights.yours", context.language),
+        translate("privacy.yours", context.language),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 
@@ -38,12 +38,12 @@ async def privacy(context: CommandContext) -> CommandReply:
 async def export(context: CommandContext) -> CommandReply:
     """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
     if context.row.message.chat_kind is ChatKind.GROUP:
-        return CommandReply(text=translate("rights.export_here_not", context.language), is_private=True)
+        return CommandReply(text=translate("privacy.export_here_not", context.language), is_private=True)
     exports = context.house.rights.exports
     if not exports.can(context.key.channel):
-        return CommandReply(text=translate("rights.export_no_files", context.language))
+        return CommandReply(text=translate("privacy.export_no_files", context.language))
     if await exports.is_under_way(context.scope):
-        return CommandReply(text=translate("rights.export_under_way", context.language))
+        return CommandReply(text=translate("privacy.export_under_way", context.language))
     job = exports.job(
         scope=context.scope,
         key=context.key,
@@ -52,50 +52,50 @@ async def export(context: CommandContext) -> CommandReply:
         reply_to=context.row.message.message_id,
         language=context.language,
     )
-    return CommandReply(text=translate("rights.export_begun", context.language), jobs=(job,))
+    return CommandReply(text=translate("privacy.export_begun", context.language), jobs=(job,))
 
 
 def _kept(context: CommandContext, kept: ScopeInventory, facts: PrivacyFacts) -> Iterator[str]:
-    language, until = context.language, translate("rights.until_forgotten", context.language)
+    language, until = context.language, translate("privacy.until_forgotten", context.language)
     # What lapses is what was said; what was made of it stays.
-    stays = translate("rights.for_days", language, days=facts.retention_days) if facts.retention_days else until
+    stays = translate("privacy.for_days", language, days=facts.retention_days) if facts.retention_days else until
     memory = translate(
-        "rights.memory", language, remembered=kept.remembered, summaries=kept.summaries, notes=kept.notes
+        "privacy.memory", language, remembered=kept.remembered, summaries=kept.summaries, notes=kept.notes
     )
     yield f"{memory} {until}"
     if kept.waiting:
-        yield translate("rights.waiting", language, waiting=kept.waiting)
+        yield translate("privacy.waiting", language, waiting=kept.waiting)
     if kept.since is None:
-        said = translate("rights.transcripts_none", language)
+        said = translate("privacy.transcripts_none", language)
     else:
         since = format_day(kept.since.astimezone(ZoneInfo(context.house.zone(context.scope))), language)
-        said = translate("rights.transcripts", language, conversations=kept.conversations, since=since)
+        said = translate("privacy.transcripts", language, conversations=kept.conversations, since=since)
     yield f"{said} {stays}"
-    files = translate("rights.files", language, files=kept.files, size=format_file_size(kept.file_bytes, language))
+    files = translate("privacy.files", language, files=kept.files, size=format_file_size(kept.file_bytes, language))
     yield f"{files} {stays}"
-    yield translate("rights.index", language)
+    yield translate("privacy.index", language)
 
 
 def _beside(language: str, facts: PrivacyFacts) -> Iterator[str]:
-    yield translate("rights.journal", language)
-    yield translate("rights.usage", language)
+    yield translate("privacy.journal", language)
+    yield translate("privacy.usage", language)
     if facts.has_uploads:
-        yield translate("rights.uploads", language)
-    yield translate("rights.quarantine", language)
-    yield translate("rights.operator", language)
+        yield translate("privacy.uploads", language)
+    yield translate("privacy.quarantine", language)
+    yield translate("privacy.operator", language)
 
 
 def _readers(context: CommandContext, facts: PrivacyFacts) -> Iterator[str]:
     language = context.language
     is_shared = context.row.message.chat_kind is ChatKind.GROUP
-    yield translate("rights.readers_group" if is_shared else "rights.readers_you", language)
-    yield translate("rights.readers_operator", language)
+    yield translate("privacy.readers_group" if is_shared else "privacy.readers_you", language)
+    yield translate("privacy.readers_operator", language)
     if facts.models:
-        yield translate("rights.readers_model", language, models=", ".join(facts.models))
+        yield translate("privacy.readers_model", language, models=", ".join(facts.models))
     else:
-        yield translate("rights.readers_nobody", language)
+        yield translate("privacy.readers_nobody", language)
     if facts.listens:
-        yield translate("rights.readers_listens", language, model=facts.listens)
+        yield translate("privacy.readers_listens", language, model=facts.listens)
     if facts.embeds:
-        yield translate("rights.readers_embeds", language, model=facts.embeds)
-    yield translate("rights.readers_platform", language)
+        yield translate("privacy.readers_embeds", language, model=facts.embeds)
+    yield translate("privacy.readers_platform", language)

@@ -145,12 +145,14 @@ class ChatApprovals:
         where = chat_label(place.entry, safe_display_name(place.title), language)
         if by is not None:
             who = person_label(by.id, safe_display_name(by.name), language)
-            text = translate("strangers.ask_place_by", language, who=who, place=where, channel=place.channel)
+            text = translate("unknown_senders.ask_place_by", language, who=who, place=where, channel=place.channel)
         else:
-            text = translate("strangers.ask_place", language, place=where, channel=place.channel)
+            text = translate("unknown_senders.ask_place", language, place=where, channel=place.channel)
         return (question(at, note, derive_notice_id(note, format_time(now)), text, language),)
 
 
 def chat_label(entry: str, name: str, language: str) -> str:
     """Return a place as an owner reads of it."""
-    return translate("strangers.person" if name else "strangers.person_unnamed", language, id=entry, name=name)
+    return translate(
+        "unknown_senders.person" if name else "unknown_senders.person_unnamed", language, id=entry, name=name
+    )

@@ -90,14 +90,14 @@ def question(at: OwnerAddress, note: str, ident_: str, text: str, language: str)
 def confirm_buttons(ref: str, language: str) -> tuple[MessageButton, ...]:
     """Return the buttons below a question."""
     return (
-        MessageButton(label=translate("strangers.yes", language), command=f"/pair yes {ref}"),
-        MessageButton(label=translate("strangers.no", language), command=f"/pair no {ref}"),
+        MessageButton(label=translate("unknown_senders.yes", language), command=f"/pair yes {ref}"),
+        MessageButton(label=translate("unknown_senders.no", language), command=f"/pair no {ref}"),
     )
 
 
 def person_label(who: str, name: str, language: str) -> str:
     """Return somebody as an owner reads of them: as code, which no platform makes a link or a call."""
-    key = "strangers.person" if name else "strangers.person_unnamed"
+    key = "unknown_senders.person" if name else "unknown_senders.person_unnamed"
     return translate(key, language, id=who, name=name)
 
 
@@ -234,7 +234,7 @@ class PairingService:
                 OutboundMessage(
                     id=f"{derive_notice_id('welcome', found.note)}.1",
                     key=key,
-                    text=translate("strangers.welcome", self._language(key)),
+                    text=translate("unknown_senders.welcome", self._language(key)),
                     kind=OutboundKind.NOTICE,
                 ),
             )

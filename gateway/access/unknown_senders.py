@@ -166,11 +166,11 @@ class UnknownSenderHandler:
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
                 return await self._with_code(message, rejected, now, gone)
-            return _UnknownSenderReply(translate("strangers.nobody_direct", language))
+            return _UnknownSenderReply(translate("unknown_senders.nobody_direct", language))
         if rejected.reason is RejectionReason.PLACE_PENDING:
-            return _UnknownSenderReply(translate("strangers.place_waits", language))
+            return _UnknownSenderReply(translate("unknown_senders.place_waits", language))
         return _UnknownSenderReply(
-            translate("strangers.write_to_me" if has_pairing else "strangers.nobody_here", language)
+            translate("unknown_senders.write_to_me" if has_pairing else "unknown_senders.nobody_here", language)
         )
 
     async def _with_code(
@@ -194,15 +194,17 @@ class UnknownSenderHandler:
             "at": format_time(now),
             "until": format_time(now + GOOD_FOR),
         }
-        text = translate("strangers.code", self._language(message.key), code=codes.format_code(code))
+        text = translate("unknown_senders.code", self._language(message.key), code=codes.format_code(code))
         answer = _UnknownSenderReply(text, {note: encode_note(waiting)})
         at = await self._owner(channel)
         if at is not None:
             language = self._language(at.key)
             who = person_label(sender.id, name, language)
-            asked = translate("strangers.ask_person", language, who=who, channel=channel, code=codes.format_code(code))
+            asked = translate(
+                "unknown_senders.ask_person", language, who=who, channel=channel, code=codes.format_code(code)
+            )
             if rejected.reason is RejectionReason.GUEST:
-                asked = f"{asked} {translate('strangers.ask_guest', language)}"
+                asked = f"{asked} {translate('unknown_senders.ask_guest', language)}"
             answer.told.append(question(at, note, derive_notice_id(note), asked, language))
         return answer
 

@@ -100,7 +100,7 @@ class SecondTries:
                     self._store.records,
                     replace(told, scope=session.scope),
                     session,
-                    translate("pool.set_aside", self._language(key)),
+                    translate("queue.set_aside", self._language(key)),
                     at=self._now(),
                     reply_to=origin.message_id if kind is ChatKind.GROUP else "",
                     chat_kind=kind,

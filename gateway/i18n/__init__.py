@@ -1,18 +1,17 @@
-"""The one catalogue: every sentence that a person in a chat can see, in the languages there are.
+"""The message catalogue: every sentence that a person in a chat can see, in each language.
 
-English first; another language is a package beside `en` with the same keys, and what it lacks
-falls back. Areas are modules so that a sentence stands near its siblings. Channels and agent may
-import this package (docs/adr/0002-words.md): it is data. A language is imported when it first says something.
+`locales/en.pot` holds the English sentences, `locales/<language>.po` their translations. A sentence that a
+language lacks is shown in English. Channels and agent may import this package (docs/adr/0002-words.md): it
+is data. A language is read when it is first used.
 
-Whole numbers among the fields are written as the language writes them. ``{count:# line|# lines}`` is the
-first half for one and the second for any other number, # being the number (docs/adr/0021-languages.md).
+Whole numbers among the fields are written with the language's separators. ``{count:# line|# lines}`` holds one
+text per plural form of the language, # being the number (docs/adr/0040-message-catalogues.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 
 from gateway.i18n.command_prefixes import SLASH as SLASH
 from gateway.i18n.command_prefixes import ChatLanguage as ChatLanguage
@@ -20,33 +19,28 @@ from gateway.i18n.command_prefixes import command_sign as command_sign
 from gateway.i18n.command_prefixes import with_sign
 from gateway.i18n.languages import FALLBACK as FALLBACK
 from gateway.i18n.languages import THOUSANDS
+from gateway.i18n.message_catalogue import MessageCatalogue, read_catalogue
 
-_areas = (
-    "alerts", "asking", "caps", "commands", "console", "delivery", "discord", "dream", "failures", "figures", "forget",
-    "frames", "links", "memory", "model", "offline", "people", "pool", "rights", "search", "settings", "slack",
-    "strangers", "telegram", "usage", "web",
-)  # fmt: skip
+HELP = "commands.help_"  # prefix of the keys of the lines of /help
 
 
-HELP = "commands.help_"  # what the keys of the lines of help begin with
+def load_catalogue(language: str) -> Mapping[str, str]:
+    """Return the sentences of *language* by key ``area.name``; empty for an unknown language."""
+    catalogue = _catalogue(language)
+    return {} if catalogue is None else catalogue.messages
 
 
 @cache
-def load_catalogue(language: str) -> Mapping[str, str]:
-    """Return the sentences of *language* by key ``area.name``; nothing for a language that is not there."""
-    sentences: dict[str, str] = {}
-    for area in _areas:
-        try:
-            module = import_module(f"gateway.i18n.{language}.{area}")
-        except ModuleNotFoundError:
-            continue
-        sentences |= {f"{area}.{name}": text for name, text in module.SENTENCES.items()}
-    return sentences
+def _catalogue(language: str) -> MessageCatalogue | None:
+    try:
+        return read_catalogue(language)
+    except FileNotFoundError:
+        return None
 
 
 @cache
 def command_names() -> tuple[str, ...]:
-    """Return the names of all commands: each has its line of help."""
+    """Return the names of all commands: each has a line of /help."""
     return tuple(
         sorted({key.removeprefix(HELP) for key in load_catalogue(FALLBACK) if key.startswith(HELP)} - {"title"})
     )
@@ -61,10 +55,10 @@ def translate(key: str, /, language: str = FALLBACK, **fields: object) -> str:
         template = with_sign(template, sign, command_names())
     if not fields:
         return template
-    return template.format_map({name: _written(value, language) for name, value in fields.items()})
+    return template.format_map({name: _format_field(value, language) for name, value in fields.items()})
 
 
-def _written(value: object, language: str) -> object:
+def _format_field(value: object, language: str) -> object:
     return _PluralNumber(value, language) if type(value) is int else value
 
 
@@ -75,11 +69,13 @@ class _PluralNumber:
         self._value = value
         self._language = language
 
-    def __format__(self, how: str) -> str:
-        if how and "|" not in how:
-            return format(self._value, how)
+    def __format__(self, spec: str) -> str:
+        if spec and "|" not in spec:
+            return format(self._value, spec)
         number = f"{self._value:,}".replace(",", THOUSANDS.get(self._language, ","))
-        if not how:
+        if not spec:
             return number
-        one, _, other = how.partition("|")
-        return (one if self._value == 1 else other).replace("#", number)
+        catalogue = _catalogue(self._language)
+        forms = spec.split("|")
+        form = 0 if catalogue is None else min(catalogue.plural_form(self._value), len(forms) - 1)
+        return forms[form].replace("#", number)

@@ -11,19 +11,19 @@ from gateway.i18n.languages import DECIMAL, FALLBACK
 
 def format_day(when: date, language: str = FALLBACK) -> str:
     """Return a day; of a datetime the day it has in its own zone."""
-    return translate("figures.day", language, year=when.year, month=when.month, day=when.day)
+    return translate("formats.day", language, year=when.year, month=when.month, day=when.day)
 
 
 def format_moment(at: datetime, zone: str, language: str = FALLBACK) -> str:
     """Return a day and the time of day in *zone*."""
     there = at.astimezone(ZoneInfo(zone))
-    return translate("figures.moment", language, day=format_day(there, language), hour=there.hour, minute=there.minute)
+    return translate("formats.moment", language, day=format_day(there, language), hour=there.hour, minute=there.minute)
 
 
 def format_time_of_day(at: datetime, zone: str, language: str = FALLBACK) -> str:
     """Return the time of day in *zone*."""
     there = at.astimezone(ZoneInfo(zone))
-    return translate("figures.clock", language, hour=there.hour, minute=there.minute)
+    return translate("formats.clock", language, hour=there.hour, minute=there.minute)
 
 
 def format_duration(length: timedelta, language: str = FALLBACK) -> str:
@@ -31,7 +31,7 @@ def format_duration(length: timedelta, language: str = FALLBACK) -> str:
     minutes = int(length.total_seconds()) // 60
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    name = "figures.days" if days else "figures.hours"
+    name = "formats.days" if days else "formats.hours"
     return translate(name, language, days=days, hours=hours, minutes=minutes)
 
 

@@ -295,7 +295,7 @@ def _refuse(database: sqlite3.Connection, new: EncodedMessage, queued: int, limi
     line = OutboundMessage(
         id=f"{turn_id(new.message)}.1",
         key=new.message.key,
-        text=translate("pool.full", new.language, limit=limit),
+        text=translate("queue.full", new.language, limit=limit),
         kind=OutboundKind.NOTICE,
         reply_to=new.message.message_id,
     )

@@ -72,7 +72,7 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0, (tmp_path / "log").read_text()
         (notice,) = relay.chat("poisoned")
-        assert notice.text == translate("pool.set_aside", "en")
+        assert notice.text == translate("queue.set_aside", "en")
         turns = {
             chat: {part.key.partition(".")[0] for part in relay.chat(chat)} for chat in ("before", "after", "late")
         }

@@ -92,7 +92,7 @@ class LettingIn(Plot):
         await self.see(MAL, "Your code is")
         asked = await self.see(OWNER, "/pair yes")
         self.write(OWNER, _PRESS.findall(asked)[0])
-        await self.see(MAL, translate("strangers.welcome"))
+        await self.see(MAL, translate("unknown_senders.welcome"))
         await self.see(OWNER, "may write to me")
         self.write(MAL, THANKS)
         await self.see(MAL, _ANSWERS[THANKS])
@@ -101,7 +101,7 @@ class LettingIn(Plot):
         """One member, one line of the audit, and each sentence once."""
         return [
             *self.shows(OWNER, _ANSWERS[HELLO], "May they?", "/pair yes", "may write to me"),
-            *self.shows(MAL, "Your code is", translate("strangers.welcome"), _ANSWERS[THANKS]),
+            *self.shows(MAL, "Your code is", translate("unknown_senders.welcome"), _ANSWERS[THANKS]),
             *_rows(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
             *_rows(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),
             *_rows(journal, "SELECT count(*) FROM access_note WHERE name LIKE 'pair:%'", [(0,)]),

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
-from string import Formatter
+from pathlib import Path
 
 import pytest
+from babel.messages.pofile import read_po
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.i18n import FALLBACK, load_catalogue, translate
 from gateway.i18n.formats import format_day, format_duration, format_file_size, format_moment, format_time_of_day
 from gateway.i18n.languages import LANGUAGES, list_languages, own_name, parse_language, resolve_language
+from gateway.i18n.message_catalogue import CatalogueEntry, catalogue_path, parse_entries
+from tests import messages
 
 OTHERS = [language for language in LANGUAGES if language != FALLBACK]
 _LONGEST_MARK = 100  # characters: Telegram keeps 120 free for it in every part, Discord 110
 _LONGEST_STATUS = 50  # of Slack's assistant.threads.setStatus
 _LONGEST_LABEL = 40  # gateway.events.MessageButton, less what numbers a button
-_LABELS = ("asking.yes", "asking.no", "links.yes", "links.no", "strangers.yes", "strangers.no", "model.as_before")
-# What is typed is the same in every language: a command, a setting, a tool of ours.
-_TYPED = re.compile(r"(?<![\w/<])/[a-z][a-z-]+|--[a-z]+|PARLOUR_\w+|parlour(?: --?[a-z]+| [a-z]+)+(?=`)")
-
-
-def fields(template: str) -> dict[str, set[str]]:
-    """Return the fields of a template, each with the ways it is written in there."""
-    found: dict[str, set[str]] = {}
-    for _, name, how, conversion in Formatter().parse(template):
-        if name is not None:
-            assert not conversion
-            found.setdefault(name, set()).add(how or "")
-    return found
-
-
-def shape(template: str) -> tuple[object, ...]:
-    """Return what all languages have in common: fields, what is typed, code, emphasis and lists."""
-    marks = [template.count(mark) for mark in ("`", "**", "\n- ")]
-    return set(fields(template)), set(_TYPED.findall(template)), marks
+_LABELS = (
+    "approvals.yes",
+    "approvals.no",
+    "account_links.yes",
+    "account_links.no",
+    "unknown_senders.yes",
+    "unknown_senders.no",
+    "model.as_before",
+)
 
 
 @pytest.mark.parametrize("language", OTHERS)
@@ -54,9 +49,62 @@ def test_the_fields_and_what_is_typed_are_those_of_english(language: str) -> Non
     unlike = {
         key: text
         for key, template in load_catalogue(FALLBACK).items()
-        if (text := load_catalogue(language).get(key)) and shape(text) != shape(template)
+        if (text := load_catalogue(language).get(key)) and messages.shape(text) != messages.shape(template)
     }
     assert unlike == {}
+
+
+ENTRY = CatalogueEntry(key="a.b", source="Stop {count} with `/stop`.", translation="", is_fuzzy=False)
+FAULTS = {
+    "missing": {},
+    "not in the template": {"a.b": replace(ENTRY, translation="{count} mit `/stop`."), "a.old": ENTRY},
+    "has changed": {"a.b": replace(ENTRY, source="End {count} with `/stop`.", translation="{count} mit `/stop`.")},
+    "outdated": {"a.b": replace(ENTRY, translation="{count} mit `/stop`.", is_fuzzy=True)},
+    "not translated": {"a.b": ENTRY},
+    "other fields": {"a.b": replace(ENTRY, translation="{number} mit `/stop`.")},
+    "code": {"a.b": replace(ENTRY, translation="{count} mit /stop.")},
+    "commands": {"a.b": replace(ENTRY, translation="{count} mit `/halt`.")},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_check_sees_each_fault_of_a_translation(fault: str) -> None:
+    """Missing, left over, behind a reworded English sentence, marked, empty, or with another field or command."""
+    (line,) = messages.compare("de", {"a.b": ENTRY}, FAULTS[fault])
+    assert line.startswith("de: a.")
+    assert fault in line
+
+
+def test_a_reworded_sentence_marks_its_translations_and_a_new_one_is_added(tmp_path: Path) -> None:
+    """`make messages` keeps the old translation, marked and with what it translated; the others it leaves alone."""
+    shutil.copytree(catalogue_path(FALLBACK).parent, tmp_path, dirs_exist_ok=True)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    assert messages.update(tmp_path) == []
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+    english = (tmp_path / "en.pot").read_text("utf-8")
+    reworded = english.replace('msgctxt "console.bye"\nmsgid "Bye."', 'msgctxt "console.bye"\nmsgid "So long."')
+    added = f'{reworded}\nmsgctxt "console.late"\nmsgid "It is late."\nmsgstr ""\n'
+    (tmp_path / "en.pot").write_text(added, "utf-8")
+    assert sorted(messages.update(tmp_path)) == sorted(
+        line for each in OTHERS for line in (f"{each}: console.bye: outdated", f"{each}: console.late: not translated")
+    )
+    german = (tmp_path / "de.po").read_text("utf-8")
+    assert '#, fuzzy\n#| msgid "Bye."\nmsgctxt "console.bye"\nmsgid "So long."\nmsgstr "Bis bald."' in german
+    entries = {entry.key: entry for entry in parse_entries(german)}
+    assert entries["console.bye"].is_fuzzy
+    assert messages.update(tmp_path) == [f"{each}: console.late: not translated" for each in OTHERS]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_catalogues_are_read_as_the_formats_own_tools_read_them(language: str) -> None:
+    """Quotes, escapes, comments and folded lines: our reader and Babel's find the same sentences."""
+    with catalogue_path(language).open("rb") as file:
+        theirs = {message.context: message for message in read_po(file) if message.id}
+    ours = {entry.key: entry for entry in parse_entries(catalogue_path(language).read_text("utf-8")) if entry.key}
+    assert {key: (entry.source, entry.translation) for key, entry in ours.items()} == {
+        key: (message.id, message.string) for key, message in theirs.items()
+    }
 
 
 @given(count=st.sampled_from([0, 1, 2, 5, 1_000, 2_026, 1_234_567]), word=st.text(max_size=20))
@@ -64,7 +112,7 @@ def test_every_sentence_of_every_language_can_be_said(count: int, word: str) -> 
     """Whatever number or word a field takes, the sentence comes out whole: no field left, no sign of a plural."""
     for language in LANGUAGES:
         for key, template in load_catalogue(language).items():
-            named = fields(template)
+            named = messages.fields(template)
             given = {name: count if any(named[name]) else word for name in named}
             said = translate(key, language, **given)
             assert said, (language, key)
@@ -145,7 +193,7 @@ def test_the_languages_there_are_can_be_listed() -> None:
 def test_a_language_that_nobody_speaks_is_not_loaded() -> None:
     """English costs no start-up or memory for the others."""
     check = (
-        "import sys, gateway.i18n as w; w.translate('commands.new');"
-        " sys.exit('gateway.i18n.de.commands' in sys.modules)"
+        "import sys, gateway.i18n as i; read = i.read_catalogue; i.read_catalogue = lambda language:"
+        " read(language) if language == 'en' else sys.exit(1); i.translate('commands.new')"
     )
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0  # noqa: S603 - our own words

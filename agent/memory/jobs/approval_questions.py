@@ -121,21 +121,23 @@ def question(
         return _line(waiting[0], language, is_shared=is_shared), buttons(waiting, language)
     lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(waiting[:_MOST], 1)]
     if len(waiting) > _MOST:
-        lines.append(translate("asking.more", language, count=len(waiting) - _MOST))
-    return "\n".join([translate("asking.several", language), "", *lines]), buttons(waiting, language)
+        lines.append(translate("approvals.more", language, count=len(waiting) - _MOST))
+    return "\n".join([translate("approvals.several", language), "", *lines]), buttons(waiting, language)
 
 
 def _line(waiting: StagedChange, language: str, *, is_shared: bool) -> str:
     """Say in one line what a yes would do."""
     if waiting.why == _DELETED and is_shared:  # who took their words back does not want them said again
-        return translate("asking.deleted", language)
-    said = [translate("asking.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
-    said += [translate("asking.reword", language, old=_bare(old), new=_bare(new)) for old, new in waiting.would_reword]
-    said += [translate("asking.keep", language, line=_bare(text)) for text in waiting.would_add]
+        return translate("approvals.deleted", language)
+    said = [translate("approvals.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
+    said += [
+        translate("approvals.reword", language, old=_bare(old), new=_bare(new)) for old, new in waiting.would_reword
+    ]
+    said += [translate("approvals.keep", language, line=_bare(text)) for text in waiting.would_add]
     first = "; ".join(said[:2])
     if len(said) > 2:
-        first = translate("asking.and_more", language, first=first, count=len(said) - 2)
-    why = f"asking.why_{waiting.why}" if waiting.why in ("untrusted", "many", _DELETED) else "asking.why_other"
+        first = translate("approvals.and_more", language, first=first, count=len(said) - 2)
+    why = f"approvals.why_{waiting.why}" if waiting.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
     return translate(why, language, what=first)
 
 
@@ -147,7 +149,7 @@ def buttons(waiting: Sequence[StagedChange], language: str) -> tuple[MessageButt
             continue
         number = f" ({n + 1})" if len(waiting) > 1 else ""
         for answer, word in (("yes", "approve"), ("no", "reject")):
-            label = f"{translate(f'asking.{answer}', language)}{number}"
+            label = f"{translate(f'approvals.{answer}', language)}{number}"
             found.append(MessageButton(label, f"/memory {word} {each.name}", n))
     return tuple(found)
 

@@ -23,7 +23,7 @@ _HEAD_BYTES = 4_096
 
 
 class DataKind(StrEnum):
-    """A kind of what is kept; `gateway/i18n/en/rights.py` says of each what it is and how long it stays."""
+    """A kind of what is kept; the catalogue area `privacy` describes each and how long it is kept."""
 
     MEMORY = "memory"  # documents, their versions, history, notes, what waits for a yes
     TRANSCRIPTS = "transcripts"

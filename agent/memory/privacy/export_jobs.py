@@ -158,7 +158,7 @@ class ExportJobs:
         def about(packed: PackedArchives) -> str:
             left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
             day = dated(self.now(), self.zone(scope))
-            return translate("rights.readme", language, day=day, files=packed.files, left_out=left)
+            return translate("privacy.readme", language, day=day, files=packed.files, left_out=left)
 
         return about
 
@@ -178,9 +178,9 @@ class ExportJobs:
             for n, digest in enumerate(digests[:_MOST_FILES], 1)
         )
         left_out = len(packed.left_out) + max(len(digests) - _MOST_FILES, 0)
-        text = translate("rights.export_done", language, files=packed.files)
+        text = translate("privacy.export_done", language, files=packed.files)
         if left_out:
-            text += " " + translate("rights.export_left_out", language, count=left_out)
+            text += " " + translate("privacy.export_left_out", language, count=left_out)
         facts = [
             {"kind": each.kind, "name": each.name, "size": each.size, "blob": each.blob, IS_EXPORT: True}
             for each in attachments

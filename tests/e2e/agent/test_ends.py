@@ -48,13 +48,13 @@ async def test_what_waited_more_than_a_day_is_told_once_per_chat() -> None:
         await pocket.channel.say("d", "old too", sent_at=old)
         await pocket.idle()
         assert await pocket.channel.ask("c", "new") == "answer 1"
-        assert [post.text for post in pocket.channel.posts["c"]] == [translate("pool.expired"), "answer 1"]
-        assert [post.text for post in pocket.channel.posts["d"]] == [translate("pool.expired")]
+        assert [post.text for post in pocket.channel.posts["c"]] == [translate("queue.expired"), "answer 1"]
+        assert [post.text for post in pocket.channel.posts["d"]] == [translate("queue.expired")]
         assert users(model.asked[0]) == ["new"]
         await pocket.channel.say("c", "old again", sent_at=old)
         await pocket.idle()
-        assert [post.text for post in pocket.channel.posts["c"]][-1] == translate("pool.expired")
-        assert await history(pocket, "d") == [("user", "old too"), ("notice", translate("pool.expired"))]
+        assert [post.text for post in pocket.channel.posts["c"]][-1] == translate("queue.expired")
+        assert await history(pocket, "d") == [("user", "old too"), ("notice", translate("queue.expired"))]
 
 
 async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
@@ -68,7 +68,7 @@ async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
                 assert text == f"answer {n + 1}"
             assert len(server.paths) == 1
             assert await pocket.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == translate(
-                "pool.expired"
+                "queue.expired"
             )
 
 

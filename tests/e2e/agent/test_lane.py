@@ -226,7 +226,7 @@ async def test_a_full_backlog_is_said_once_and_loses_nothing_that_was_taken() ->
         model.go(1)
         await pocket.idle()
         texts = [post.text for post in pocket.channel.posts["c"]]
-        assert texts.count(translate("pool.full", limit=3)) == 1
+        assert texts.count(translate("queue.full", limit=3)) == 1
         assert len(texts) == 5
         assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
 

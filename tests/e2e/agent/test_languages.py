@@ -111,8 +111,8 @@ async def test_what_is_asked_beside_the_turns_is_in_the_chats_language() -> None
         await pocket.idle()
         asked = pocket.channel.texts["ann"][-1]
         assert "Soll ich" in asked
-        assert f"{translate('asking.yes', 'de')}: `/memory approve" in asked
-        assert f"{translate('asking.no', 'de')}: `/memory reject" in asked
+        assert f"{translate('approvals.yes', 'de')}: `/memory approve" in asked
+        assert f"{translate('approvals.no', 'de')}: `/memory reject" in asked
 
 
 async def test_what_delivery_adds_is_in_the_chats_language() -> None:
@@ -160,13 +160,13 @@ async def test_an_old_message_and_a_full_chat_are_told_in_the_chats_language() -
     async with gateway(model=model, environment=environment) as pocket:
         await choose(pocket, "ann", "es")
         old = datetime.now(UTC) - timedelta(days=2)
-        assert await pocket.channel.ask("ann", "long ago", sent_at=old) == translate("pool.expired", "es")
+        assert await pocket.channel.ask("ann", "long ago", sent_at=old) == translate("queue.expired", "es")
         await pocket.channel.say("ann", "one")
         await model.called(1)
         told = [await pocket.channel.say("ann", f"more {n}") for n in range(3)]
         done, _ = await asyncio.wait([each for _, each in told], return_when=asyncio.FIRST_COMPLETED)
         assert done
-        assert translate("pool.full", "es", limit=1) in pocket.channel.texts["ann"]
+        assert translate("queue.full", "es", limit=1) in pocket.channel.texts["ann"]
         model.go(1)
         await pocket.idle()
 

@@ -99,7 +99,7 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
             await pocket.idle()
             kept = transcripts(pocket.home)
         line, answer = server.shown(DM)[answers:]
-        assert line == translate("pool.expired")
+        assert line == translate("queue.expired")
         assert answer.endswith("hello, hello")
         (prompt,) = (prompt for prompt in model.prompts if "hello, hello" in prompt)
         assert "never mind me" not in "".join(model.prompts)

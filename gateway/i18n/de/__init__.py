@@ -1,1 +1,0 @@
-"""German, informal (du)."""

@@ -1,1 +1,0 @@
-"""Spanish, informal (tú)."""

@@ -1,9 +1,0 @@
-"""Spanish: the area `figures`; English says what each sentence is for."""
-
-SENTENCES = {
-    "day": "{day:02d}/{month:02d}/{year:04d}",
-    "moment": "{day} {hour:02d}:{minute:02d}",
-    "clock": "{hour:02d}:{minute:02d}",
-    "hours": "{hours} h {minutes} min",
-    "days": "{days} d {hours} h {minutes} min",
-}

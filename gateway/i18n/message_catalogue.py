@@ -1,0 +1,71 @@
+"""Reader of message catalogues: gettext's .po files as they are, so that nothing has to be compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from gettext import c2py
+from pathlib import Path
+
+from gateway.i18n.languages import FALLBACK
+
+FOLDER = Path(__file__).with_name("locales")
+
+_FIELD = re.compile(r'^(msgctxt|msgid|msgstr) ((?:"(?:[^"\\\n]|\\.)*"\n?)+)', re.MULTILINE)
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
+_FUZZY = re.compile(r"^#,.*\bfuzzy\b", re.MULTILINE)
+_PLURAL = re.compile(r"^Plural-Forms: *nplurals=(\d+); *plural=([^;\n]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueEntry:
+    """One message: its key, its English text and its translation. The header has the key ""."""
+
+    key: str
+    source: str
+    translation: str
+    is_fuzzy: bool  # marked as outdated: not shown
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCatalogue:
+    """The messages of one language by key, and the language's plural rule."""
+
+    messages: Mapping[str, str]
+    plural_count: int
+    plural_form: Callable[[int], int]  # the number of the form that a count takes
+
+
+def catalogue_path(language: str) -> Path:
+    """Return the file of *language*: a translation, or the English template."""
+    return FOLDER / f"{language}.{'pot' if language == FALLBACK else 'po'}"
+
+
+def parse_entries(text: str) -> Iterator[CatalogueEntry]:
+    """Yield the entries of a catalogue, the header first; obsolete ones (``#~``) are left out."""
+    for block in text.split("\n\n"):
+        fields = {name: _unescape("".join(_QUOTED.findall(quoted))) for name, quoted in _FIELD.findall(block)}
+        if "msgid" in fields:
+            is_fuzzy = _FUZZY.search(block) is not None
+            yield CatalogueEntry(fields.get("msgctxt", ""), fields["msgid"], fields.get("msgstr", ""), is_fuzzy)
+
+
+def read_catalogue(language: str) -> MessageCatalogue:
+    """Return the messages of *language*. Raise FileNotFoundError when it has no catalogue. Blocks."""
+    header, *entries = parse_entries(catalogue_path(language).read_text(encoding="utf-8"))
+    rule = _PLURAL.search(header.translation)
+    if rule is None:
+        raise ValueError(f"{catalogue_path(language)} has no Plural-Forms in its header")
+    shown = {
+        entry.key: entry.source if language == FALLBACK else entry.translation
+        for entry in entries
+        if not entry.is_fuzzy and (language == FALLBACK or entry.translation)
+    }
+    return MessageCatalogue(shown, int(rule[1]), c2py(rule[2]))
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: _ESCAPED.get(match[1], match[1]), text) if "\\" in text else text
