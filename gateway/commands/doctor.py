@@ -62,7 +62,8 @@ async def collect_findings(
     for finding in await asyncio.to_thread(_transcripts, Home(report.home)):
         yield finding
     settings = report.settings
-    async for finding in check_incidents(Home(report.home), port=settings.web.port if settings else 0):
+    port = (settings.web.published_port or settings.web.port) if settings else 0
+    async for finding in check_incidents(Home(report.home), port=port):
         yield finding
     if settings is None or is_offline:
         return
