@@ -8,10 +8,9 @@ from datetime import datetime
 from agent.commands import approvals
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
-from agent.memory.documents.version_store import APPROVED, BY_HAND, CONSOLIDATION, DocumentVersion
+from agent.memory.documents.version_store import APPROVED, BY_HAND, CONSOLIDATION, IMPORTED, DocumentVersion
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
-from agent.memory.importers.importer import IMPORTED
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, REMEMBER, remember_job
 from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import UNDO, LineOrigin, NoSuchVersion, UndoConflict

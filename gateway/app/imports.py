@@ -1,4 +1,4 @@
-"""Where what another bot remembered goes: the owner's own scope, unless the operator says otherwise."""
+"""Import another bot's data: into the owner's scope, unless the operator names other people or chats."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from agent.importers import SYSTEMS
+from agent.importers.conversation_importer import ConversationImporter, ImportTarget
+from agent.importers.import_ledger import ImportLedgers
+from agent.importers.importer import MemoryImporter
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.importers import SYSTEMS
-from agent.memory.importers.conversations import ConversationImporter, ImportTarget
-from agent.memory.importers.import_data import ImportData
-from agent.memory.importers.import_ledger import ImportLedgers
-from agent.memory.importers.importer import MemoryImporter
 from agent.memory.scope_names import SHARED, ScopeNames
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
@@ -34,16 +33,21 @@ def _now() -> datetime:
 async def run_import(
     app: GatewayApp, system: str, folder: Path, *, person: str, mapped: Mapping[str, str], is_dry: bool
 ) -> list[dict[str, Any]]:
-    """Import *folder* into the scope of *person* (the owner's by default), chats that are *mapped* into their own.
+    """Import *folder* into the scope of *person* (default: the owner); *mapped* gives conversations another target.
 
-    Returns the report, line by line. Raises UserError for what somebody can mend. Nothing else may be at work here.
+    Returns the lines of the report. Raises UserError for a target or folder that the operator must correct.
+    The gateway must not be running.
     """
     if system not in SYSTEMS:
         raise UserError(f"{system!r} cannot be imported; there are: {', '.join(SYSTEMS)}")
     names = await MemoryOperations(app).names()
-    scope = _whose(app, names, person)
-    found = await asyncio.to_thread(SYSTEMS[system], folder, app.settings.timezone)
-    goals = {old: await _goal(app, names, new) for old, new in _checked(found, mapped).items()}
+    scope = _default_scope(app, names, person)
+    data = await asyncio.to_thread(SYSTEMS[system], folder, app.settings.timezone)
+    keys = sorted(each.key for each in data.sessions)
+    for key in mapped:
+        if key not in keys:
+            raise UserError(f"there is no conversation {key!r}; there are: {', '.join(keys) or 'none'}")
+    targets = {key: await _parse_target(app, names, target) for key, target in mapped.items()}
     disk, home = Disk(), app.home.path
     ledgers = ImportLedgers(home, disk, is_dry=is_dry)
     importer = MemoryImporter(
@@ -51,7 +55,7 @@ async def run_import(
         system=system,
         documents=FileDocumentStore(home, keeper=VersionKeeper(home, disk, VersionStore(home), now=_now)),
         ledgers=ledgers,
-        talks=ConversationImporter(
+        conversations=ConversationImporter(
             home=home,
             system=system,
             ledgers=ledgers,
@@ -66,41 +70,35 @@ async def run_import(
         disk=disk,
         is_dry=is_dry,
     )
-    items = await importer.run(found, scope, goals)
+    items = await importer.run(data, scope, targets)
     await app.projector.flush()
     return [asdict(item) for item in items]
 
 
-def _whose(app: GatewayApp, names: ScopeNames, person: str) -> str:
-    """Return the scope that a private life goes to: somebody's own, never one that others read."""
+def _default_scope(app: GatewayApp, names: ScopeNames, person: str) -> str:
+    """Return the scope of *person*, or of the only owner. Raises UserError if there is not exactly one owner."""
     owners = [person] if person else [str(each) for each in app.people.roster.owners()]
     if app.settings.memory.isolation == "shared" and not person:
         return ""
     if len(owners) != 1:
-        who = "there is no owner yet" if not owners else f"there are several owners ({', '.join(owners)})"
-        raise UserError(f"{who}; say whose memory it becomes with --as, such as --as telegram:42")
+        owner = "there is no owner yet" if not owners else f"there are several owners ({', '.join(owners)})"
+        raise UserError(f"{owner}; name the person to import for with --as, such as --as telegram:42")
     return names.person_scope(owners[0])
 
 
-def _checked(found: ImportData, mapped: Mapping[str, str]) -> Mapping[str, str]:
-    there = [each.key for each in found.sessions]
-    for old in mapped:
-        if old not in there:
-            raise UserError(f"no conversation there is called {old!r}; there are: {', '.join(sorted(there)) or 'none'}")
-    return mapped
-
-
-async def _goal(app: GatewayApp, names: ScopeNames, new: str) -> ImportTarget:
-    """Return where a conversation goes that the operator gave a chat or a scope of ours."""
-    if new == SHARED:
-        raise UserError("everybody reads what is shared; put a conversation into somebody's scope or a chat")
-    if new in names.all():
-        return ImportTarget(scope=new)
+async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> ImportTarget:
+    """Return the chat or memory scope that the operator named. Raises UserError if *target* is neither."""
+    if target == SHARED:
+        raise UserError(
+            "the shared memory is readable by everyone; import conversations into a person's scope or a chat"
+        )
+    if target in names.all():
+        return ImportTarget(scope=target)
     try:
-        key = SessionKey.parse(new)
+        key = SessionKey.parse(target)
     except ValueError:
         raise UserError(
-            f"{new!r} is neither a chat (channel:chat_id) nor a scope; `parlour memory` lists these"
+            f"{target!r} is neither a chat (channel:chat_id) nor a scope; `parlour memory` lists the scopes"
         ) from None
     if key.channel not in app.kinds:
         known = ", ".join(sorted(app.kinds))

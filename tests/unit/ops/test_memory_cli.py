@@ -245,8 +245,8 @@ def test_a_conversation_goes_elsewhere_only_when_it_is_said(
     theirs = other_bots.nanobot(tmp_path / "theirs")
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", "123456789:" + "A" * 35)
     take = ("import", "nanobot", str(theirs), "--yes", "--as", "telegram:1")
-    assert "everybody reads what is shared" in terminal.refused(*take, "--map", "telegram:42=shared")
-    assert "no conversation there is called 'x:1'; there are: cli:direct, telegram:42" in terminal.refused(
+    assert "the shared memory is readable by everyone" in terminal.refused(*take, "--map", "telegram:42=shared")
+    assert "there is no conversation 'x:1'; there are: cli:direct, telegram:42" in terminal.refused(
         *take, "--map", "x:1"
     )
     assert "there is no channel called slack" in terminal.refused(*take, "--map", "telegram:42=slack:U1")

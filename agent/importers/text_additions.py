@@ -1,4 +1,4 @@
-"""Adding to a text what another one says, and nothing else: what stands there stays as it is. Pure."""
+"""Add the statements of one text to another without changing what is there. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from agent.memory.editing.text_operations import AddLines, apply
 
 @dataclass(frozen=True, slots=True)
 class TextStatement:
-    """Something a text says, with what is nested in it, and the headings it stands under (as they are written)."""
+    """A statement with its nested lines, and the headings above it as they are written."""
 
     text: str
     headings: tuple[str, ...] = ()
 
 
-def statements(text: str) -> list[TextStatement]:
-    """Return what *text* says, in order; a heading alone says nothing."""
+def parse_statements(text: str) -> list[TextStatement]:
+    """Return the statements of *text* in order; a heading with nothing below it is not a statement."""
     found: list[TextStatement] = []
     headings: list[MemoryEntry] = []
     for entry in parse(text):
@@ -34,14 +34,14 @@ def statements(text: str) -> list[TextStatement]:
     return found
 
 
-def with_statements(now: str, new: Sequence[TextStatement]) -> str:
-    """Return *now* with the statements: each under its heading, where there is one, else at the end under its own."""
-    text = now
+def add_statements(text: str, new: Sequence[TextStatement]) -> str:
+    """Return *text* with the statements: under their heading if *text* has it, else at the end with their headings."""
     for statement in new:
         if not statement.headings:
-            text = _on_top(text, statement.text)
+            text = _add_before_headings(text, statement.text)
             continue
-        added = apply([AddLines(statement.text, under=_title(statement.headings[-1]))], text)
+        heading = statement.headings[-1].split("\n", maxsplit=1)[0]
+        added = apply([AddLines(statement.text, under=heading)], text)
         if added.refused:
             section = "\n".join([*statement.headings, "", statement.text])
             added = apply([AddLines(section)], text)
@@ -49,8 +49,7 @@ def with_statements(now: str, new: Sequence[TextStatement]) -> str:
     return text
 
 
-def _on_top(text: str, statement: str) -> str:
-    """Put a statement behind what stands before the first heading."""
+def _add_before_headings(text: str, statement: str) -> str:
     lines = text.splitlines()
     first = next(
         (n for n, line in enumerate(lines) if parse(line) and parse(line)[0].kind is EntryKind.HEADING), len(lines)
@@ -60,12 +59,8 @@ def _on_top(text: str, statement: str) -> str:
     return f"{added}\n{below}\n" if below else added
 
 
-def _title(heading: str) -> str:
-    return heading.split("\n", maxsplit=1)[0]
-
-
-def new_lines(text: str, is_new: Callable[[str], bool]) -> str:
-    """Return the lines of *text* that are new, with the blank lines between them; "" when none is."""
+def select_lines(text: str, is_new: Callable[[str], bool]) -> str:
+    """Return the lines of *text* that are new, with the blank lines between them; "" if there are none."""
     kept: list[str] = []
     for line in text.splitlines():
         if not line.strip():

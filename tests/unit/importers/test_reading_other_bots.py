@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.importers import SYSTEMS
-from agent.memory.importers.import_data import ImportData
-from agent.memory.importers.openclaw import key_of
+from agent.importers import SYSTEMS
+from agent.importers.import_data import ImportData
+from agent.importers.openclaw import convert_key
 from gateway.errors import UserError
 from tests.fakes import other_bots
 from tests.fakes.other_bots import fingerprint, write
@@ -26,8 +26,8 @@ def read(system: str, root: Path, zone: str = "UTC") -> ImportData:
 
 
 def reasons(found: ImportData) -> dict[str, str]:
-    """Return why what was left out, by file."""
-    return {each.source: each.why for each in found.left}
+    """Return the reason of each skipped file."""
+    return {each.source: each.reason for each in found.skipped}
 
 
 def test_nanobot(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_database_that_is_at_work_is_read_with_its_log(tmp_path: Path) -> None
 )
 def test_openclaws_keys(theirs: str, ours: str) -> None:
     """Channel and chat are read from where they stand; what names no chat has no key."""
-    assert key_of(theirs) == ours
+    assert convert_key(theirs) == ours
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_link_leads_nowhere(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_of_theirs_is_said(tmp_path: Path) -> None:
     """A path that is not there, and a state folder whose workspace stands elsewhere, each with what to do."""
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         SYSTEMS["nanobot"](tmp_path / "nowhere", "UTC")
     (tmp_path / "agents" / "main").mkdir(parents=True)
     with pytest.raises(UserError, match="name the workspace's own folder"):

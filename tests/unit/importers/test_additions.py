@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.memory.importers.text_additions import new_lines, statements, with_statements
+from agent.importers.text_additions import add_statements, parse_statements, select_lines
 
 THEIRS = "before\n\n# Preferences\n\n- color: blue\n- Tea:\n  - green\n\n# Work\n\n## Tools\n\n- Go\n"
 
 
 def test_statements_are_what_a_text_says() -> None:
     """What is nested stays with what it is nested in; headings are where it stands."""
-    assert [(each.headings, each.text) for each in statements(THEIRS)] == [
+    assert [(each.headings, each.text) for each in parse_statements(THEIRS)] == [
         ((), "before"),
         (("# Preferences",), "- color: blue"),
         (("# Preferences",), "- Tea:\n  - green"),
@@ -36,8 +36,8 @@ def test_statements_are_what_a_text_says() -> None:
 )
 def test_statements_go_under_their_headings(now: str, expected: str) -> None:
     """Into the section of that title, else to the end with their own; all of it is read back as it was said."""
-    text = with_statements(now, statements(THEIRS))
-    assert statements(text) == statements(expected)
+    text = add_statements(now, parse_statements(THEIRS))
+    assert parse_statements(text) == parse_statements(expected)
     for line in now.splitlines():
         assert line in text.splitlines()
 
@@ -45,5 +45,5 @@ def test_statements_go_under_their_headings(now: str, expected: str) -> None:
 def test_new_lines_keep_their_gaps() -> None:
     """Blank lines stand between what is kept, not where something was left out."""
     known = {"a", "# b"}
-    assert new_lines("a\n\n# b\n\n- c\n- d\n\n\ne\n", lambda line: line not in known) == "- c\n- d\n\ne\n"
-    assert new_lines("a\n\n# b\n", lambda line: line not in known) == ""
+    assert select_lines("a\n\n# b\n\n- c\n- d\n\n\ne\n", lambda line: line not in known) == "- c\n- d\n\ne\n"
+    assert select_lines("a\n\n# b\n", lambda line: line not in known) == ""

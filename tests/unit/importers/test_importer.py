@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
+from agent.importers import SYSTEMS
+from agent.importers.conversation_importer import ConversationImporter, ImportTarget
+from agent.importers.import_data import ImportReportItem
+from agent.importers.import_ledger import ImportLedgers
+from agent.importers.importer import MemoryImporter
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryLog
-from agent.memory.importers import SYSTEMS
-from agent.memory.importers.conversations import ConversationImporter, ImportTarget
-from agent.memory.importers.import_ledger import ImportLedgers
-from agent.memory.importers.importer import MemoryImporter
-from agent.memory.importers.report import ImportReportItem
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
@@ -64,7 +64,7 @@ class World:
             system=system,
             documents=documents,
             ledgers=ledgers,
-            talks=ConversationImporter(
+            conversations=ConversationImporter(
                 home=self.home,
                 system=system,
                 ledgers=ledgers,
@@ -245,7 +245,7 @@ async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path)
             file.write('{"role": "user", "content": "One more", "timestamp": "2026-03-07T10:00:00"}\n')
         items = await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         (item,) = [each for each in items if each.new]
-        assert "gone on without it" in item.why
+        assert "already has messages" in item.why
         assert ["One more"] in world.said()
         assert (await world.store.journal.session(KEY)).next_index == 6
 

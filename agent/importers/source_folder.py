@@ -1,0 +1,181 @@
+"""Read another bot's folder within limits, without changing it, following links or leaving it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from agent.importers.import_data import ImportData, SkippedItem
+from agent.memory.storage.disk import read_text
+from agent.memory.storage.transcript_lines import decode, format_time
+from gateway.errors import UserError
+
+LARGEST_TEXT = 1024 * 1024  # bytes of a memory file: a larger one is data, not memory
+LARGEST_SESSION = 64 * 1024 * 1024  # bytes of a file of conversations; reading takes ten times its size
+LARGEST_TOTAL = 512 * 1024 * 1024  # bytes of all files together
+MOST_FILES = 20_000
+LONGEST = 900.0  # seconds
+_NO_MEMORY = "neither a conversation nor a memory file"
+TASK_SESSION = "a task ran in it; it is not a conversation with a person"
+EMPTY_SESSION = "it has no messages"
+_LINK = "a link; import the folder that it points to if you want its content"
+
+
+def content_text(content: object) -> str | None:
+    """Return a message's text; of a list of parts, their texts and the types of pictures and files."""
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else None
+    pieces = []
+    for part in content:
+        if isinstance(part, str):
+            pieces.append(part)
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            pieces.append(part["text"])
+        elif isinstance(part, dict) and str(part.get("type", "")).startswith(("image", "audio", "file")):
+            pieces.append(f"({str(part['type']).removesuffix('_url')})")
+    return "\n".join(pieces)
+
+
+@contextmanager
+def open_read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open another program's SQLite database and its log for reading. Raises sqlite3.Error and OSError."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.is_file() or not log.stat().st_size:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+            yield database
+        return
+    # SQLite writes files beside a log that it reads, so the log is read in a copy.
+    with tempfile.TemporaryDirectory(prefix="parlour-import-") as folder:
+        for part in (path, log):
+            shutil.copyfile(part, Path(folder) / part.name)
+        with closing(sqlite3.connect(Path(folder) / path.name)) as database:
+            yield database
+
+
+class SourceFolder:
+    """One folder and the data read from it. *zone* applies to times without a zone."""
+
+    def __init__(self, path: Path, zone: str) -> None:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder; name the folder that the other bot keeps its memory in")
+        self.path = path
+        self.data = ImportData()
+        self._zone = ZoneInfo(zone)
+        self._seen: set[Path] = set()
+        self._bytes_left = LARGEST_TOTAL
+        self._ends_at = time.monotonic() + LONGEST
+
+    def name(self, path: Path) -> str:
+        """Return *path* relative to the folder, as the report names it."""
+        return str(path.relative_to(self.path))
+
+    def skip(self, path: Path, reason: str) -> None:
+        """Report that *path* is not imported."""
+        self._seen.add(path)
+        self.data.skipped.append(SkippedItem(self.name(path), reason))
+
+    def files(self, folder: Path, pattern: str) -> Iterator[Path]:
+        """Yield the regular files that were not yielded or skipped before, by name; links are skipped."""
+        paths = [*islice(folder.glob(pattern), MOST_FILES + 1)]
+        if len(paths) > MOST_FILES:
+            raise UserError(f"{folder} has more than {MOST_FILES:,} files; it cannot be a bot's folder")
+        for path in sorted(paths):
+            if path in self._seen:
+                continue
+            if any(each.is_symlink() for each in (path, *path.parents) if each.is_relative_to(self.path)):
+                self.skip(path, _LINK)
+            elif path.is_file():
+                self._seen.add(path)
+                yield path
+
+    def one(self, path: Path) -> Path | None:
+        """Return *path* if it is a regular file that was not returned or skipped before."""
+        return next(self.files(path.parent, path.name), None) if path.parent.is_dir() else None
+
+    def skip_rest(self, folder: Path, except_names: frozenset[str]) -> None:
+        """Skip what was not read in *folder*, except the entries called *except_names*."""
+        for path in sorted(folder.iterdir()):
+            if path not in self._seen and path.name not in except_names and not path.name.startswith("."):
+                is_config = path.suffix in (".json", ".yml", ".yaml", ".toml")
+                self.skip(path, "settings are not imported: `parlour init` asks for them" if is_config else _NO_MEMORY)
+
+    def read_text(self, path: Path) -> str | None:
+        """Return a memory file's text; None when it is empty or skipped."""
+        data = self.read_bytes(path, LARGEST_TEXT)
+        text = read_text(data) if data is not None else ""
+        if data is not None and not text.strip():
+            self.skip(path, "it is empty")
+        return text if text.strip() else None
+
+    def read_bytes(self, path: Path, largest: int = LARGEST_SESSION) -> bytes | None:
+        """Return a file's bytes; None when it is skipped."""
+        try:
+            return path.read_bytes() if self.fits(path, largest) else None
+        except OSError as error:
+            self.skip(path, f"cannot be read: {error.strerror}")
+            return None
+
+    def fits(self, path: Path, largest: int = LARGEST_SESSION) -> bool:
+        """Return True if *path* is within the limits of an import, else skip it. Raises OSError."""
+        size = path.stat().st_size
+        if size > largest:
+            self.skip(path, f"larger than {largest // 1024 // 1024} MiB")
+        elif size > self._bytes_left:
+            self.skip(path, f"beyond the {LARGEST_TOTAL // 1024 // 1024} MiB that are read in all")
+        elif time.monotonic() > self._ends_at:
+            self.skip(path, f"reading took longer than {LONGEST / 60:.0f} minutes")
+        else:
+            self._bytes_left -= size
+            return True
+        return False
+
+    def lines(self, data: bytes) -> tuple[list[dict[str, Any]], tuple[bytes, ...]]:
+        """Return the lines that are JSON objects, and the lines that are not."""
+        good: list[dict[str, Any]] = []
+        bad: list[bytes] = []
+        for raw in data.splitlines():
+            line = decode(raw) if raw.strip() else None
+            if line is not None:
+                good.append(dict(line))
+            elif raw.strip():
+                bad.append(raw)
+        return good, tuple(bad)
+
+    def read_json(self, path: Path) -> dict[str, Any]:
+        """Return the JSON object in a file, {} if there is none."""
+        data = self.read_bytes(path) if path.is_file() and not path.is_symlink() else None
+        try:
+            value = json.loads(data.decode("utf-8-sig")) if data is not None else {}
+        except (ValueError, RecursionError):
+            self.skip(path, "it is not JSON")
+            return {}
+        return value if isinstance(value, dict) else {}
+
+    def format_time(self, value: object) -> str | None:
+        """Return the time that `parse_time` finds in *value*, in the format of transcript lines."""
+        at = self.parse_time(value)
+        return format_time(at) if at is not None else None
+
+    def modified_at(self, path: Path) -> datetime:
+        """Return a file's modification time."""
+        return datetime.fromtimestamp(path.stat().st_mtime, self._zone)
+
+    def parse_time(self, value: object) -> datetime | None:
+        """Parse an ISO 8601 text or milliseconds since 1970; None if *value* is neither."""
+        try:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return datetime.fromtimestamp(value / 1000, self._zone)
+            at = datetime.fromisoformat(value) if isinstance(value, str) else None
+        except (ValueError, OverflowError, OSError):
+            return None
+        return at.replace(tzinfo=self._zone) if at is not None and at.tzinfo is None else at
