@@ -31,13 +31,21 @@ class Supervisor:
     Deaf is a channel that runs and says for `DEAF_AFTER` on end that it does not hear its platform.
     """
 
-    def __init__(self, channels: Mapping[str, Channel], *, meter: MetricsRecorder) -> None:
+    def __init__(
+        self,
+        channels: Mapping[str, Channel],
+        *,
+        meter: MetricsRecorder,
+        on_refusal: Callable[[], object] = lambda: None,
+        on_stall: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """*on_refusal* is called when a platform refuses us for good, *on_stall* with the name of a stalled channel."""
         self._channels = channels
         self._meter = meter
         self._tried: set[str] = set()
         self._refused: dict[str, UserError] = {}
-        self.on_refusal: Callable[[], None] = lambda: None  # called when a platform refuses us for good
-        self.on_deaf: Callable[[str], object] = lambda _: None  # called with a deaf channel
+        self._on_refusal = on_refusal
+        self._on_stall = on_stall
 
     async def run(self) -> None:
         """Run every channel until cancelled."""
@@ -94,7 +102,7 @@ class Supervisor:
     def _note_refusal(self, name: str, error: BaseException | None) -> None:
         if isinstance(error, UserError):
             self._refused[name] = error
-            self.on_refusal()
+            self._on_refusal()
         else:
             self._refused.pop(name, None)
 
@@ -113,7 +121,7 @@ class Supervisor:
             was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
             if not is_ready and since >= DEAF_AFTER and not run.done():
                 self._meter.count("channel_stalls", channel=name)
-                self.on_deaf(name)
+                self._on_stall(name)
                 log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
                 break
         return was_good

@@ -49,7 +49,9 @@ class ModelClient:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         windows: ContextWindows | None = None,
+        on_end: Callable[[bool], None] = lambda _: None,
     ) -> None:
+        """*on_end* is called after each call: True when a model answered it."""
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
@@ -60,7 +62,7 @@ class ModelClient:
         self._now = now
         self._pause = pause
         self._jitter = jitter
-        self.on_end: Callable[[bool], None] = lambda _: None  # told of each call whether anybody answered it
+        self._on_end = on_end
         self.windows = windows or ContextWindows(None, now=now)
 
     async def room(self) -> int:
@@ -88,9 +90,9 @@ class ModelClient:
                     "model.gave_up", model=model.name, turn=request.turn, error=type(error).__name__, reason=str(error)
                 )
             else:
-                self.on_end(True)
+                self._on_end(True)
                 return reply
-        self.on_end(False)
+        self._on_end(False)
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 

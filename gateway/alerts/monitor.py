@@ -58,14 +58,16 @@ class AlertMonitor:
         *,
         meter: MetricsRecorder,
         now: Callable[[], datetime],
+        check_now: asyncio.Event | None = None,
     ) -> None:
+        """Setting *check_now* makes the monitor check at once, and count again what did not arrive."""
         self._store = store
         self._sources = sources
         self._to = audiences
         self._meter = meter
         self._now = now
         self._causes: dict[str, Alert] | None = None
-        self._hurry = asyncio.Event()
+        self._hurry = check_now or asyncio.Event()
         self._looked_after: datetime | None = None  # when it was last seen what arrived
         self._broken: set[str] = set()  # sources that failed, each said once
 
@@ -81,7 +83,9 @@ class AlertMonitor:
     async def run(self) -> None:
         """Watch until cancelled."""
         while True:
-            self._hurry.clear()
+            if self._hurry.is_set():
+                self._hurry.clear()
+                self._looked_after = None
             await self.check_once()
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY.total_seconds()):

@@ -1,10 +1,9 @@
-"""Who may speak and who decides it, built over the store."""
+"""Access: the roster of owners and members, pairing, chat approvals, and the admission decision over all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from agent.memory.scopes import quote
 from gateway.access.access_control import AccessControlService
@@ -14,19 +13,17 @@ from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
 from gateway.access.pairing_service import Language, PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
-from gateway.admission import Admitted, Rejected
-from gateway.app.channels import ExtraPlugins, Judge, accounts_of, build_admission_judge, platforms_of, policies_of
+from gateway.app.channels import Judge, accounts_of, build_admission_judge, policies_of
+from gateway.app.context import AppContext
 from gateway.app.owner_chats import OwnerChats
-from gateway.events import InboundMessage, SessionKey
-from gateway.ports import MembershipChange, MetricsRecorder, Store
-from gateway.settings import Settings
+from gateway.events import SessionKey
+from gateway.ports import MembershipChange
 from gateway.settings.channel_blocks import entry_error
-from gateway.settings.chat_overrides import ChatOverrides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessServices:
-    """The rooms about people."""
+    """Access decisions, as intake, commands and operators use them."""
 
     roster: AccessRoster
     owners_at: OwnerChats
@@ -35,30 +32,21 @@ class AccessServices:
     pairing: PairingService
     strangers: UnknownSenderHandler
     places: ChatApprovals
-    judge: Judge
+    judge: Judge  # logs nothing
 
 
-def open_people(
-    settings: Settings,
-    chats: ChatOverrides,
-    plugins: ExtraPlugins,
-    store: Store,
-    *,
-    language: Language,
-    meter: MetricsRecorder,
-    now: Callable[[], datetime],
-) -> AccessServices:
-    """Build them; *language* is that of a chat."""
-    kinds = platforms_of(settings, plugins)
-    roster = AccessRoster(store.access, policies_of(settings, plugins), kinds, named=settings.owners)
+def build_access(context: AppContext, *, language: Language) -> AccessServices:
+    """Build the access services; *language* is that of a chat."""
+    settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
+    roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named=settings.owners)
 
     def linked(channel: str, user: str) -> Sequence[PlatformAccount]:
-        return accounts_of(store.links, quote(f"{kinds.get(channel, channel)}:{user}"))
+        return accounts_of(store.links, quote(f"{context.platform(channel)}:{user}"))
 
     def has_pairing(channel: str) -> bool:
         block = settings.channels.get(channel)
-        wanted = block.pairing if block is not None else None
-        return roster.has_owner() if wanted is None else wanted
+        setting = block.pairing if block is not None else None
+        return roster.has_owner() if setting is None else setting
 
     def wrong(channel: str, entry: str) -> str:
         block = settings.channels.get(channel)
@@ -69,21 +57,16 @@ def open_people(
 
     def is_open(channel: str) -> bool:
         block = settings.channels.get(channel)
-        return channel in kinds and (block is None or block.enabled)
+        return channel in platforms and (block is None or block.enabled)
+
+    def group_policy(change: MembershipChange) -> str | None:
+        # A guild is no chat: the policy set for the guild, or for its channel.
+        return context.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
 
     notes = NoteStore(store.access)
-    owner = OwnerChats(roster, store.records, store.links, kinds, is_open)
-
-    def decided(place: MembershipChange) -> str | None:
-        # A whole server has no chat: what is decided for it, or for its block.
-        return chats.of(SessionKey(place.channel, place.chat or "?"), place.guild).group_policy
-
-    places = ChatApprovals(notes, roster.policies, owner=owner, now=now, language=language, decided=decided)
-    judge = build_admission_judge(roster, store.links, kinds, chats)
-
-    def judge_with_places(message: InboundMessage) -> Admitted | Rejected:
-        return places.question_text(message, judge(message))
-
+    owner = OwnerChats(roster, store.records, store.links, platforms, is_open)
+    places = ChatApprovals(notes, roster.policies, owner=owner, now=now, language=language, decided=group_policy)
+    judge = build_admission_judge(roster, store.links, platforms, context.chats)
     return AccessServices(
         roster=roster,
         owners_at=owner,
@@ -95,10 +78,10 @@ def open_people(
             has_owner=roster.has_owner,
             has_pairing=has_pairing,
             owner=owner,
-            meter=meter,
+            meter=context.meter,
             now=now,
             language=language,
         ),
         places=places,
-        judge=judge_with_places,
+        judge=lambda message: places.question_text(message, judge(message)),
     )

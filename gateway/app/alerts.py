@@ -1,15 +1,14 @@
-"""What tells the owners, built over the rooms that it looks at."""
+"""Alerts to owners and to a webhook, built over the subsystems that they watch."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.llm.model_client import ModelClient
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
@@ -28,97 +27,90 @@ from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
 from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels
+from gateway.app.context import AppContext
 from gateway.app.web_operations import SupportsLogin
 from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.home import Home
-from gateway.ports import AlertStore, LocaleProvider, MetricsRecorder, Store
+from gateway.ports import AlertStore, LocaleProvider
 from gateway.ports.entry_points import package_version
-from gateway.settings import Settings
 from gateway.supervisor import Supervisor
 
-LOCAL_OWNER = "owner"  # who sits at this machine's page or terminal (channels/web/adapter.py)
-_SHOWN = 20  # causes
+LOCAL_OWNER = "owner"  # the user of this machine's page and terminal (channels/web/adapter.py)
+_MOST_ALERTS = 20
 _GUESSES = 20  # wrong codes an hour; fewer are typing mistakes
 
 
 @dataclass(frozen=True, slots=True)
 class AlertServices:
-    """The services that tell, and what operators are shown of them."""
+    """The alert services, and their status for operators."""
 
     watch: AlertMonitor
     webhook: AlertWebhook | None
     store: AlertStore
 
     async def run(self) -> None:
-        """Tell until cancelled."""
+        """Notify until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.watch.run(), name="alert watch")
             if self.webhook is not None:
                 tasks.create_task(self.webhook.run(), name="alert webhook")
 
     async def alert_statuses(self) -> list[Mapping[str, Any]]:
-        """Return what is wrong and what was, the latest first, and whether the owners know."""
+        """Return active and past alerts, the newest first, each with whether the owners were notified."""
         alerts = [alert for alert in await self.store.all() if alert.line]
-        return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts[:_SHOWN]]
+        return [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts[:_MOST_ALERTS]]
 
 
-def open_alerts(
-    settings: Settings,
-    home: Home,
-    store: Store,
+def build_alerts(
+    context: AppContext,
     *,
-    people: AccessServices,
-    doors: ConfiguredChannels,
+    access: AccessServices,
+    channels: ConfiguredChannels,
     supervisor: Supervisor,
-    deliverer: OutboxDispatcher,
+    dispatcher: OutboxDispatcher,
     caps: UsageCapTracker,
-    models: Iterable[ModelClient],
+    model_health: ModelSource,
     locales: LocaleProvider,
-    unclean_stops: int,
-    meter: MetricsRecorder,
-    now: Callable[[], datetime],
+    check_now: asyncio.Event,
 ) -> AlertServices:
-    """Build them; nothing looks yet."""
-    answers = ModelSource(now)
-    for model in models:
-        model.on_end = answers.note_call_end
+    """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
+    settings, home, store, now = context.settings, context.home, context.store, context.now
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
-    def house() -> tuple[int, int, datetime]:
-        stands = caps.installation_usage()
-        return (stands.used, stands.limit, stands.until or now()) if stands else (0, 0, now())
+    def installation_usage() -> tuple[int, int, datetime]:
+        usage = caps.installation_usage()
+        return (usage.used, usage.limit, usage.until or now()) if usage else (0, 0, now())
 
     def wrong_logins() -> Mapping[str, int]:
-        return {name: each.wrong_codes for name, each in doors.channels.items() if isinstance(each, SupportsLogin)}
+        return {name: each.wrong_codes for name, each in channels.channels.items() if isinstance(each, SupportsLogin)}
 
     watch = AlertMonitor(
         store.alerts,
         {
-            "killed": CrashSource(unclean_stops, now),
+            "killed": CrashSource(context.unclean_stops, now),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
-            "delivery": DelaySource(deliverer.delayed, supervisor.states, now),
-            "model": answers,
+            "delivery": DelaySource(dispatcher.delayed, supervisor.states, now),
+            "model": model_health,
             "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now),
-            "cap": CapSource(house, now),
+            "cap": CapSource(installation_usage, now),
             "quarantine": QuarantineSource(home.quarantine, now),
             "login codes": BurstSource("login-codes", "alerts.login_codes", wrong_logins, now, many=_GUESSES),
             "owner codes": BurstSource(
-                "owner-codes", "alerts.owner_codes", lambda: people.claims.wrong, now, many=_GUESSES
+                "owner-codes", "alerts.owner_codes", lambda: access.claims.wrong, now, many=_GUESSES
             ),
-            "strangers": BurstSource("strangers", "alerts.strangers", lambda: people.strangers.unanswered, now, many=1),
+            "strangers": BurstSource("strangers", "alerts.strangers", lambda: access.strangers.unanswered, now, many=1),
         },
         AlertRecipients(
             ways=OwnerDirectory(
-                people=people.owners_at.everybody,
-                channels=doors.channels,
+                people=access.owners_at.everybody,
+                channels=channels.channels,
                 hears=supervisor.states,
                 unheard=lambda: store.alerts.unreached_chats(now() - STALE),
                 pages=[
-                    SessionKey(name, LOCAL_OWNER) for name, policy in people.roster.policies.items() if policy.is_local
+                    SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local
                 ],
             ),
             manner=lambda key: (locales.language(key), locales.clock(key)),
@@ -126,10 +118,10 @@ def open_alerts(
             origin=origin,
             posted=posted,
         ),
-        meter=meter,
+        meter=context.meter,
         now=now,
+        check_now=check_now,
     )
-    supervisor.on_refusal = watch.wake
     webhook = None
     if url:
         webhook = AlertWebhook(
@@ -139,7 +131,7 @@ def open_alerts(
             check=store.check,
             firing=watch.active_alerts,
             posted=posted,
-            meter=meter,
+            meter=context.meter,
             now=now,
             proxy=settings.proxy_address,
         )

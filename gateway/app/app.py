@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from agent.command_services import AgentCommandServices
@@ -18,6 +19,7 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
+from agent.memory.scopes import quote
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
@@ -26,16 +28,16 @@ from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
-from gateway.app.recipient import is_private, resolve_recipient
 from gateway.app.second_tries import SecondTries
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
-from gateway.events import InboundKind, InboundMessage, Role, SessionKey, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
     IntakeVerdict,
+    SessionRow,
     Store,
 )
 from gateway.settings import Settings
@@ -44,6 +46,8 @@ from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
 
 _MOST_DELAYED = 20  # chats that operators are shown
+# Where the id of a direct chat is the person's own; elsewhere only a message tells who is behind a chat.
+_CHAT_IS_PERSON = frozenset({"telegram", "web", "console", "pocket"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -126,3 +130,27 @@ class GatewayApp:
         if accepted.verdict is IntakeVerdict.FULL:
             raise UserError(f"{key} has too many messages waiting; try again when some are answered")
         return turn_id(message)
+
+
+def resolve_recipient(key: SessionKey, kind: str, sessions: Sequence[SessionRow]) -> tuple[ChatKind, Sender]:
+    """Return what kind of chat *key* is and who is behind it; raise UserError when nothing tells.
+
+    What was said there decides; a thread is its parent chat's.
+    """
+    scopes = {row.key: row.scope for row in sessions if row.scope}
+    scope = scopes.get(key) or next((scopes[known] for known in scopes if known.parent == key.parent), "")
+    area, _, name = scope.partition("/")
+    if area == "chats":
+        return ChatKind.GROUP, Sender(id=key.chat)
+    if area == "people":
+        *team, person = unquote(name).partition(":")[2].rsplit(":", 1)
+        return ChatKind.DIRECT, Sender(id=person, team="".join(team))
+    if kind in _CHAT_IS_PERSON and not key.thread and not key.chat.startswith("-"):
+        return ChatKind.DIRECT, Sender(id=key.chat)
+    raise UserError(f"nobody wrote in {key} yet, so I cannot tell whose memory is meant; write there once first")
+
+
+def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
+    """Say whether *key* is a private thread: one whose scope was its own when somebody wrote there."""
+    own = f"chats/{quote(str(key))}"
+    return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)

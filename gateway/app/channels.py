@@ -1,19 +1,21 @@
-"""Channels: found by entry point, built from their blocks, judged by their blocks' policies."""
+"""Channels: loaded by entry point, built from their settings, with the admission policy of each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
-from agent.llm.chat_model import ChatModel
+from starlette.routing import BaseRoute
+
 from agent.memory.scopes import person_of
-from agent.tools.tool import Tool
 from gateway.access.access_roster import AccessRoster, PlatformAccount
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy, Admitted, GroupPolicy, Rejected, admit, policy_of
+from gateway.app.context import AppContext, ExtraPlugins
 from gateway.events import InboundMessage, SessionKey
 from gateway.i18n import SLASH
 from gateway.ports import (
@@ -26,7 +28,6 @@ from gateway.ports import (
     ReplyPolicies,
     ReplyPolicy,
     SessionReader,
-    Store,
 )
 from gateway.ports.channel_support import SupportsCommandPrefix
 from gateway.ports.entry_points import load_entry_points
@@ -34,121 +35,110 @@ from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
-_LOCAL = frozenset({"web", "console"})  # who got through their door is the owner
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtraChannel:
-    """A channel that no settings block names: what a test brings."""
-
-    name: str
-    kind: ChannelPlugin
-    settings: Any
-    policy: AdmissionPolicy
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtraPlugins:
-    """What a caller adds to the entry points."""
-
-    channels: Sequence[ExtraChannel] = ()
-    tools: Sequence[Tool] = ()
-    models: Sequence[ChatModel] = ()  # instead of those that the settings name
+_LOCAL = frozenset({"web", "console"})  # their users are authenticated as the owner
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredChannels:
-    """The channels of one installation, before anything connects."""
+    """The channels of one installation by name, and their routes of the web server."""
 
     channels: Mapping[str, Channel]
-    kinds: Mapping[str, str]  # block name -> kind
-    routes: Sequence[Any]
+    routes: Sequence[BaseRoute] = ()
+
+    def file_limit(self, channel: str) -> int:
+        """Return how many bytes *channel* sends in one file; 0 for a channel that is not open."""
+        found = self.channels.get(channel)
+        return found.capabilities.file_limit if found is not None else 0
 
 
 def platforms_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, str]:
-    """Return the platform kind of every block, the callers' own included."""
+    """Return the platform of every channel, the caller's extra channels included."""
     return {name: block.kind for name, block in settings.channels.items()} | {
         extra.name: extra.kind.name for extra in plugins.channels
     }
 
 
-def sign_of(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
-    """Return what says how a command is typed in a chat: as the kind of its block has it."""
-    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
-    kinds = {name: found[block.kind].load() for name, block in settings.channels.items() if block.enabled}
-    kinds |= {extra.name: extra.kind for extra in plugins.channels}
-    signs = {name: kind.command_sign for name, kind in kinds.items() if isinstance(kind, SupportsCommandPrefix)}
+def build_command_prefix(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
+    """Return the function that gives the prefix commands are typed with in a chat, as its platform has it."""
+    entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+    installed = {name: entry_points[block.kind].load() for name, block in settings.channels.items() if block.enabled}
+    installed |= {extra.name: extra.kind for extra in plugins.channels}
+    prefixes = {
+        name: plugin.command_sign for name, plugin in installed.items() if isinstance(plugin, SupportsCommandPrefix)
+    }
 
-    def sign(key: SessionKey) -> str:
-        return signs[key.channel](key) if key.channel in signs else SLASH
+    def prefix(key: SessionKey) -> str:
+        return prefixes[key.channel](key) if key.channel in prefixes else SLASH
 
-    return sign
+    return prefix
 
 
 def reply_policies_of(chats: ChatOverrides, name: str, block: Any) -> ReplyPolicies:
-    """Return how people are answered in the chats of a block: as `chats` says, else as the block does."""
-    usual = ReplyPolicy.of_block(block)
+    """Return the reply policy of each chat of a channel: as `chats` overrides it, else that of the channel."""
+    default = ReplyPolicy.of_block(block)
 
     def apply(rules: ChatOverride) -> ReplyPolicy:
         return ReplyPolicy(
-            reply_in=rules.reply_in or usual.reply_in,
-            follow_threads=usual.follow_threads if rules.follow_threads is None else rules.follow_threads,
-            group_policy=rules.group_policy or usual.group_policy,
+            reply_in=rules.reply_in or default.reply_in,
+            follow_threads=default.follow_threads if rules.follow_threads is None else rules.follow_threads,
+            group_policy=rules.group_policy or default.group_policy,
         )
 
     def of(chat: str, guild: str) -> ReplyPolicy:
-        return apply(chats.of(SessionKey(name, chat), guild)) if chat else usual
+        return apply(chats.of(SessionKey(name, chat), guild)) if chat else default
 
-    return ReplyPolicies(of, frozenset({usual, *map(apply, chats.every(name))}))
+    return ReplyPolicies(of, frozenset({default, *map(apply, chats.every(name))}))
 
 
-def open_doors(
-    settings: Settings,
-    chats: ChatOverrides,
-    plugins: ExtraPlugins,
+@asynccontextmanager
+async def open_channels(
+    context: AppContext,
     intake: Intake,
     sessions: SessionReader,
     blobs: BlobStore,
-    store: Store,
     *,
     language: Callable[[SessionKey], str],
-) -> ConfiguredChannels:
-    """Build every enabled channel; nothing connects yet. *language* is that of a chat."""
-    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
-    kinds = platforms_of(settings, plugins)
-    channels: dict[str, Channel] = {}
-    routes: list[Any] = []
+) -> AsyncIterator[ConfiguredChannels]:
+    """Build every enabled channel, and close them on exit; nothing connects yet. *language* is that of a chat."""
+    async with AsyncExitStack() as stack:
+        settings, store = context.settings, context.store
+        entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+        channels: dict[str, Channel] = {}
+        routes: list[BaseRoute] = []
 
-    async def open_messages(key: SessionKey) -> frozenset[str]:
-        return frozenset(row.message.message_id for row in await store.journal.waiting_rows(key))
+        async def open_messages(key: SessionKey) -> frozenset[str]:
+            return frozenset(row.message.message_id for row in await store.journal.waiting_rows(key))
 
-    def add(name: str, kind: ChannelPlugin, block: Any) -> None:
-        context = ChannelContext(
-            name=name,
-            settings=block,
-            intake=intake,
-            state=store.state(name),
-            blobs=blobs,
-            sessions=sessions,
-            open_messages=open_messages,
-            language=language,
-            folder=settings.home / "uploads" / name,
-            proxy=settings.proxy_address,
-            manners=reply_policies_of(chats, name, block),
-        )
-        channels[name] = kind.open(context)
-        routes.extend(kind.routes(channels[name]))
+        def add(name: str, plugin: ChannelPlugin, channel_settings: Any) -> None:
+            channel = plugin.open(
+                ChannelContext(
+                    name=name,
+                    settings=channel_settings,
+                    intake=intake,
+                    state=store.state(name),
+                    blobs=blobs,
+                    sessions=sessions,
+                    open_messages=open_messages,
+                    language=language,
+                    folder=settings.home / "uploads" / name,
+                    proxy=settings.proxy_address,
+                    manners=reply_policies_of(context.chats, name, channel_settings),
+                )
+            )
+            channels[name] = channel
+            stack.push_async_callback(channel.close)
+            routes.extend(plugin.routes(channel))
 
-    for name, block in settings.channels.items():
-        if block.enabled:
-            add(name, found[block.kind].load(), block)
-    for extra in plugins.channels:
-        add(extra.name, extra.kind, extra.settings)
-    return ConfiguredChannels(channels, kinds, routes)
+        for name, block in settings.channels.items():
+            if block.enabled:
+                add(name, entry_points[block.kind].load(), block)
+        for extra in context.plugins.channels:
+            add(extra.name, extra.kind, extra.settings)
+        yield ConfiguredChannels(channels, routes)
 
 
 def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
-    """Return each block's policy as the settings have it, the callers' own blocks included."""
+    """Return each channel's admission policy from the settings, the caller's extra channels included."""
     return {
         name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
         for name, block in settings.channels.items()
@@ -158,7 +148,7 @@ def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, Admis
 def build_admission_judge(
     roster: AccessRoster, links: AccountLinkStore, kinds: Mapping[str, str], chats: ChatOverrides
 ) -> Judge:
-    """Return who may speak, over all blocks: the settings' entries, and what owners decided since."""
+    """Return the admission decision for all channels: the settings' entries and the owners' decisions since."""
 
     def judge(message: InboundMessage) -> Admitted | Rejected:
         channel = message.key.channel
@@ -174,7 +164,7 @@ def build_admission_judge(
 
 
 def accounts_of(links: AccountLinkStore, account: str) -> Sequence[PlatformAccount]:
-    """Return all accounts of a person who has several, each as its platform and the id there."""
+    """Return all accounts of the person *account* belongs to, each as its platform and id; () if not linked."""
     return [platform_id(each.identity) for each in links.accounts(links.person(account))]
 
 
@@ -185,7 +175,7 @@ def platform_id(identity: str) -> PlatformAccount:
 
 
 def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
-    """Return *judge*, whose refusals are noted, so that silence can be explained."""
+    """Return *judge* with every rejection noted in *refusals*, so that `parlour why` can explain it."""
 
     def judge_and_note(message: InboundMessage) -> Admitted | Rejected:
         decision = judge(message)
@@ -197,5 +187,5 @@ def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime
 
 
 def may_be_read(judge: Judge, message: InboundMessage) -> bool:
-    """Say whether a turn may know what was not said to us: whether its sender could have said it to us."""
+    """Return True if *message*, which was not addressed to the bot, may be context: its sender is admitted."""
     return isinstance(judge(replace(message, is_addressed=True)), Admitted)

@@ -19,9 +19,8 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.scope_names import SHARED, ScopeNames
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
-from gateway.app.app import GatewayApp
+from gateway.app.app import GatewayApp, resolve_recipient
 from gateway.app.memory_operations import MemoryOperations
-from gateway.app.recipient import resolve_recipient
 from gateway.errors import UserError
 from gateway.events import ChatKind, SessionKey
 

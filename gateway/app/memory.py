@@ -1,11 +1,11 @@
-"""Memory's rooms, built from settings and store: what is remembered, what was said, and the work beside the turns."""
+"""Memory: documents, transcripts, forgetting, account links, privacy, Dream, and the jobs that keep them up to date."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 
 from agent.llm.model_client import ModelClient
 from agent.locks import WorkerSlots
@@ -18,9 +18,18 @@ from agent.memory.consolidation.memory_reviser import MemoryReviser
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.dream.dream_applier import DreamApplier
+from agent.memory.dream.dream_notifier import DreamNotifier
+from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer
+from agent.memory.dream.schedule import DreamSchedule
 from agent.memory.editing.staged_changes import StagedChangeStore
+from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.erase_service import EraseService
+from agent.memory.erasure.purge_jobs import PurgeJobs
+from agent.memory.erasure.retention import RetentionJob
+from agent.memory.erasure.scope_eraser import ScopeEraser
+from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
@@ -30,70 +39,65 @@ from agent.memory.messages.message_reader import MessageReader
 from agent.memory.notes.flush_jobs import FlushJobs
 from agent.memory.notes.session_note_jobs import SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
+from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
+from agent.memory.scopes import person_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
-from gateway.app.erasure import open_forgetting
-from gateway.home import Home
-from gateway.ports import InboxRow, MetricsRecorder, Store
+from gateway.app.context import AppContext
+from gateway.app.models import configured_models
+from gateway.events import SessionKey
 from gateway.quarantine import Quarantine
-from gateway.settings import Settings
+from gateway.unscoped_data import HomeUnscopedData
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryServices:
-    """What the composition root passes on."""
+    """Memory as turns, commands, jobs and operators use it."""
 
     documents: FileDocumentStore
+    versions: VersionStore
     conversations: ConversationCache
     sessions: StoredSessions
     projector: TranscriptProjector
     jobs: MemoryJobs
-    desk: MemoryService
+    service: MemoryService
+    dreams: DreamService
     forgetter: EraseService
     staging: StagedChangeStore
     gate: ScopeLock
     linking: AccountLinkService
     linker: AccountLinker
-    consolidates: bool
+    consolidates: bool  # a model other than the offline one is configured, so that there are summaries
 
 
-def open_memory(
-    settings: Settings,
-    home: Home,
-    store: Store,
-    quarantine: Quarantine,
-    meter: MetricsRecorder,
-    *,
-    now: Callable[[], datetime],
-    consolidates: bool,
-    kind: Callable[[str], str],
+def build_memory(
+    context: AppContext, projector: TranscriptProjector, index: DerivedIndex, quarantine: Quarantine
 ) -> MemoryServices:
-    """Build what turns and commands read and write; *consolidates* says that there is a model that can summarise.
-
-    *kind* tells a channel block's platform.
-    """
-    versions = VersionStore(home.path)
-    documents = FileDocumentStore(home.path, keeper=VersionKeeper(home.path, Disk(), versions, now=now))
+    """Build memory over the files of the home; *index* is the search index, *projector* writes the transcripts."""
+    settings, home, store, now = context.settings, context.home.path, context.store, context.now
+    # The offline model cannot summarise.
+    consolidates = bool(settings.llm.model or context.plugins.models)
+    versions = VersionStore(home)
+    documents = FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), versions, now=now))
+    flush = settings.tools.memory_flush
     conversations = ConversationCache(
-        home.path,
+        home,
         store.records,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
         consolidates=consolidates,
         keep=KeepPolicy(settings.consolidation.keep),
-        flush=settings.tools.memory_flush.threshold_tokens if settings.tools.memory_flush.enabled else None,
+        flush=flush.threshold_tokens if flush.enabled else None,
     )
-    sessions = StoredSessions(home.path, store.records, store.journal)
-    projector = TranscriptProjector(home.path, store.records)
+    sessions = StoredSessions(home, store.records, store.journal)
     writing = asyncio.Lock()
-    staging = StagedChangeStore(home.path, documents, now=now, writing=writing)
-    jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=meter)
-    desk = MemoryService(home.path, documents, versions, store.journal, sessions)
+    staging = StagedChangeStore(home, documents, now=now, writing=writing)
+    jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=context.meter)
     gate = ScopeLock()
 
     def reopen(scope: str) -> None:
@@ -101,71 +105,197 @@ def open_memory(
         jobs.unsettle(scope)
         sessions.forget_scope(scope)
 
-    forgetter = open_forgetting(
-        home,
-        store,
-        quarantine,
-        documents=documents,
-        versions=versions,
-        projector=projector,
-        writing=jobs.writing,
-        gate=gate,
-        reopen=reopen,
-        kind=kind,
-        days=settings.memory.retention_days,
-        now=now,
-    )
     linker = AccountLinker(
         links=store.links,
         records=store.records,
         projector=projector,
         gate=gate,
-        writing=jobs.writing,
-        memories=MemoryMerger(home=home.path, versions=versions, disk=Disk()),
+        writing=writing,
+        memories=MemoryMerger(home=home, versions=versions, disk=Disk()),
         notice=documents.notice,
         reopen=reopen,
-        leave=forgetter.index.close_index,
+        leave=index.close_index,
         now=now,
         disk=Disk(),
     )
     return MemoryServices(
-        documents,
-        conversations,
-        sessions,
-        projector,
-        jobs,
-        desk,
-        forgetter,
-        staging,
-        gate,
-        AccountLinkService(store.links, now=now),
-        linker,
-        consolidates,
+        documents=documents,
+        versions=versions,
+        conversations=conversations,
+        sessions=sessions,
+        projector=projector,
+        jobs=jobs,
+        service=MemoryService(home, documents, versions, store.journal, sessions),
+        dreams=DreamService(documents, versions, can_run=consolidates),
+        forgetter=_build_forgetter(
+            context,
+            documents=documents,
+            versions=versions,
+            projector=projector,
+            leftovers=HomeUnscopedData(home / "uploads", quarantine),
+            index=index,
+            writing=writing,
+            gate=gate,
+            reopen=reopen,
+        ),
+        staging=staging,
+        gate=gate,
+        linking=AccountLinkService(store.links, now=now),
+        linker=linker,
+        consolidates=consolidates,
     )
 
 
-def open_background(
-    settings: Settings,
-    home: Home,
-    store: Store,
+def _build_forgetter(
+    context: AppContext,
+    *,
+    documents: FileDocumentStore,
+    versions: VersionStore,
+    projector: TranscriptProjector,
+    leftovers: HomeUnscopedData,
+    index: DerivedIndex,
+    writing: asyncio.Lock,
+    gate: ScopeLock,
+    reopen: Callable[[str], None],
+) -> EraseService:
+    """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
+    home, store, now = context.home.path, context.store, context.now
+    words = WordEraser(
+        home,
+        documents=documents,
+        versions=versions,
+        transcripts=projector,
+        jobs=store.jobs,
+        writing=writing,
+        reopen=reopen,
+    )
+    purge = PurgeJobs(
+        home=home,
+        forgetter=words,
+        versions=versions,
+        transcripts=projector,
+        records=store.records,
+        jobs=store.jobs,
+        erasing=store.erasing,
+        leftovers=leftovers,
+        index=index,
+        writing=writing,
+        now=now,
+    )
+    eraser = ScopeEraser(
+        home=home,
+        files=projector,
+        forgetter=words,
+        versions=versions,
+        documents=documents,
+        records=store.records,
+        jobs=store.jobs,
+        people=store.people,
+        links=store.links,
+        erasing=store.erasing,
+        leftovers=leftovers,
+        gate=gate,
+        index=index,
+        writing=writing,
+        reopen=reopen,
+        kind=context.platform,
+        now=now,
+    )
+    retention = RetentionJob(
+        home=home,
+        days=context.settings.memory.retention_days,
+        files=projector,
+        records=store.records,
+        jobs=store.jobs,
+        erasing=store.erasing,
+        index=index,
+        writing=writing,
+        reopen=reopen,
+        now=now,
+    )
+    return EraseService(words, purge, eraser, retention, index)
+
+
+def build_privacy(
+    context: AppContext,
+    memory: MemoryServices,
+    file_limit: Callable[[str], int],
+    *,
+    zone: Callable[[str], str],
+) -> PrivacyService:
+    """Build /privacy and /export; *file_limit* is that of a channel, in bytes."""
+    settings, store = context.settings, context.store
+    longest = settings.files.max_mb * 1_000_000
+    vectors = settings.tools.vector_memory
+    exports = ExportJobs(
+        home=context.home.path,
+        jobs=store.jobs,
+        records=store.records,
+        outbox=store.outbox,
+        usage=store.usage,
+        session=store.journal.session,
+        flush=memory.projector.flush,
+        limit=lambda channel: min(file_limit(channel), longest),
+        zone=zone,
+        now=context.now,
+    )
+    facts = PrivacyFacts(
+        models=tuple(each.name for each in context.plugins.models) or configured_models(settings),
+        listens=settings.llm.transcription_model,
+        embeds=vectors.embedding_model if vectors.enabled else "",
+        retention_days=settings.memory.retention_days,
+        has_uploads="web" in context.platforms.values(),
+    )
+    return PrivacyService(context.home.path, facts, exports)
+
+
+def build_dreamer(
+    context: AppContext,
+    memory: MemoryServices,
+    model: ModelClient,
+    *,
+    zone: Callable[[str], str],
+    command_prefix: Callable[[SessionKey], str],
+) -> Dreamer:
+    """Build Dream's jobs and their schedule over *model*."""
+    home, store, now = context.home.path, context.store, context.now
+    dream = context.settings.agents.defaults.dream
+    return Dreamer(
+        home=home,
+        jobs=store.jobs,
+        model=model,
+        applier=DreamApplier(home=home, documents=memory.documents, versions=memory.versions, now=now),
+        teller=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=command_prefix),
+        writing=memory.jobs.writing,
+        zone=zone,
+        now=now,
+        schedule=DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or ""),
+        is_scheduled=dream.enabled and memory.consolidates,
+        is_one=context.settings.memory.isolation == "shared",
+        max_batch_size=dream.max_batch_size,
+        max_iterations=dream.max_iterations,
+        room=model.room,
+    )
+
+
+def build_job_runner(
+    context: AppContext,
     memory: MemoryServices,
     *,
     model: ModelClient,
-    meter: MetricsRecorder,
-    purse: TokenBudget,
+    token_budget: TokenBudget,
     dreamer: Dreamer,
     exports: ExportJobs,
-    person: Callable[[InboxRow], str],
     zone: Callable[[str], str],
-    now: Callable[[], datetime],
     slots: WorkerSlots,
 ) -> JobRunner:
-    """Build the work that no reply waits for."""
-    session_memory = settings.tools.session_memory
-    passages = MessageReader(home.path, store.records, flush=memory.projector.flush)
-    reviser = MemoryReviser(home.path, memory.documents, now=now)
+    """Build the runner of the jobs that no reply waits for."""
+    home, store, now = context.home.path, context.store, context.now
+    session_memory = context.settings.tools.session_memory
+    passages = MessageReader(home, store.records, flush=memory.projector.flush)
+    reviser = MemoryReviser(home, memory.documents, now=now)
     consolidator = Consolidator(
-        home=home.path,
+        home=home,
         jobs=store.jobs,
         passages=passages,
         records=store.records,
@@ -181,7 +311,7 @@ def open_background(
         room=model.room,
     )
     flushes = FlushJobs(
-        home=home.path,
+        home=home,
         jobs=store.jobs,
         passages=passages,
         documents=memory.documents,
@@ -192,7 +322,7 @@ def open_background(
         room=model.room,
     )
     notes = SessionNoteJobs(
-        home=home.path,
+        home=home,
         passages=passages,
         model=model,
         zone=zone,
@@ -201,16 +331,16 @@ def open_background(
         min_user_messages=session_memory.min_user_messages,
     )
     deletions = MessageDeletionJobs(
-        home=home.path,
+        home=home,
         journal=store.journal,
         records=store.records,
         jobs=store.jobs,
         documents=memory.documents,
-        origins=DerivedDataFinder(home.path, VersionStore(home.path)),
+        origins=DerivedDataFinder(home, memory.versions),
         flush=memory.projector.flush,
         forgotten=memory.forgetter.index.purge_stale,
         adopt=memory.conversations.adopt,
-        person=person,
+        person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),
         writing=memory.jobs.writing,
         now=now,
     )
@@ -221,19 +351,17 @@ def open_background(
         **deletions.quick,
         **exports.quick,
     }
-    models = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
-    slow: Mapping[str, Handler] = models if memory.consolidates else {}
-    asking = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
+    slow: Mapping[str, Handler] = {}
+    if memory.consolidates:
+        slow = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
+    questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
+    in_scope = {**memory.forgetter.long, **deletions.long, **exports.long}
     return JobRunner(
         store.jobs,
-        quick=lock_handlers(memory.gate, store.jobs, asking.after_each(quick)),
-        slow=lock_handlers(memory.gate, store.jobs, asking.after_each(slow)),
-        long={
-            **memory.linker.long,
-            **memory.forgetter.alone,
-            **lock_handlers(memory.gate, store.jobs, {**memory.forgetter.long, **deletions.long, **exports.long}),
-        },
-        purse=purse,
-        meter=meter,
+        quick=lock_handlers(memory.gate, store.jobs, questions.after_each(quick)),
+        slow=lock_handlers(memory.gate, store.jobs, questions.after_each(slow)),
+        long={**memory.linker.long, **memory.forgetter.alone, **lock_handlers(memory.gate, store.jobs, in_scope)},
+        purse=token_budget,
+        meter=context.meter,
         slots=slots,
     )

@@ -1,66 +1,135 @@
-"""The models that the settings name."""
+"""Language models: the default one, those a chat can select, and Dream's, each behind a client with retries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.context_windows import ContextWindows
+from agent.llm.model_catalog import ModelCatalog
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
 from agent.llm.usage_recorder import UsageRecorder
-from gateway.app.channels import ExtraPlugins
+from gateway.app.context import ExtraPlugins
 from gateway.ports import MetricsRecorder
 from gateway.settings import Settings
 from gateway.settings.llm import LlmSettings
 
 
-def open_models(
-    settings: Settings, books: UsageRecorder, meter: MetricsRecorder, plugins: ExtraPlugins, now: Callable[[], datetime]
-) -> ModelClient:
-    """Return the first model that answers of those that the settings (or the caller's plugins) name."""
-    llm = settings.llm
-    models = list(plugins.models) or open_named(llm, (llm.model, *llm.fallbacks), settings.proxy_address)
-    windows = ContextWindows(settings.home / "windows.json", now=now)
-    if plugins.models and llm.context_window:  # models of the caller's know nothing of settings
-        for model in models:
-            windows.set_window(model.name, llm.context_window)
-    return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=windows)
+@dataclass(frozen=True, slots=True)
+class ModelServices:
+    """The installation's model clients."""
+
+    default: ModelClient
+    catalog: ModelCatalog  # the default one and every other that a chat can have
+    dream: ModelClient  # the default one, unless `dream.model_override` names another
 
 
-def open_dream_model(
-    settings: Settings,
-    house: ModelClient,
-    books: UsageRecorder,
-    meter: MetricsRecorder,
-    plugins: ExtraPlugins,
-    now: Callable[[], datetime],
-) -> ModelClient:
-    """Return the model that Dream asks: that of *house*, unless the settings name one of its own."""
-    llm, name = settings.llm, settings.agents.defaults.dream.model_override
-    if not name:
-        return house
-    named = [each for each in plugins.models if each.name == name]
-    models = named or open_named(llm, (name, *llm.fallbacks), settings.proxy_address)
-    return ModelClient(models, attempts=llm.attempts, books=books, meter=meter, now=now, windows=house.windows)
+class ModelFactory:
+    """Builds model clients from settings, all with the same recorder, retries and context windows."""
 
+    def __init__(
+        self,
+        settings: Settings,
+        plugins: ExtraPlugins,
+        recorder: UsageRecorder,
+        meter: MetricsRecorder,
+        *,
+        now: Callable[[], datetime],
+        on_end: Callable[[bool], None] = lambda _: None,
+    ) -> None:
+        """*on_end* is called after each model call: True when a model answered it."""
+        self._settings = settings
+        self._llm = settings.llm
+        self._own = tuple(plugins.models)
+        self._recorder = recorder
+        self._meter = meter
+        self._now = now
+        self._on_end = on_end
+        self._windows = ContextWindows(settings.home / "windows.json", now=now)
 
-def open_named(llm: LlmSettings, names: Iterable[str], proxy: str, *, setting: str = "llm.model") -> list[ChatModel]:
-    """Open the models that *names* mean, each at its own address. Raises SettingsError, about *setting*."""
-    opened = []
-    for name in names:
-        entry = llm.entry(name)
-        config = ModelConfig(
-            model=entry.model,
-            label=name,
-            api_base=str(entry.api_base or ""),
-            api_key=entry.api_key.get_secret_value() if entry.api_key else "",
-            timeout=llm.timeout_seconds,
-            stream_silence=llm.stream_silence_seconds,
-            context_window=entry.context_window,
-            vision=entry.vision,
-            proxy=proxy,
+    def build_default(self) -> ModelClient:
+        """Return the client of `llm.model` and its fallbacks, or of the caller's plugins."""
+        models = list(self._own) or self._open((self._llm.model, *self._llm.fallbacks))
+        if self._own and self._llm.context_window:  # plugins do not read settings
+            for model in models:
+                self._windows.set_window(model.name, self._llm.context_window)
+        return self._client(models)
+
+    def build_dream(self, default: ModelClient) -> ModelClient:
+        """Return the client of `dream.model_override`; *default* where that is not set."""
+        name = self._settings.agents.defaults.dream.model_override
+        if not name:
+            return default
+        own = [each for each in self._own if each.name == name]
+        return self._client(own or self._open((name, *self._llm.fallbacks)))
+
+    def build_catalog(self, default: ModelClient) -> ModelCatalog:
+        """Return *default* and every other model that a chat can have, each with the same fallbacks."""
+        llm = self._llm
+        settings = {name: f"llm.models.{name}" for name in llm.models}
+        for place, entry in self._settings.chats.items():
+            if entry.model:  # where it is not among those, only the operator can choose it
+                settings.setdefault(entry.model, f"chats.{place}.model")
+        clients: dict[str, ModelClient] = {}
+        for name, setting in settings.items():
+            model = llm.entry(name).model
+            own = [each for each in self._own if each.name in (name, model)][:1]
+            models = own or self._open([name], setting=setting)
+            models += self._open([each for each in llm.fallbacks if each not in (name, model)])
+            clients[name] = self._client(models)
+        name = default.name if self._own else llm.model
+        return ModelCatalog(default, clients, name=name, offered=tuple(llm.models))
+
+    def _client(self, models: list[ChatModel]) -> ModelClient:
+        return ModelClient(
+            models,
+            attempts=self._llm.attempts,
+            books=self._recorder,
+            meter=self._meter,
+            now=self._now,
+            windows=self._windows,
+            on_end=self._on_end,
         )
-        opened.append(open_model(config, setting=setting))
-    return opened
+
+    def _open(self, names: Iterable[str], *, setting: str = "llm.model") -> list[ChatModel]:
+        """Open the models called *names*. Raises SettingsError, which names *setting*."""
+        return [open_model(_config(self._llm, name, self._settings.proxy_address), setting=setting) for name in names]
+
+
+@asynccontextmanager
+async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
+    """Build every model client; close their connections on exit. Raises SettingsError."""
+    default = factory.build_default()
+    services = ModelServices(default, factory.build_catalog(default), factory.build_dream(default))
+    try:
+        yield services
+    finally:
+        if services.dream is not default:
+            await services.dream.close()
+        await services.catalog.close()
+
+
+def configured_models(settings: Settings) -> tuple[str, ...]:
+    """Return the models that conversations may be sent to, as litellm names them."""
+    llm = settings.llm
+    names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
+    return tuple(dict.fromkeys(llm.entry(name).model for name in names if name))
+
+
+def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
+    entry = llm.entry(name)
+    return ModelConfig(
+        model=entry.model,
+        label=name,
+        api_base=str(entry.api_base or ""),
+        api_key=entry.api_key.get_secret_value() if entry.api_key else "",
+        timeout=llm.timeout_seconds,
+        stream_silence=llm.stream_silence_seconds,
+        context_window=entry.context_window,
+        vision=entry.vision,
+        proxy=proxy,
+    )

@@ -1,9 +1,10 @@
-"""Recall's rooms: an engine for what was said and remembered, another for documents, over the home's folders."""
+"""Search: one engine for memory and transcripts, another for project documents."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +19,7 @@ from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit
 from agent.memory.search.seed_ranking import SeedProfile
 from agent.memory.search.sources.scope_source import by_paragraph
-from gateway.home import Home
-from gateway.settings import Settings
+from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
 from gateway.settings.settings_model import VectorMemorySettings
 
@@ -29,29 +29,30 @@ if TYPE_CHECKING:
 _DOCUMENT_CHARS = 1_000_000  # of one PDF, DOCX or HTML file that search reads
 
 
-def open_recall(
-    settings: Settings,
-    home: Home,
+@asynccontextmanager
+async def open_recall(
+    context: AppContext,
+    recorder: UsageRecorder,
     *,
     zone: Callable[[str], str],
     flush: Callable[[], Awaitable[object]],
-    books: UsageRecorder,
-) -> ScopeRecall:
-    """Build what searches; *books* hold what embeddings cost.
+) -> AsyncIterator[ScopeRecall]:
+    """Open the search of memory, transcripts and project documents, and close it on exit.
 
-    Must be called on the running loop: documents are read by children of its.
+    *recorder* stores the usage of embeddings; *flush* writes pending transcript lines.
     """
+    settings = context.settings
     vectors = settings.tools.vector_memory
     seed = _seed(vectors) if vectors.profile == "seed" else None
-    embedder = _embedder(vectors, settings.llm, books, settings.proxy_address)
+    embedder = _embedder(vectors, settings.llm, recorder, settings.proxy_address)
 
     def cut(text: str, at: datetime | None) -> Sequence[SearchUnit]:
         if seed is None:
             return by_paragraph(text, at)
         return chunks(text.splitlines(), tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=at)
 
-    return ScopeRecall(
-        home.path,
+    recall = ScopeRecall(
+        context.home.path,
         memory=RecallEngine(embedder=embedder, seed=seed),
         documents=RecallEngine(embedder=embedder, seed=seed),
         read_document=_reader(asyncio.get_running_loop()),
@@ -62,14 +63,18 @@ def open_recall(
             interval=vectors.sync_interval_seconds,
             cut=cut,
             conversations=seed is None,
-            # [002] bounds the number of results alone: ten whole chunks, those beside the first ones counted in.
+            # [002] limits the number of results alone: ten whole chunks, and those beside the first ones.
             budget=RESULT_TOKENS if seed is None else 20 * seed.chunk_tokens,
         ),
     )
+    try:
+        yield recall
+    finally:
+        await recall.close()
 
 
 def _embedder(
-    vectors: VectorMemorySettings, llm: LlmSettings, books: UsageRecorder, proxy: str = ""
+    vectors: VectorMemorySettings, llm: LlmSettings, recorder: UsageRecorder, proxy: str = ""
 ) -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
@@ -77,13 +82,13 @@ def _embedder(
 
     base, key = vectors.embedding_api_base, vectors.embedding_api_key
     if base is None:
-        # As it is with voice: the answering model's address and key are for its own provider alone.
+        # As for transcription: the chat model's address and key are sent to its own provider alone.
         shared = llm.entry(vectors.embedding_model)
         base, key = shared.api_base, key or shared.api_key
 
     def note(model: str, tokens: int, cost: float | None) -> None:
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=TokenUsage(input=tokens), cost=cost)
-        books.begin_call(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
+        recorder.begin_call(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
 
     return open_embedder(
         vectors.embedding_model,

@@ -15,9 +15,8 @@ from typing import Any
 import structlog
 
 from gateway.app.app import GatewayApp
-from gateway.app.build import open_app
-from gateway.app.channels import ExtraPlugins
-from gateway.app.operated import operations
+from gateway.app.composition import build_operations, open_app
+from gateway.app.context import ExtraPlugins
 from gateway.control import ControlServer
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, stamp_for_ever
@@ -63,7 +62,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
-        control = ControlServer(app.home.socket, operations(app).handlers())
+        control = ControlServer(app.home.socket, build_operations(app).handlers())
         doors = _start(
             services,
             web=app.web.serve,

@@ -46,14 +46,16 @@ class Quarantine:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
         keep: timedelta = KEEP,
+        on_set_aside: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
+        """*on_set_aside* is called with the channel of an event that is set aside, and the reason."""
         self._folder = QuarantineFolder(folder)
         self._meter = meter
         self._now = now
         self._clock = clock
         self._keep = keep
         self.news = asyncio.Event()  # somebody is to be told of what was set aside
-        self.on_set_aside: Callable[[str, str], object] = lambda *_: None  # called with the channel and the reason
+        self._on_set_aside = on_set_aside
         self._one_at_a_time = asyncio.Lock()
         self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
         try:
@@ -187,7 +189,7 @@ class Quarantine:
         if len(self._kept) > MOST:
             await self._forget(list(self._kept)[:-MOST])
         self._meter.count("quarantined", channel=event.channel)
-        self.on_set_aside(event.channel, reason)
+        self._on_set_aside(event.channel, reason)
         log.error("quarantine.set_aside", channel=event.channel, name=name, reason=reason)
 
     async def prune(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from tests.fakes.gateway import gateway
 from tests.fakes.pocket import gateway as pocket_gateway
 from tests.unit.ops.test_memory_cli import Terminal
@@ -73,7 +73,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         code, out, _ = await asyncio.to_thread(terminal.run, "people", "forget", "web:ann")
         assert (code, "Nothing of their own is kept" in out) == (1, True)
     async with pocket_gateway(home=tmp_path / "names") as other:
-        every = set(operations(other.app).by_name())
+        every = set(build_operations(other.app).by_name())
     assert every - asked == set()
 
 

@@ -54,9 +54,11 @@ class Ears(FakeChannel):
 
 
 @asynccontextmanager
-async def supervised(channels: Mapping[str, Ears], meter: FakeMeter) -> AsyncIterator[Supervisor]:
+async def supervised(
+    channels: Mapping[str, Ears], meter: FakeMeter, **callbacks: Callable[..., object]
+) -> AsyncIterator[Supervisor]:
     """Run a supervisor over *channels*."""
-    supervisor = Supervisor(channels, meter=meter)
+    supervisor = Supervisor(channels, meter=meter, **callbacks)
     running = asyncio.create_task(supervisor.run())
     yield supervisor
     running.cancel()
@@ -69,8 +71,7 @@ async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
     deaf, well, meter = Ears("slack", clock), Ears("telegram", clock), FakeMeter()
     deaf.hears = lambda: len(deaf.begun) > 1
     told: list[str] = []
-    async with supervised({"slack": deaf, "telegram": well}, meter) as supervisor:
-        supervisor.on_deaf = told.append
+    async with supervised({"slack": deaf, "telegram": well}, meter, on_stall=told.append) as supervisor:
         await asyncio.sleep(1)
         assert supervisor.states() == {"slack": None, "telegram": True}
         await asyncio.sleep(DEAF - 10)
@@ -176,13 +177,12 @@ async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_agai
     """A refused token wakes whoever tells the owner; network trouble does not, and hearing once ends it."""
     ears, woken = Ears("telegram", clock), 0
     ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
-    async with supervised({"telegram": ears}, FakeMeter()) as supervisor:
 
-        def wake() -> None:
-            nonlocal woken
-            woken += 1
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
 
-        supervisor.on_refusal = wake
+    async with supervised({"telegram": ears}, FakeMeter(), on_refusal=wake) as supervisor:
         await asyncio.sleep(1.5)
         assert (dict(supervisor.refusals()), woken) == ({"telegram": ears.why}, 1)
         ears.hears = lambda: True

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent.memory.search.embedding import open_embedder
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding
 from gateway.errors import ModelFailed
@@ -72,7 +72,7 @@ async def taken_in(pocket: Pocket) -> None:
 
 async def status_of(pocket: Pocket) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
-    [line] = [line async for line in operations(pocket.app).by_name()["status"]({})]
+    [line] = [line async for line in build_operations(pocket.app).by_name()["status"]({})]
     return line
 
 

@@ -20,8 +20,7 @@ from typer.testing import CliRunner
 
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app import GatewayApp, open_app
-from gateway.app.operated import operations
+from gateway.app import GatewayApp, build_operations, open_app
 from gateway.cli import app as cli
 from gateway.errors import UserError
 from gateway.settings import load_settings
@@ -162,7 +161,7 @@ async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_pat
     """`parlour people forget`: in their scope, in groups, in quarantine; others' words stay; it says what remains."""
     home = shutil.copytree(full_home, tmp_path / "home")
     async with opened(home, is_running) as app:
-        forget = operations(app).by_name()["people forget"]
+        forget = build_operations(app).by_name()["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]
         with pytest.raises(UserError, match="kind:id"):

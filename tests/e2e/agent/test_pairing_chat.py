@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.admission import AdmissionPolicy, policy_of
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
@@ -180,7 +180,7 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
     async with house(tmp_path / "home") as pocket:
         for sender in (MAL, "67", "68"):
             await knock(pocket, sender)
-        run = operations(pocket.app).by_name()
+        run = build_operations(pocket.app).by_name()
 
         async def ask(name: str, who: str = "") -> list[Line]:
             return [line async for line in run[f"people {name}"]({"who": who})]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.history.history_log import HistoryLog
-from gateway.app import build
+from gateway.app import composition
 from gateway.ports import Store
 from gateway.settings import Settings
 from tests.fakes.clock import Clock
@@ -62,10 +64,13 @@ async def timed(pocket: Pocket, clock: Clock, chat: str, text: str) -> float:
 def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the gateway a store without a thread: virtual time does not see threads."""
 
-    async def opened(_: Settings) -> Store:
-        return await open_inline_store()
+    @asynccontextmanager
+    async def opened(_: Settings, *, has_served: bool) -> AsyncIterator[Store]:
+        store = await open_inline_store()
+        yield store
+        await store.close(has_served=has_served)
 
-    monkeypatch.setattr(build, "open_store", opened)
+    monkeypatch.setattr(composition, "open_store", opened)
 
 
 @pytest.mark.parametrize("trigger", ["messages", "tokens"])

@@ -17,7 +17,7 @@ import pytest
 
 from agent.memory.privacy.data_inventory import unknown
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from gateway.errors import UserError
 from gateway.ports import ChannelCapabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
@@ -228,7 +228,7 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
     async with gateway(model=Model(), policy=OPEN, kind=kind(PLAIN)) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello")
         await pocket.channel.ask("bob", "/remember Bob has a canary", sender="bob")
-        export = operations(pocket.app).by_name()["people export"]
+        export = build_operations(pocket.app).by_name()["people export"]
         arguments = {"person": "pocket:ann", "file": str(target)}
         [line] = [line async for line in export(arguments)]
         with zipfile.ZipFile(target) as archive:

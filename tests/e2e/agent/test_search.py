@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, results
 
@@ -95,7 +95,7 @@ async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
     async with gateway(model=Stage()) as pocket:
         await told(pocket)
-        asked = operations(pocket.app).by_name()
+        asked = build_operations(pocket.app).by_name()
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)
         assert found[0]["who"] == "Ann"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from tests.fakes.pocket import gateway
 from tests.fakes.stage import Stage, calls, results
 
@@ -47,7 +47,7 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
         await pocket.channel.ask("bob", f"the {SECRET} is red", sender="bob", name="Bob")
         await pocket.channel.ask("ann", "the zeppelin of Ann is green")
         await pocket.idle()
-        found = operations(pocket.app).by_name()["memory search"]
+        found = build_operations(pocket.app).by_name()["memory search"]
         there = [line async for line in found({"text": "zeppelin", "scope": BOB})]
         [transcript] = {line["source"] for line in there if line["source"].startswith("sessions/")}
         assert len(there) >= 2  # Bob's own search has both

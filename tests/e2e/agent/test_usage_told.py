@@ -12,7 +12,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from gateway.commands.control_client import show_status
 from gateway.commands.usage import show_usage
 from gateway.errors import ModelRateLimited, UserError
@@ -49,7 +49,7 @@ class Priced:
 
 async def told(pocket: Pocket, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
-    return [dict(line) async for line in operations(pocket.app).by_name()["usage"](arguments)]
+    return [dict(line) async for line in build_operations(pocket.app).by_name()["usage"](arguments)]
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.app.operated import operations
+from gateway.app import build_operations
 from gateway.errors import UserError
 from tests.fakes.pocket import InstantModel, Pocket, gateway
 
@@ -46,7 +46,7 @@ class Browser:
 
 async def ask(up: Pocket, operation: str, **arguments: str) -> list[dict[str, Any]]:
     """Ask as the command line does."""
-    return [dict(line) async for line in operations(up.app).by_name()[operation](arguments)]
+    return [dict(line) async for line in build_operations(up.app).by_name()[operation](arguments)]
 
 
 @asynccontextmanager

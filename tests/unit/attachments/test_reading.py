@@ -148,7 +148,7 @@ def _children() -> set[str]:
 
 def test_nothing_that_reads_files_is_loaded_before_there_is_one() -> None:
     """The gateway starts without the libraries that open pictures and documents; only the child ever has them."""
-    program = "import sys, gateway.app.build; print([name for name in sys.argv[1:] if name in sys.modules])"
+    program = "import sys, gateway.app.composition; print([name for name in sys.argv[1:] if name in sys.modules])"
     heavy = ["PIL", "pypdf", "mammoth", "markdownify", "bs4", "litellm"]
     done = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=True)  # noqa: S603 - ours
     assert done.stdout == "[]\n"

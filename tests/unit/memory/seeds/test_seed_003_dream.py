@@ -12,7 +12,7 @@ from agent.commands import CommandRouter
 from agent.memory.dream.schedule import DreamSchedule
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import ExtraPlugins
-from gateway.app.models import open_dream_model, open_models
+from gateway.app.models import ModelFactory
 from gateway.settings import Settings, load_settings
 from tests.fakes.dreaming import DreamWorld, add, edits, swap
 from tests.fakes.llm import Usages
@@ -160,10 +160,11 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     given = {"llm": {"model": "scripted"}, "agents": {"defaults": {"dream": block}}}
     settings = configured(tmp_path, json.dumps(given))
     plugins = ExtraPlugins()
-    house = open_models(settings, Usages(), FakeMeter(), plugins, utc_now)
-    dreams = open_dream_model(settings, house, Usages(), FakeMeter(), plugins, utc_now)
+    factory = ModelFactory(settings, plugins, Usages(), FakeMeter(), now=utc_now)
+    main = factory.build_default()
+    dreams = factory.build_dream(main)
     assert dreams.name == expected
-    assert (dreams is house) == (expected == "scripted")
+    assert (dreams is main) == (expected == "scripted")
 
 
 def test_a_legacy_cron_line_is_honoured(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""What is effective in one chat: language, time zone, model, tools and the other settings, with their origin."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from urllib.parse import unquote
+
+from agent.chat_profiles import ChatProfiles, EffectiveSetting, noted_guild
+from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.memory.scopes import person_of, quote, scope_of
+from agent.tools.toolbox import Toolbox
+from gateway.app.context import AppContext
+from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
+from gateway.events import InboundMessage, SessionKey
+from gateway.ports import AccountLinkStore, LocaleProvider, ReplyPolicy
+from gateway.settings.chat_overrides import ChatOverride
+
+_INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
+
+
+def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], str]) -> ChatLocales:
+    """Return the language of each chat and the time zone of each scope; *command_prefix* is that of a chat."""
+    settings, chats, platforms = context.settings, context.chats, context.platforms
+    people, links = context.store.people, context.store.links
+
+    def scope(message: InboundMessage) -> str:
+        account = person_of(message, platforms.get(message.key.channel, ""))
+        return scope_of(message, links.person(account), isolation=settings.memory.isolation)
+
+    def override(key: SessionKey, guild: str) -> ChatOverride:
+        # A job that no message started does not carry the guild of its chat.
+        return chats.of(key, guild or (noted_guild(people, key) if chats.has_guilds else ""))
+
+    return ChatLocales(
+        people,
+        language=settings.language,
+        zone=settings.timezone,
+        set_language=lambda key, guild: override(key, guild).language or "",
+        set_zone=lambda key, guild: override(key, guild).timezone or "",
+        scope=scope,
+        scopes=_scopes(settings.memory.isolation, links, platforms),
+        chat=_chat,
+        known=people.choosers(),
+        sign=command_prefix,
+    )
+
+
+def _scopes(
+    isolation: str, links: AccountLinkStore, platforms: Mapping[str, str]
+) -> Callable[[SessionKey], tuple[str, ...]]:
+    """Return the scopes that a chat without messages may belong to.
+
+    The id of a direct chat is often that of its user. This is a guess: where it is wrong, no preferences are stored
+    under that id.
+    """
+
+    def scopes(key: SessionKey) -> tuple[str, ...]:
+        if isolation == "shared":
+            return ("",)
+        account = quote(f"{platforms.get(key.channel, key.channel)}:{key.chat}")
+        chats = dict.fromkeys((f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}"))
+        return (f"people/{links.person(account)}", *chats)
+
+    return scopes
+
+
+def _chat(scope: str) -> SessionKey | None:
+    """Return the chat of a chat scope; None for a person's scope, and for a name that was too long to be kept whole."""
+    area, _, name = scope.partition("/")
+    if area != "chats" or "%-" in name:
+        return None
+    try:
+        return SessionKey.parse(unquote(name))
+    except ValueError:
+        return None
+
+
+def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
+    """Return the model, tools and persona of each chat. Loads every installed tool."""
+    result_chars = context.settings.agent.max_tool_result_chars
+    toolbox = Toolbox.load(*context.plugins.tools, result_chars=result_chars, meter=context.meter)
+    chats, people = context.chats, context.store.people
+    selector = ModelSelector(models, people, lambda key, guild: chats.of(key, guild).model)
+    return ChatProfiles(selector, toolbox, people, chats.of, has_guilds=chats.has_guilds)
+
+
+def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[[SessionKey], Awaitable[bool]]:
+    """Return the predicate that tells whether the model of a chat accepts images."""
+    forced = {"on": True, "off": False}.get(context.settings.llm.vision)
+
+    async def accepts_images(key: SessionKey) -> bool:
+        model = profiles.of(key).model
+        return await model.sees() if forced is None or model is not profiles.models.models.usual else forced
+
+    return accepts_images
+
+
+def build_settings_view(
+    context: AppContext, profiles: ChatProfiles, locales: LocaleProvider
+) -> Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]:
+    """Return the function that lists the effective settings of a chat, its guild and its scope. None is secret."""
+    settings, chats, people = context.settings, context.chats, context.store.people
+
+    def list_settings(key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
+        rules, preferences = chats.of(key, guild), people.preferences(scope)
+        model = profiles.models.active_model(key, guild)
+        default = ReplyPolicy.of_block(settings.channels.get(key.channel))
+        window = settings.agents.defaults.memory_window if rules.memory_window is None else rules.memory_window
+        follows = default.follow_threads if rules.follow_threads is None else rules.follow_threads
+        return [
+            _setting(rules, "model", model.name, is_chosen=model.origin is ModelChoiceOrigin.CHOSEN),
+            _setting(rules, "soul", "…" if rules.soul else "SOUL.md"),
+            _setting(rules, "tools", ", ".join(profiles.of(key, guild).toolbox.names) or "–"),
+            _setting(rules, "memory_window", str(window)),
+            _setting(rules, "language", locales.language(key), is_chosen=LANGUAGE in preferences),
+            _setting(rules, "timezone", locales.zone(scope), is_chosen=ZONE in preferences),
+            _setting(rules, "group_policy", rules.group_policy or default.group_policy, _CHANNEL),
+            _setting(rules, "reply_in", rules.reply_in or default.reply_in, _CHANNEL),
+            _setting(rules, "follow_threads", str(follows).lower(), _CHANNEL),
+            *_caps(rules),
+        ]
+
+    return list_settings
+
+
+def _setting(
+    rules: ChatOverride, name: str, value: str, origin: str = _INSTALLATION, *, is_chosen: bool = False
+) -> EffectiveSetting:
+    places = (rules.said_by.get(each, "") for each in (name, f"{name}.deny", f"{name}.allow"))
+    origin = _CHOSEN if is_chosen else next(filter(None, places), origin)
+    return EffectiveSetting(name=name, value=value, said_by=origin)
+
+
+def _caps(rules: ChatOverride) -> Sequence[EffectiveSetting]:
+    """Return the caps of this chat alone; /usage shows what is left of all caps."""
+    names = sorted(name for name in rules.said_by if name.startswith("caps."))
+    return [_setting(rules, name, str(getattr(rules.caps, name.removeprefix("caps.")))) for name in names]

@@ -1,0 +1,290 @@
+"""The composition root: every subsystem is opened on one exit stack, and closed in reverse order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from agent.commands import CommandRouter
+from agent.locks import WorkerSlots
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.access.refusal_log import SilenceReason
+from gateway.alerts.alert_sources import ModelSource
+from gateway.app.access import AccessServices, build_access
+from gateway.app.access_operations import AccessOperations
+from gateway.app.alerts import build_alerts
+from gateway.app.app import GatewayApp
+from gateway.app.channels import (
+    ConfiguredChannels,
+    Judge,
+    build_command_prefix,
+    logging_judge,
+    open_channels,
+    platforms_of,
+)
+from gateway.app.chat_settings import build_locales, build_profiles
+from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store
+from gateway.app.isolation import settle_scopes
+from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy
+from gateway.app.memory_operations import MemoryOperations
+from gateway.app.models import ModelFactory, open_models
+from gateway.app.people_operations import PeopleOperations
+from gateway.app.recall import open_recall
+from gateway.app.second_tries import SecondTries
+from gateway.app.turns import TurnDependencies, build_pool
+from gateway.app.usage import build_usage
+from gateway.app.usage_operations import UsageOperations
+from gateway.app.web_operations import WebOperations
+from gateway.chat_locales import ChatLocales
+from gateway.delivery import OutboxDispatcher
+from gateway.errors import UserError
+from gateway.events import InboundMessage
+from gateway.home import Home
+from gateway.home_migration import open_home
+from gateway.intake import GatewayIntake
+from gateway.journal_file import lost_line
+from gateway.operations import GatewayOperations
+from gateway.ports import Store
+from gateway.quarantine import KEEP, Quarantine
+from gateway.settings import Settings, secret_values
+from gateway.settings.chat_overrides import open_chats
+from gateway.store.adoption import read_sessions
+from gateway.supervisor import Supervisor
+from gateway.text.redaction import SecretRedactor
+from gateway.web.health import HealthEndpoints
+from gateway.web.metrics import metrics_route
+from gateway.web.server import WebServer
+
+
+@asynccontextmanager
+async def open_app(
+    settings: Settings, *, channels: bool = True, plugins: ExtraPlugins | None = None
+) -> AsyncIterator[GatewayApp]:
+    """Own the home and build every subsystem; nothing runs yet but the store's writer. Closes all of it on exit.
+
+    *channels* is False in a process that opens the home for one command. Raises UserError for a home that is in use,
+    newer data and wrong settings.
+    """
+    async with AsyncExitStack() as stack:
+        home = stack.enter_context(open_home(settings.home))
+        if lost := await asyncio.to_thread(lost_turns, home):
+            raise UserError(lost)
+        store = await stack.enter_async_context(open_store(settings, has_served=channels))
+        context = await _build_context(settings, plugins or ExtraPlugins(), home, store)
+        app = await _open_subsystems(context, stack, has_channels=channels)
+        if app.intake.quarantine.had_event_in_hand:
+            await store.journal.acquit()
+        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.people.roster.owners())]))
+        await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
+        await app.house.forgetter.retention.plan()
+        await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
+        yield app
+
+
+def lost_turns(home: Home) -> str:
+    """Return the error line of a journal that transcripts are ahead of; "" when there is none. Blocks."""
+    leads = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
+    return lost_line(home.journal, leads) if leads else ""
+
+
+def build_operations(app: GatewayApp) -> GatewayOperations:
+    """Return every operation of the command line over *app*."""
+    groups = (
+        MemoryOperations(app),
+        PeopleOperations(app),
+        AccessOperations(app),
+        UsageOperations(app),
+        WebOperations(app),
+    )
+    return GatewayOperations(app, {name: operation for group in groups for name, operation in group.by_name().items()})
+
+
+async def _build_context(settings: Settings, plugins: ExtraPlugins, home: Home, store: Store) -> AppContext:
+    return AppContext(
+        settings=settings,
+        plugins=plugins,
+        home=home,
+        store=store,
+        chats=open_chats(settings),
+        platforms=platforms_of(settings, plugins),
+        redactor=SecretRedactor(secret_values(settings)),
+        unclean_stops=(await store.journal.depth())["unclean_stops"],
+    )
+
+
+async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewayApp:
+    settings, store, meter, now = context.settings, context.store, context.meter, context.now
+    command_prefix = build_command_prefix(settings, context.plugins)
+    locales = build_locales(context, command_prefix)
+    access = build_access(context, language=locales.language)
+    judge = logging_judge(access.judge, context.refusals, now)
+    router = CommandRouter.load()
+    intake = _build_intake(context, access, judge, locales, router)
+
+    usage = build_usage(context, access.judge)
+    projector = TranscriptProjector(context.home.path, store.records)
+    recall = await stack.enter_async_context(
+        open_recall(context, usage.recorder, zone=locales.zone, flush=projector.flush)
+    )
+    memory = build_memory(context, projector, recall, intake.quarantine)
+    model_health = ModelSource(now)
+    factory = ModelFactory(settings, context.plugins, usage.recorder, meter, now=now, on_end=model_health.note_call_end)
+    models = await stack.enter_async_context(open_models(factory))
+    profiles = build_profiles(context, models.catalog)
+
+    blobs = AttachmentBlobStore(context.home.path)
+    channels = ConfiguredChannels({})
+    if has_channels:
+        channels = await stack.enter_async_context(
+            open_channels(context, intake, memory.sessions, blobs, language=locales.language)
+        )
+    dispatcher = _build_dispatcher(context, channels, locales)
+    privacy = build_privacy(context, memory, channels.file_limit, zone=locales.zone)
+    slots = WorkerSlots(settings.agent.workers)
+    dreamer = build_dreamer(context, memory, models.dream, zone=locales.zone, command_prefix=command_prefix)
+    jobs = build_job_runner(
+        context,
+        memory,
+        model=models.default,
+        token_budget=usage.token_budget,
+        dreamer=dreamer,
+        exports=privacy.exports,
+        zone=locales.zone,
+        slots=slots,
+    )
+    parts = TurnDependencies(
+        access=access,
+        judge=judge,
+        locales=locales,
+        profiles=profiles,
+        memory=memory,
+        recall=recall,
+        privacy=privacy,
+        blobs=blobs,
+        channels=channels,
+        dispatcher=dispatcher,
+        router=router,
+        caps=usage.caps,
+        recorder=usage.recorder,
+        jobs=jobs,
+    )
+    pool, commands = build_pool(context, parts, slots)
+
+    check_now = asyncio.Event()
+    supervisor = _build_supervisor(context, channels, on_refusal=check_now.set)
+    alerts = build_alerts(
+        context,
+        access=access,
+        channels=channels,
+        supervisor=supervisor,
+        dispatcher=dispatcher,
+        caps=usage.caps,
+        model_health=model_health,
+        locales=locales,
+        check_now=check_now,
+    )
+    return GatewayApp(
+        settings=settings,
+        home=context.home,
+        store=store,
+        meter=meter,
+        pool=pool,
+        house=commands,
+        intake=intake,
+        sessions=memory.sessions,
+        projector=projector,
+        recall=recall,
+        memory_jobs=memory.jobs,
+        linker=memory.linker,
+        background=jobs,
+        dreamer=dreamer,
+        deliverer=dispatcher,
+        model=models.default,
+        models=models.catalog,
+        refusals=context.refusals,
+        caps=usage.caps,
+        alerts=alerts,
+        people=access,
+        channels=channels.channels,
+        kinds=context.platforms,
+        supervisor=supervisor,
+        second_tries=SecondTries(
+            intake, store, channels.channels, judge=access.judge, language=locales.language, now=now
+        ),
+        web=_build_web(context, channels, supervisor, jobs),
+    )
+
+
+def _build_intake(
+    context: AppContext, access: AccessServices, judge: Judge, locales: ChatLocales, router: CommandRouter
+) -> GatewayIntake:
+    def classify(message: InboundMessage) -> bool | None:
+        command = router.parse(message)
+        return None if command is None else router.is_control(command)
+
+    quarantine = Quarantine(
+        context.home.quarantine,
+        unclean_stops=context.unclean_stops,
+        meter=context.meter,
+        now=context.now,
+        keep=limit_retention(context.settings, KEEP),
+        on_set_aside=lambda name, reason: context.refusals.note_channel(
+            name, SilenceReason.QUARANTINED, reason, context.now()
+        ),
+    )
+    return GatewayIntake(
+        context.store.journal,
+        admit=judge,
+        classify=classify,
+        quarantine=quarantine,
+        meter=context.meter,
+        language=locales.observe_language,
+        doorkeepers=(access.claims, access.strangers),
+        newcomer=access.places.handle_membership,
+    )
+
+
+def _build_dispatcher(context: AppContext, channels: ConfiguredChannels, locales: ChatLocales) -> OutboxDispatcher:
+    return OutboxDispatcher(
+        context.store.outbox,
+        channels.channels,
+        meter=context.meter,
+        now=context.now,
+        language=locales.language,
+        is_strict=context.settings.delivery.once == "strict",
+        redactor=context.redactor,
+    )
+
+
+def _build_supervisor(
+    context: AppContext, channels: ConfiguredChannels, *, on_refusal: Callable[[], object]
+) -> Supervisor:
+    def note_stall(channel: str) -> None:
+        context.refusals.note_channel(channel, SilenceReason.DEAF, "", context.now())
+
+    return Supervisor(channels.channels, meter=context.meter, on_refusal=on_refusal, on_stall=note_stall)
+
+
+def _build_web(context: AppContext, channels: ConfiguredChannels, supervisor: Supervisor, jobs: JobRunner) -> WebServer:
+    settings, store = context.settings.web, context.store
+
+    async def depth() -> Mapping[str, Any]:
+        await jobs.record_metrics()
+        return await store.journal.depth()
+
+    token = settings.metrics_token.get_secret_value() if settings.metrics_token else ""
+    health = HealthEndpoints(check=store.check, channels=supervisor.states)
+    return WebServer(
+        settings.host,
+        settings.port,
+        [*health.routes(), metrics_route(context.meter, depth, token=token), *channels.routes],
+        published_port=settings.published_port,
+        login=settings.login,
+        public_url=settings.public_url,
+        trusted_proxies=settings.trusted_proxies,
+    )

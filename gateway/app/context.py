@@ -1,0 +1,102 @@
+"""What every subsystem is built from: settings, home, store, and the few facts derived from them once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from agent.llm.chat_model import ChatModel
+from agent.tools.tool import Tool
+from gateway.access.refusal_log import RefusalLog
+from gateway.admission import AdmissionPolicy
+from gateway.errors import SettingsError
+from gateway.home import Home
+from gateway.ports import BLANK_AFTER, ChannelPlugin, Store, StoreLimits
+from gateway.ports.entry_points import load_entry_points
+from gateway.settings import Settings
+from gateway.settings.chat_overrides import ChatOverrides
+from gateway.text.redaction import SecretRedactor
+from gateway.web.metrics import PrometheusRecorder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraChannel:
+    """A channel without a settings block, as tests add it."""
+
+    name: str
+    kind: ChannelPlugin
+    settings: Any
+    policy: AdmissionPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraPlugins:
+    """Plugins that a caller adds to the installed entry points."""
+
+    channels: Sequence[ExtraChannel] = ()
+    tools: Sequence[Tool] = ()
+    models: Sequence[ChatModel] = ()  # instead of those that the settings name
+
+
+def utc_now() -> datetime:
+    """Return the current time, aware."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppContext:
+    """Arguments that most builders of this package share."""
+
+    settings: Settings
+    plugins: ExtraPlugins
+    home: Home
+    store: Store
+    chats: ChatOverrides
+    platforms: Mapping[str, str]  # channel name -> platform
+    redactor: SecretRedactor
+    unclean_stops: int  # crashes in a row before this start
+    meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)
+    refusals: RefusalLog = field(default_factory=RefusalLog)
+    now: Callable[[], datetime] = utc_now
+
+    def platform(self, channel: str) -> str:
+        """Return the platform of *channel*; the name itself for a channel that is no longer configured."""
+        return self.platforms.get(channel, channel)
+
+
+@asynccontextmanager
+async def open_store(settings: Settings, *, has_served: bool) -> AsyncIterator[Store]:
+    """Open the store that the scheme of `store.url` names, and close it on exit. Raises SettingsError.
+
+    *has_served* is False in a process that opens the home for one command.
+    """
+    url = str(settings.store.url.get_secret_value()) if settings.store.url else ""
+    scheme = url.partition("://")[0] or "sqlite"
+    entry_points = {entry.name: entry for entry in load_entry_points("parlour.stores")}
+    if scheme not in entry_points:
+        installed = ", ".join(sorted(entry_points))
+        raise SettingsError(
+            f"store.url begins with {scheme}://, but only these stores are installed: {installed};"
+            " leave PARLOUR_STORE__URL empty for the embedded one"
+        )
+    limits = StoreLimits(
+        queued_per_chat=settings.agent.queued_per_chat,
+        queued=settings.agent.queued,
+        merge=settings.agent.merge,
+        blank_after=limit_retention(settings, BLANK_AFTER),
+        zone=settings.timezone,
+    )
+    store: Store = await entry_points[scheme].load()(settings.home, url, limits)
+    try:
+        yield store
+    finally:
+        await store.close(has_served=has_served)
+
+
+def limit_retention(settings: Settings, default: timedelta) -> timedelta:
+    """Return *default*, or `memory.retention_days` where that is shorter."""
+    days = settings.memory.retention_days
+    return min(default, timedelta(days=days)) if days else default

@@ -1,0 +1,227 @@
+"""Turns: what the agent works with, the services of commands, and the worker pool that runs both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+
+from agent.agent_loop import AgentLoop
+from agent.attachments.attachment_loader import AttachmentLoader
+from agent.attachments.image_inliner import ImageInliner
+from agent.attachments.outgoing_files import OutgoingFiles
+from agent.attachments.transcription import LitellmTranscriber
+from agent.auto_recall import AutoRecall
+from agent.chat_profiles import ChatProfiles
+from agent.command_services import AgentCommandServices
+from agent.commands import CommandRouter
+from agent.llm.usage_recorder import UsageRecorder
+from agent.locks import WorkerSlots
+from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.privacy.privacy_service import PrivacyService
+from agent.memory.prompt.prompt_snapshot import ScopeMemory
+from agent.memory.search.scope_recall import ScopeRecall
+from agent.memory.storage.attachment_blobs import AttachmentBlobStore
+from agent.prompt_assembly import PromptAssembler
+from agent.retrying_journal import RetryingJournal
+from agent.turn_runner import TurnRunner
+from agent.turn_services import TurnServices
+from agent.worker_pool import WorkerPool
+from gateway.access.refusal_log import OtherRefusal, SilenceReason
+from gateway.access.usage_caps import UsageCapTracker
+from gateway.app.access import AccessServices
+from gateway.app.channels import ConfiguredChannels, Judge, may_be_read
+from gateway.app.chat_settings import build_settings_view, build_vision_check
+from gateway.app.context import AppContext
+from gateway.app.memory import MemoryServices
+from gateway.app.role_resolver import RoleResolver
+from gateway.attachment_fetcher import ChannelAttachmentFetcher
+from gateway.channel_history import ChannelHistory
+from gateway.chat_locales import ChatLocales
+from gateway.delivery import OutboxDispatcher
+from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.ports.entry_points import package_version
+
+log = structlog.get_logger(__name__)
+
+_CLOCK_INTERVAL = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDependencies:
+    """Subsystems that turns and commands are built over."""
+
+    access: AccessServices
+    judge: Judge  # logs refusals
+    locales: ChatLocales
+    profiles: ChatProfiles
+    memory: MemoryServices
+    recall: ScopeRecall
+    privacy: PrivacyService
+    blobs: AttachmentBlobStore
+    channels: ConfiguredChannels
+    dispatcher: OutboxDispatcher
+    router: CommandRouter
+    caps: UsageCapTracker
+    recorder: UsageRecorder
+    jobs: JobRunner
+
+
+def build_pool(
+    context: AppContext, parts: TurnDependencies, slots: WorkerSlots
+) -> tuple[WorkerPool, AgentCommandServices]:
+    """Return the worker pool and the services of the commands that it runs."""
+    commands = _build_command_services(context, parts)
+    turns = _build_turn_services(context, parts, commands)
+    pool = WorkerPool(context.store.journal, TurnRunner(turns), slots=slots, meter=context.meter, clock=time.monotonic)
+    commands.pool = pool  # /stop and /status ask the pool that runs them
+    return pool, commands
+
+
+def _build_command_services(context: AppContext, parts: TurnDependencies) -> AgentCommandServices:
+    settings, store, memory = context.settings, context.store, parts.memory
+    started = time.monotonic()
+
+    def facts() -> Mapping[str, Any]:
+        return {
+            "version": package_version(),
+            "uptime_seconds": time.monotonic() - started,
+            "workers": settings.agent.workers,
+            "by_words_alone": bool(parts.recall.last_error()),
+            "delayed_chats": len(parts.dispatcher.delayed()),
+        }
+
+    return AgentCommandServices(
+        recall=parts.recall,
+        journal=store.journal,
+        outbox=store.outbox,
+        records=store.records,
+        now=context.now,
+        sessions=memory.sessions,
+        people=store.people,
+        sums=store.usage,
+        memory=memory.service,
+        forgetter=memory.forgetter,
+        staging=memory.staging,
+        rights=parts.privacy,
+        linking=memory.linking,
+        access=parts.access.decisions,
+        dreams=memory.dreams,
+        pairing=parts.access.pairing,
+        locales=parts.locales,
+        models=parts.profiles.models,
+        settings=build_settings_view(context, parts.profiles, parts.locales),
+        caps=parts.caps,
+        background=parts.jobs,
+        day_zone=settings.timezone,
+        new_waits=settings.memory.new_waits,
+        facts=facts,
+    )
+
+
+def _build_turn_services(context: AppContext, parts: TurnDependencies, commands: AgentCommandServices) -> TurnServices:
+    settings, store, memory = context.settings, context.store, parts.memory
+    journal = RetryingJournal(store.journal)
+    clock = ClockCheck(
+        time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, context.now
+    )
+    return TurnServices(
+        journal=journal,
+        previews=parts.dispatcher,
+        conversations=memory.conversations,
+        context=PromptAssembler(
+            ScopeMemory(context.home.path, memory.documents),
+            files=_build_attachment_loader(context, parts),
+            overheard=ChannelHistory(
+                parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
+            ),
+            recalling=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
+        ),
+        loop=AgentLoop(
+            max_calls=settings.agent.max_tool_calls,
+            steer=settings.agent.overlap == "steer",
+            store=journal,
+            redact=context.redactor.redact,
+        ),
+        router=parts.router,
+        house=commands,
+        memory_jobs=memory.jobs,
+        search=parts.recall,
+        pictures=ImageInliner(parts.blobs),
+        outgoing=OutgoingFiles(
+            context.home.path,
+            parts.blobs,
+            most=settings.files.max_mb * 1_000_000,
+            limit=parts.channels.file_limit,
+        ),
+        admits=RoleResolver(parts.access.judge, parts.channels.channels, noted=parts.judge).current_role,
+        locales=parts.locales,
+        manners=parts.profiles,
+        caps=parts.caps,
+        on_expired=lambda message: context.refusals.note(
+            message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()
+        ),
+        meter=context.meter,
+        now=context.now,
+        kinds=context.platform,
+        links=store.links,
+        redactor=context.redactor,
+        gate=memory.gate,
+        isolation=settings.memory.isolation,
+        clock_ahead=clock.ahead,
+    )
+
+
+def _build_attachment_loader(context: AppContext, parts: TurnDependencies) -> AttachmentLoader:
+    files = context.settings.files
+    return AttachmentLoader(
+        ChannelAttachmentFetcher(parts.channels.channels, most_mb=files.max_mb),
+        parts.blobs,
+        text_chars=files.text_chars,
+        sees=build_vision_check(context, parts.profiles),
+        ears=_build_transcriber(context, parts.recorder),
+    )
+
+
+def _build_transcriber(context: AppContext, recorder: UsageRecorder) -> LitellmTranscriber | None:
+    llm = context.settings.llm
+    if not llm.transcription_model:
+        return None
+    # The chat model's address and key are sent to its own provider alone.
+    entry = llm.entry(llm.transcription_model)
+    return LitellmTranscriber(
+        entry.model,
+        api_base=str(entry.api_base or ""),
+        api_key=entry.api_key.get_secret_value() if entry.api_key else "",
+        proxy=context.settings.proxy_address,
+        books=recorder,
+        meter=context.meter,
+    )
+
+
+class ClockCheck:
+    """Compares this machine's clock with a platform's when a message looks a day old, at most every ten minutes."""
+
+    def __init__(self, servers: Sequence[str], proxy: str, now: Callable[[], datetime]) -> None:
+        self._servers = servers
+        self._proxy = proxy
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._ahead = timedelta(0)
+        self._checked_at: float | None = None
+
+    async def ahead(self) -> timedelta:
+        """Return how far this machine's clock is ahead, if that is more than a day; otherwise zero."""
+        async with self._lock:
+            at = asyncio.get_running_loop().time()
+            if self._checked_at is None or at - self._checked_at >= _CLOCK_INTERVAL.total_seconds():
+                self._ahead = await clock_ahead(self._servers, self._now(), proxy=self._proxy)
+                self._checked_at = at
+                if self._ahead:
+                    log.error("clock.ahead", mend=clock_line(self._ahead))
+        return self._ahead

@@ -1,0 +1,162 @@
+"""Usage caps, and the recorder that stores every model call."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import count
+
+from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
+from agent.memory.jobs.token_budget import TokenBudget
+from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
+from gateway.admission import Admitted
+from gateway.app.channels import Judge
+from gateway.app.context import AppContext
+from gateway.events import InboundMessage
+from gateway.ports import MetricsRecorder, Store, UsageRow
+from gateway.ports.caps import Release
+
+_NO_TOKENS = TokenUsage()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageServices:
+    """Caps of people and chats, the budget of background jobs, and the recorder that counts for both."""
+
+    caps: UsageCapTracker
+    token_budget: TokenBudget
+    recorder: JournalUsageRecorder
+
+
+def build_usage(context: AppContext, judge: Judge) -> UsageServices:
+    """Build the usage services; *judge* must not log refusals, because it is asked about admitted messages."""
+    settings, usage, now = context.settings, context.store.usage, context.now
+    caps = _build_caps(context, judge)
+    budget = TokenBudget(usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now)
+    return UsageServices(caps, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now))
+
+
+def _build_caps(context: AppContext, judge: Judge) -> UsageCapTracker:
+    settings, chats, links = context.settings, context.chats, context.store.links
+    caps = settings.caps
+
+    def limits(message: InboundMessage) -> CapLimits:
+        here = chats.of(message.key, message.guild).caps
+        # A chat's cap counts the chat with all its threads, so a thread has no such cap of its own.
+        chat = chats.of(message.key.parent, message.guild).caps
+        return CapLimits(
+            person_turns=_first(here.person_turns_per_10_min, caps.person_turns_per_10_min),
+            person_tokens=_first(here.person_tokens_per_day, caps.person_tokens_per_day),
+            chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
+            chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
+            house_tokens=caps.tokens_per_day,
+        )
+
+    def is_named(message: InboundMessage) -> bool:
+        decision = judge(replace(message, is_addressed=True))
+        return isinstance(decision, Admitted) and decision.is_named
+
+    def accounts(account: str) -> Sequence[str]:
+        return [each.identity for each in links.accounts(links.person(account))] or [account]
+
+    return UsageCapTracker(
+        limits=limits,
+        is_named=is_named,
+        accounts=accounts,
+        zone=settings.timezone,
+        now=context.now,
+        meter=context.meter,
+        refusals=context.refusals,
+    )
+
+
+def _first(chat_limit: int | None, installation_limit: int | None) -> int | None:
+    return installation_limit if chat_limit is None else chat_limit
+
+
+def _keep() -> None:
+    """Release nothing."""
+
+
+class JournalUsageRecorder:
+    """Implements `agent.llm.usage_recorder.UsageRecorder` over the journal, the caps and the background budget.
+
+    Each model call reserves its tokens, and leaves one row in the journal however it ends.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        token_budget: TokenBudget,
+        caps: UsageCapTracker,
+        meter: MetricsRecorder,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._store = store
+        self._token_budget = token_budget
+        self._caps = caps
+        self._meter = meter
+        self._now = now
+        self._run = secrets.token_hex(4)  # call ids of two runs differ
+        self._numbers = count(1)
+
+    def begin_call(self, request: ChatRequest, model: str) -> JournalCallRecord:
+        """Open a call; raises CapReached when its tokens exceed a cap of the person who waits for it."""
+        weight = request.weight or estimate(request).input
+        tokens = weight + (request.max_tokens or ANSWER_TOKENS)
+        release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else _keep
+        row = UsageRow(
+            turn=request.turn,
+            person=request.person,
+            chat=request.chat,
+            purpose=request.purpose,
+            model=model,
+            tokens_in=weight,
+            tokens_out=0,
+            tokens_cached=0,
+            cost=None,
+            at=self._now(),
+            call=f"{self._run}.{next(self._numbers)}",
+            is_own=self._caps.is_own(request.turn),
+        )
+        self._store.journal.calling(row)
+        return JournalCallRecord(self, row, release)
+
+    def close(self, row: UsageRow, release: Release, reply: ChatReply | None, *, was_refused: bool) -> None:
+        """Store the tokens of a finished call, and count them in place of its reservation."""
+        tokens = _NO_TOKENS if reply is None else reply.tokens
+        cost = (0.0 if was_refused else None) if reply is None else reply.cost
+        total = tokens.input + tokens.output
+        self._caps.spend(turn=row.turn, person=row.person, chat=row.chat, purpose=row.purpose, tokens=total)
+        self._token_budget.note(row.purpose, row.turn, total)
+        release()
+        if cost:
+            self._meter.count("model_cost_dollars", cost)
+        elif cost is None:
+            self._meter.count("model_unpriced")
+        self._store.journal.spend(
+            replace(
+                row,
+                model=row.model if reply is None else reply.model,
+                tokens_in=tokens.input,
+                tokens_out=tokens.output,
+                tokens_cached=tokens.cached,
+                cost=cost,
+                at=self._now(),
+            )
+        )
+
+
+@dataclass(slots=True)
+class JournalCallRecord:
+    """An open model call."""
+
+    recorder: JournalUsageRecorder
+    row: UsageRow
+    release: Release
+
+    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
+        """Close the call with its reply, None where it failed (see the port)."""
+        self.recorder.close(self.row, self.release, spent, was_refused=was_refused)
