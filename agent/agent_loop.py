@@ -1,192 +1,279 @@
-"""Stage 7, think: ask the model, run its tools, until there is one answer. Every step is stored as it happens."""
+"""Stage think: ask the model and run its tools until there is one answer. Every step is stored as it happens."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 import structlog
 
-from agent.chat_profiles import ChatProfile
+from agent.attachments.image_inliner import ImageInliner
+from agent.attachments.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ToolCall
-from agent.prompt_fitter import PromptFitter
-from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext
+from agent.memory.messages.token_estimate import estimate_message, estimate_messages
+from agent.memory.prompt.compaction import PromptLimit
+from agent.memory.prompt.conversation import Conversation
+from agent.prompt_assembly import PromptAssembler
+from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, bind_recall
 from agent.tools.toolbox import LoopDetector
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
-from gateway.ports import InboxRow, Preview, TurnLease, TurnStep
+from gateway.ports import InboxRow, Line, Preview, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
 
 log = structlog.get_logger(__name__)
 
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
-_SQUEEZES = 4  # times that a refused prompt is made smaller
+_SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
 _IN_DOUBT = "not run: the same call was already made in this turn and may have happened; ask the person first"
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
 
 
 class StepStore(Protocol):
-    """Where steps become durable; waits for a store that is down instead of failing."""
+    """Stores turn steps; its calls wait while the store is unavailable."""
 
     async def step(self, lease: TurnLease, step: TurnStep) -> None:
         """Store one step."""
         ...
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
-        """Take what the sender wrote meanwhile."""
+        """Claim the messages that the sender wrote while the turn ran."""
         ...
+
+
+class PromptFitter:
+    """The prompt of a running turn, kept within the prompt limit."""
+
+    def __init__(
+        self, conversation: Conversation, draft: TurnDraft, assembled: Sequence[Mapping[str, Any]], *, overhead: int
+    ) -> None:
+        """*assembled* is the system prompt and the history; *overhead* is the weight of the tools' schemas."""
+        self._conversation = conversation
+        self._draft = draft
+        self._system = assembled[0]
+        self._fixed = estimate_message(assembled[0]) + overhead
+        self._history = assembled[1:]
+        self._history_weight = conversation.weight_with(draft.lines)
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        """The prompt; until it is shrunk, it begins with the bytes of the turn before."""
+        return [self._system, *self._history, *self._draft.messages]
+
+    @property
+    def weight(self) -> int:
+        """Estimated tokens of the prompt and the tools; takes the same time however long the conversation is."""
+        return self._fixed + self._history_weight + self._draft.weight
+
+    def shrinking_lines(self, token_limit: int) -> Sequence[Line]:
+        """Return the lines that make the prompt fit *token_limit*, as far as possible; none if it fits already."""
+        if self.weight <= token_limit:
+            return ()
+        return self._conversation.compacted(
+            self._draft.lines_for_model,
+            self._draft.first_index,
+            after=self._draft.lines,
+            room=PromptLimit(tokens=token_limit, taken=self._fixed),
+        ).lines
+
+    def reload(self) -> None:
+        """Read the history again after the draft has recorded shrinking lines."""
+        self._history = self._conversation.messages_with(self._draft.lines)
+        self._history_weight = estimate_messages(self._history)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopResult:
-    """What thinking came to: an answer, or the failure or the cap to tell of instead."""
+    """An answer, or the failure or the usage cap that ended the loop without one."""
 
     text: str
     failure: FailureMessage | None = None
     is_cut: bool = False  # the model's limit or ours ended the text early
-    past: ExceededCap | None = None  # the cap that left no room for another call
+    exceeded_cap: ExceededCap | None = None  # no further call fits under it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopContext:
-    """What one turn thinks with."""
+    """The turn that the loop works on, and what it changes while it does."""
 
-    lease: TurnLease
-    person: str
-    language: str  # of what we say ourselves in the chat
-    manner: ChatProfile
+    running: RunningTurn
+    turn: Turn
+    conversation: Conversation
     draft: TurnDraft
-    fitting: PromptFitter  # the prompt
+    prompt: PromptFitter
     preview: Preview
-    is_watched: bool  # streaming costs CPU; only where somebody sees it
-    context: Callable[[ToolCall, StagedEffects], ToolContext]
-    render: Callable[[Sequence[InboxRow]], Awaitable[list[Mapping[str, Any]]]]  # steered rows as user lines
-    show: Callable[[Sequence[Mapping[str, Any]]], Awaitable[Sequence[Mapping[str, Any]]]]  # puts pictures in
-    doing: Callable[[str], None]
+    is_watched: bool  # the answer is streamed only where a stream would be seen: it costs CPU
 
 
 class AgentLoop:
     """The tool loop; holds no state between turns."""
 
-    def __init__(self, *, max_calls: int, steer: bool, store: StepStore, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        *,
+        max_calls: int,
+        steer: bool,
+        store: StepStore,
+        redact: Callable[[str], str],
+        assembler: PromptAssembler,
+        images: ImageInliner,
+        search: SearchIndex,
+        outgoing: OutgoingFiles,
+        now: Callable[[], datetime],
+    ) -> None:
+        """*steer* adds messages written meanwhile to the running turn; *redact* removes our secrets from answers."""
         self._max_calls = max_calls
         self._steer = steer
         self._store = store
-        self._redact = redact  # keeps our own secrets out of the transcript and of what is sent
+        self._redact = redact
+        self._assembler = assembler
+        self._images = images
+        self._search = search
+        self._outgoing = outgoing
+        self._now = now
 
-    async def think(self, seat: LoopContext) -> LoopResult:
-        """Return exactly one answer or failure, whatever the model does."""
+    async def think(self, context: LoopContext) -> LoopResult:
+        """Return exactly one answer, failure or exceeded cap, whatever the model does."""
         detector = LoopDetector()
-        was_last = [detector.is_repeated(call) for call in seat.draft.finished_calls]
+        was_repeated = [detector.is_repeated(call) for call in context.draft.finished_calls]
         try:
-            return await self._rounds(seat, detector, is_last=any(was_last))
+            return await self._run_rounds(context, detector, is_last=any(was_repeated))
         except ModelFailed as error:
-            log.warning("turn.model_failed", turn=seat.lease.turn, error=type(error).__name__)
+            log.warning("turn.model_failed", turn=context.turn.id, error=type(error).__name__)
             return LoopResult("", failure_of(error))
         except CapReached as reached:
-            log.info("turn.capped", turn=seat.lease.turn, cap=str(reached))
-            return LoopResult("", past=reached.past)
+            log.info("turn.capped", turn=context.turn.id, cap=str(reached))
+            return LoopResult("", exceeded_cap=reached.past)
 
-    async def _rounds(self, seat: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
-        is_last = await self._run_calls(seat, detector) or is_last
-        await self._take_in(seat, seat.draft.unseen_rows)
+    async def _run_rounds(self, context: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
+        turn, draft = context.turn, context.draft
+        is_last = await self._run_calls(context, detector) or is_last
+        await self._add_messages(context, draft.unseen_rows)
         while True:
-            reply = await self._ask(seat)
+            reply = await self._request(context)
             if is_last or not reply.tool_calls:
-                nothing = BY_NAME["loop" if reply.tool_calls else "empty"]
-                return LoopResult(reply.text, is_cut=reply.is_cut) if reply.text.strip() else LoopResult("", nothing)
-            await self._store_opening(seat)
-            await self._store.step(seat.lease, seat.draft.model(reply))
-            is_last = await self._run_calls(seat, detector)
+                if reply.text.strip():
+                    return LoopResult(reply.text, is_cut=reply.is_cut)
+                return LoopResult("", BY_NAME["loop" if reply.tool_calls else "empty"])
+            if (opening := draft.take_opening()) is not None:
+                await self._store.step(turn.lease, opening)
+            await self._store.step(turn.lease, draft.model(reply))
+            is_last = await self._run_calls(context, detector)
             if self._steer and not is_last:
-                await self._take_in(seat, await self._store.steer(seat.lease))
+                await self._add_messages(context, await self._store.steer(turn.lease))
 
-    async def _ask(self, seat: LoopContext) -> ChatReply:
-        """Ask with a prompt that fits; one that is refused as too long is made smaller, a few times."""
-        room = await seat.manner.model.room()
-        for _ in range(_SQUEEZES):
-            await self._squeeze(seat, room)
+    async def _request(self, context: LoopContext) -> ChatReply:
+        """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times."""
+        model = context.turn.profile.model
+        # Read before each request: the last reply may have calibrated the estimate.
+        token_limit = await model.room()
+        for _ in range(_SHRINK_ATTEMPTS):
+            await self._shrink(context, token_limit)
             try:
-                return await self._ask_once(seat)
+                return await self._request_once(context)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
-                room = min(await seat.manner.model.room(), seat.fitting.weight * 3 // 4)
-                if not await self._squeeze(seat, room):
+                token_limit = min(await model.room(), context.prompt.weight * 3 // 4)
+                if not await self._shrink(context, token_limit):
                     raise
-        return await self._ask_once(seat)
+        return await self._request_once(context)
 
-    async def _ask_once(self, seat: LoopContext) -> ChatReply:
+    async def _request_once(self, context: LoopContext) -> ChatReply:
+        turn = context.turn
         request = ChatRequest(
-            messages=await seat.show(seat.fitting.messages),
-            tools=seat.manner.toolbox.schemas,
-            turn=seat.lease.turn,
-            person=seat.person,
-            language=seat.language,
-            chat=str(seat.lease.key),
-            weight=seat.fitting.weight,
+            messages=await self._images.inline(context.prompt.messages, turn.scope),
+            tools=turn.profile.toolbox.schemas,
+            turn=turn.id,
+            person=turn.account,
+            language=turn.language,
+            chat=str(turn.key),
+            weight=context.prompt.weight,
         )
 
         def show(text: str) -> None:
-            seat.draft.streamed = text if text.strip() else seat.draft.streamed
-            seat.preview.show(text)
+            context.draft.streamed = text if text.strip() else context.draft.streamed
+            context.preview.show(text)
 
-        reply = await seat.manner.model.complete(request, sink=show if seat.is_watched else None)
+        reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
         return replace(reply, text=self._redact(reply.text))
 
-    async def _squeeze(self, seat: LoopContext, room: int) -> bool:
-        """Make the prompt fit and record how; False when it fits already, or nothing makes it smaller."""
-        before = seat.fitting.weight
-        lines = seat.fitting.squeeze(room)
+    async def _shrink(self, context: LoopContext, token_limit: int) -> bool:
+        """Make the prompt fit and record how; return False if it fits already or cannot be made smaller."""
+        prompt = context.prompt
+        before = prompt.weight
+        lines = prompt.shrinking_lines(token_limit)
         if not lines:
             return False
-        step = seat.draft.shrink(lines)
-        seat.fitting.was_shrunk()
-        log.info("turn.squeezed", turn=seat.lease.turn, room=room, before=before, after=seat.fitting.weight)
+        step = context.draft.shrink(lines)
+        prompt.reload()
+        log.info("turn.prompt_shrunk", turn=context.turn.id, limit=token_limit, before=before, after=prompt.weight)
         if step is not None:
-            await self._store.step(seat.lease, step)
-        return seat.fitting.weight < before
+            await self._store.step(context.turn.lease, step)
+        return prompt.weight < before
 
-    async def _store_opening(self, seat: LoopContext) -> None:
-        opening = seat.draft.take_opening()
-        if opening is not None:
-            await self._store.step(seat.lease, opening)
-
-    async def _run_calls(self, seat: LoopContext, detector: LoopDetector) -> bool:
-        """Run the calls that have no result yet; True when the model must answer now."""
-        is_last = False
-        for call in seat.draft.open_calls:
-            if len(seat.draft.finished_calls) >= self._max_calls:
+    async def _run_calls(self, context: LoopContext, detector: LoopDetector) -> bool:
+        """Run the tool calls that have no result yet; return True if the model must answer now."""
+        draft, is_last = context.draft, False
+        for call in draft.open_calls:
+            if len(draft.finished_calls) >= self._max_calls:
                 text, is_last = _NO_MORE, True
             elif detector.is_repeated(call):
                 text, is_last = _AGAIN, True
             else:
-                await self._run_call(seat, call)
+                await self._run_call(context, call)
                 continue
-            await self._store.step(seat.lease, seat.draft.result(call, text))
-        return is_last or len(seat.draft.finished_calls) >= self._max_calls
+            await self._store.step(context.turn.lease, draft.result(call, text))
+        return is_last or len(draft.finished_calls) >= self._max_calls
 
-    async def _run_call(self, seat: LoopContext, call: ToolCall) -> None:
-        staged, is_untrusted, toolbox = StagedEffects(), False, seat.manner.toolbox
+    async def _run_call(self, context: LoopContext, call: ToolCall) -> None:
+        turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
+        effects, is_untrusted = StagedEffects(), False
         is_repeatable = toolbox.is_repeatable(call.name)
-        if not is_repeatable and call.id in seat.draft.intents:
+        if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN
-        elif not is_repeatable and any(toolbox.is_same(call, each) for each in seat.draft.doubtful_calls):
+        elif not is_repeatable and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
             text = _IN_DOUBT
         else:
             if not is_repeatable:
-                await self._store.step(seat.lease, seat.draft.intent(call))
-            seat.doing(call.name)
-            seat.preview.status(call.name)
+                await self._store.step(turn.lease, draft.intent(call))
+            context.running.tool = call.name
+            context.preview.status(call.name)
             try:
-                outcome = await toolbox.run(call, seat.context(call, staged))
+                outcome = await toolbox.run(call, self._tool_context(context, call, effects))
             finally:
-                seat.doing("")
-                seat.preview.status("")
-            text, is_untrusted = outcome.text, outcome.is_untrusted or staged.is_untrusted
-        await self._store.step(seat.lease, seat.draft.result(call, text, staged, is_untrusted=is_untrusted))
+                context.running.tool = ""
+                context.preview.status("")
+            text, is_untrusted = outcome.text, outcome.is_untrusted or effects.is_untrusted
+        await self._store.step(turn.lease, draft.result(call, text, effects, is_untrusted=is_untrusted))
 
-    async def _take_in(self, seat: LoopContext, rows: Sequence[InboxRow]) -> None:
+    def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
+        turn, draft = context.turn, context.draft
+        return ToolContext(
+            person=turn.account,
+            sender=turn.message.sender,
+            key=turn.key,
+            scope=turn.scope,
+            turn=turn.id,
+            call=call.id,
+            now=self._now(),
+            recall=bind_recall(self._search, turn.scope, effects.taint),
+            remember=effects.remember.append,
+            is_tainted=draft.is_tainted_call(call),
+            send=self._outgoing.bind(
+                turn.scope,
+                turn.key,
+                lambda: [*context.conversation.lines, *draft.lines],
+                effects.send,
+                sent=len(draft.attachments),
+            ),
+        )
+
+    async def _add_messages(self, context: LoopContext, rows: Sequence[InboxRow]) -> None:
+        """Add messages of the sender to the running turn."""
         if rows:
-            await self._store.step(seat.lease, seat.draft.steer(rows, await seat.render(rows)))
+            lines = await self._assembler.render_messages(context.draft, rows, context.turn, context.conversation)
+            await self._store.step(context.turn.lease, context.draft.steer(rows, lines))

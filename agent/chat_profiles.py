@@ -1,4 +1,4 @@
-"""What a chat's settings make of a turn: who thinks, with which tools, in whose voice."""
+"""Chat profiles: which model answers a chat, with which tools, persona and window."""
 
 from __future__ import annotations
 
@@ -7,32 +7,37 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from agent.llm.model_catalog import ModelSelector
+from agent.llm.model_catalog import ActiveModel, ModelSelector
 from agent.llm.model_client import ModelClient
 from agent.tools.toolbox import Toolbox
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import PreferenceStore
 
-_GUILD = "guild"  # the name of a note in `People`
+_GUILD = "guild"  # name of a chat's preference
 
 
 class ChatOverrideView(Protocol):
-    """What the operator decided for a chat, as far as turns are concerned; None = nothing."""
+    """The operator's settings for one chat, as far as turns use them; None = not set."""
+
+    @property
+    def model(self) -> str | None:
+        """The model's name."""
+        ...
 
     @property
     def soul(self) -> str | None:
-        """The voice, instead of any SOUL.md."""
+        """The persona, which replaces SOUL.md."""
         ...
 
     @property
     def allow(self) -> Collection[str] | None:
-        """The tools there are."""
+        """The only tools to offer."""
         ...
 
     @property
     def deny(self) -> Collection[str]:
-        """The tools there are not, allowed or no."""
+        """Tools not to offer, even if allowed."""
         ...
 
     @property
@@ -43,27 +48,32 @@ class ChatOverrideView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatProfile:
-    """How one chat is answered. Model, tools and voice are its snapshot's: another one begins a new snapshot."""
+    """How one chat is answered. A snapshot holds model, tools and persona: changing one starts a new snapshot."""
 
-    model: ModelClient
+    active: ActiveModel
     toolbox: Toolbox
-    soul: str = ""  # instead of any SOUL.md; "" = what stands in the files
+    persona: str = ""  # replaces SOUL.md; "" = the files decide
+    memory_window: int | None = None  # messages in the prompt; None = the default
+
+    @property
+    def model(self) -> ModelClient:
+        """The model that answers."""
+        return self.active.client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveSetting:
-    """One setting of a chat, as people are shown it. Nothing secret is in it."""
+    """One setting of a chat as /settings shows it; never a secret."""
 
     name: str  # as in the settings file
     value: str
-    said_by: str  # "everywhere", "block", "chosen" (here, by people), or the place that the operator decided it for
+    said_by: str  # "everywhere", "block", "chosen" (by /model, /language …), or the chat selector in the settings
 
 
 class ChatProfiles:
-    """How every chat is answered; served from memory.
+    """The profile of every chat, served from memory.
 
-    Which guild a chat is in is known from its messages, and noted where it matters: what we do there by ourselves has
-    no message.
+    Messages name their guild. It is stored where settings depend on it, because background jobs have no message.
     """
 
     def __init__(
@@ -71,41 +81,36 @@ class ChatProfiles:
         models: ModelSelector,
         toolbox: Toolbox,
         people: PreferenceStore,
-        decided: Callable[[SessionKey, str], ChatOverrideView],
+        overrides: Callable[[SessionKey, str], ChatOverrideView],
         *,
         has_guilds: bool,
     ) -> None:
-        """*decided* is what the operator said for a chat of a guild; *has_guilds*: whether it matters which one."""
+        """*overrides* returns the settings of a chat in a guild; *has_guilds* says whether any depend on the guild."""
         self.models = models
         self._toolbox = toolbox
         self._people = people
-        self._decided = decided
+        self._overrides = overrides
         self._has_guilds = has_guilds
 
     async def note(self, key: SessionKey, guild: str) -> None:
-        """Learn which guild the chat is in; costs a write once. While the store is down it waits for the next turn."""
-        if self._has_guilds and guild and self._noted(key) != guild:
+        """Store which guild the chat is in, once. If the store is down, the next turn tries again."""
+        if self._has_guilds and guild and stored_guild(self._people, key) != guild:
             with suppress(StoreUnavailable):
                 await self._people.prefer(str(key.parent), _GUILD, guild)
 
     def of(self, key: SessionKey, guild: str = "") -> ChatProfile:
-        """Return how *key* is answered now; *guild* where a message tells it."""
-        guild = guild or self._noted(key)
-        decided = self._decided(key, guild)
+        """Return the profile of *key*; without *guild* the stored one is used."""
+        if self._has_guilds and not guild:
+            guild = stored_guild(self._people, key)
+        overrides = self._overrides(key, guild)
         return ChatProfile(
-            model=self.models.active_model(key, guild).client,
-            toolbox=self._toolbox.only(decided.allow, decided.deny),
-            soul=decided.soul or "",
+            active=self.models.active_model(key, overrides.model),
+            toolbox=self._toolbox.only(overrides.allow, overrides.deny),
+            persona=overrides.soul or "",
+            memory_window=overrides.memory_window,
         )
 
-    def window(self, key: SessionKey, guild: str = "") -> int | None:
-        """Return how many messages the chat's prompt has; None = as everywhere."""
-        return self._decided(key, guild or self._noted(key)).memory_window
 
-    def _noted(self, key: SessionKey) -> str:
-        return noted_guild(self._people, key) if self._has_guilds else ""
-
-
-def noted_guild(people: PreferenceStore, key: SessionKey) -> str:
-    """Return the guild that a chat was seen in, where guilds matter; "" where nobody has."""
+def stored_guild(people: PreferenceStore, key: SessionKey) -> str:
+    """Return the guild stored for a chat; empty if none is."""
     return people.preferences(str(key.parent)).get(_GUILD, "")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from agent.chat_profiles import EffectiveSetting
-from agent.llm.model_catalog import ModelSelector
+from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.consolidation.raw_archive import archive_now
 from agent.memory.dream.dream_service import DreamService
@@ -18,6 +17,7 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
+from agent.turn import RunningTurn
 from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
@@ -32,7 +32,6 @@ from gateway.ports import (
     PreferenceStore,
     SearchIndex,
     SessionReader,
-    TurnLease,
     TurnRecord,
     TurnRecordStore,
     UsageStore,
@@ -64,7 +63,7 @@ class AgentCommandServices:
     dreams: DreamService
     pairing: PairingRequests
     locales: LocaleProvider
-    models: ModelSelector
+    profiles: ChatProfiles
     settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and scope
     now: Callable[[], datetime]
     facts: Callable[[], Mapping[str, Any]]  # version, uptime_seconds, workers
@@ -119,15 +118,9 @@ class AgentCommandServices:
         """Return what waits in the chat, the running turn's rows included."""
         return await self.journal.waiting_rows(key)
 
-    def running(self, key: SessionKey) -> TurnLease | None:
-        """Return the turn at work."""
-        running = self.pool.running(key) if self.pool else None
-        return running.lease if running else None
-
-    def doing(self, key: SessionKey) -> str:
-        """Return the tool at work, or an empty string."""
-        running = self.pool.running(key) if self.pool else None
-        return running.doing if running else ""
+    def running(self, key: SessionKey) -> RunningTurn | None:
+        """Return the running turn."""
+        return self.pool.running(key) if self.pool else None
 
     async def archive(self, job: Job) -> bool:
         """Do a `summarise` job now where /new is to wait for it; False when it failed and nothing may be cleared."""

@@ -1,163 +1,148 @@
-"""Turns that are commands: in their lane, or passing it."""
+"""Turns that are commands, queued or control, and turns that ask for an approval."""
 
 from __future__ import annotations
 
 import base64
 import secrets
-from dataclasses import replace
 
 from agent.commands import CommandContext, CommandReply, ParsedCommand
 from agent.commands.command_context import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
-from agent.worker_pool import RunningTurn
-from gateway.events import ChatKind, OutboundKind, OutboundMessage, Role, short_turn_id, turn_id
+from gateway.events import OutboundKind, OutboundMessage, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
-from gateway.ports import AuditEntry, InboxRow, Line, MessageOutcome, TurnCommit, TurnLease
+from gateway.ports import AuditEntry, Line, MessageOutcome, TurnCommit
 from gateway.text import append_commands
 
 
 class CommandTurnRunner:
     """Runs commands to their commit."""
 
-    def __init__(self, rooms: TurnServices) -> None:
-        self._rooms = rooms
+    def __init__(self, services: TurnServices) -> None:
+        self._services = services
 
-    async def run_command(self, running: RunningTurn, typed: ParsedCommand) -> None:
-        """Run a command that waited in its lane."""
-        lease = running.lease
-        conversation, place = await self._rooms.open(lease)
-        reply = await self._rooms.router.run(typed, self._command(lease, typed))
-        audit = self._audit(lease, reply.audit, reply.outcome, reply.whom)
-        draft = TurnDraft(lease, place.scope)
-        now = self._rooms.now()
-        for row in lease.notes:
-            draft.add(self._rooms.context.note(draft, row, place.zone, conversation.speaker_names))
-        draft.add(self._command_line(lease, reply))
-        record = draft.record(MessageOutcome.ANSWERED, now)
-        if reply.new_transcript:
-            record = replace(record, new_transcript=new_transcript())
-        told = _told(lease, reply)
-        await self._rooms.commit(running, conversation, record, told, draft, reply.jobs, audit)
-        if reply.new_transcript:
-            self._rooms.conversations.forget(lease.key)
-
-    async def run_question(self, running: RunningTurn, scope: str) -> None:
-        """Ask about what waits in *scope* and arose here; nothing is said when it was asked or decided meanwhile."""
-        lease = running.lease
-        house, is_shared = self._rooms.house, lease.rows[0].message.chat_kind is ChatKind.GROUP
-        conversation, place = await self._rooms.open(lease)
-        # A session that has another scope by now (an account was unlinked) must not hear of this one's.
-        is_here = scope == place.scope == lease.session.scope
-        found = await house.staging.pending_changes(scope) if is_here else []
-        # What an attempt of this very turn noted before a crash was not asked yet.
-        wanted = [each for each in found if each.session == str(lease.key) and each.asked in ("", lease.turn)]
-        draft = TurnDraft(lease, place.scope)
-        for row in lease.notes:
-            draft.add(self._rooms.context.note(draft, row, place.zone, conversation.speaker_names))
-        told: tuple[OutboundMessage, ...] = ()
-        if wanted:
-            text, choices = question(wanted, self._rooms.language(lease.rows[0]), is_shared=is_shared)
-            await house.staging.note_asked(scope, [each.name for each in wanted], lease.turn)
-            draft.add(build.notice(lease.turn, append_commands(text, choices), self._rooms.now()))
-            told = build_reply(lease, text, OutboundKind.NOTICE, choices=choices)
-        record = draft.record(MessageOutcome.ANSWERED, self._rooms.now())
-        await self._rooms.commit(running, conversation, record, told, draft)
-
-    async def control(self, row: InboxRow, role: Role | None) -> None:
-        """Run a command that does not wait in its lane, by what its sender may decide now; None = not even speak."""
-        typed = self._rooms.router.parse(row.message)
-        lease = await self._lease_of(replace(row, role=role or row.role))
-        reply = CommandReply(text=translate("commands.button_gone", self._rooms.language(row)), is_private=True)
-        if role is None:
-            reply = CommandReply(text=translate("commands.revoked", self._rooms.language(row)), is_private=True)
-        elif typed is not None:
-            reply = await self._rooms.router.run(typed, self._command(lease, typed))
-        audit = (
-            self.unfinished(lease, MessageOutcome.REFUSED)
-            if role is None
-            else self._audit(lease, reply.audit, reply.outcome, reply.whom)
+    async def run_command(self, running: RunningTurn, turn: Turn, command: ParsedCommand) -> None:
+        """Run a command that waited in the session queue."""
+        services = self._services
+        conversation = await services.load_conversation(turn)
+        reply = await services.router.run(command, self._context(turn, command))
+        draft = TurnDraft(turn.lease)
+        for row in turn.lease.notes:
+            draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
+        draft.add(self._command_line(turn, reply))
+        await services.commit(
+            running,
+            turn,
+            conversation,
+            draft,
+            MessageOutcome.ANSWERED,
+            _outbound(turn, reply),
+            jobs=reply.jobs,
+            audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
+            new_transcript=new_transcript() if reply.new_transcript else "",
         )
-        draft = TurnDraft(lease, self._rooms.place(row).scope)
-        draft.add(self._command_line(lease, reply))
-        record = draft.record(MessageOutcome.REFUSED if role is None else MessageOutcome.ANSWERED, self._rooms.now())
-        told = _told(lease, reply)
-        await self._rooms.journal.settle(row, TurnCommit(record=record, outbound=told, jobs=reply.jobs, audit=audit))
+        if reply.new_transcript:
+            services.conversations.forget(turn.key)
 
-    async def dead_letter_control(self, row: InboxRow) -> None:
-        """Settle a control command that failed and tell its sender."""
-        lease = await self._lease_of(row)
-        line = failure_line(BY_NAME["bug"], short_turn_id(lease.turn), self._rooms.language(row))
-        draft = TurnDraft(lease, self._rooms.place(row).scope)
-        draft.add(self._command_line(lease, CommandReply(text=line)))
-        record = draft.record(MessageOutcome.DEAD, self._rooms.now(), failure="bug")
-        self._rooms.meter.count("turn_failures", failure="bug")
-        told = build_reply(lease, line, OutboundKind.NOTICE)
-        audit = self.unfinished(lease, MessageOutcome.DEAD)
-        await self._rooms.journal.settle(row, TurnCommit(record=record, outbound=told, audit=audit))
+    async def run_question(self, running: RunningTurn, turn: Turn, scope: str) -> None:
+        """Ask about the changes of *scope* that wait for approval here; say nothing if none is left to ask about."""
+        services, staging = self._services, self._services.commands.staging
+        conversation = await services.load_conversation(turn)
+        # A session whose scope has changed (an account was unlinked) must not learn about the other scope.
+        is_here = scope == turn.scope == turn.lease.session.scope
+        pending = await staging.pending_changes(scope) if is_here else []
+        # Changes that an earlier attempt of this very turn noted before a crash were not asked about.
+        unasked = [each for each in pending if each.session == str(turn.key) and each.asked in ("", turn.id)]
+        draft = TurnDraft(turn.lease)
+        for row in turn.lease.notes:
+            draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
+        outbound: tuple[OutboundMessage, ...] = ()
+        if unasked:
+            text, buttons = question(unasked, turn.language, is_shared=turn.is_shared)
+            await staging.note_asked(scope, [each.name for each in unasked], turn.id)
+            draft.add(build.notice(turn.id, append_commands(text, buttons), services.now()))
+            outbound = build_reply(turn, text, OutboundKind.NOTICE, choices=buttons)
+        await services.commit(running, turn, conversation, draft, MessageOutcome.ANSWERED, outbound)
 
-    def unfinished(self, lease: TurnLease, outcome: MessageOutcome) -> AuditEntry | None:
-        """Return the audit line of a turn that ends in another way than its command's; None where none decides.
+    async def run_control(self, turn: Turn) -> None:
+        """Run a control command, unless its sender may no longer write."""
+        command = self._services.router.parse(turn.message)
+        if not turn.is_admitted:
+            reply = CommandReply(text=translate("commands.revoked", turn.language), is_private=True)
+            audit = self.audit_unfinished(turn, MessageOutcome.REFUSED)
+            await self._settle(turn, reply, MessageOutcome.REFUSED, audit)
+            return
+        reply = CommandReply(text=translate("commands.button_gone", turn.language), is_private=True)
+        if command is not None:
+            reply = await self._services.router.run(command, self._context(turn, command))
+        audit = self._audit(turn, reply.audit, reply.outcome, reply.whom)
+        await self._settle(turn, reply, MessageOutcome.ANSWERED, audit)
 
-        What it decided may have been done before its end, so that the line must not be missing.
+    async def dead_letter_control(self, turn: Turn) -> None:
+        """Commit a control command that failed as dead-lettered, and notify its sender."""
+        reply = CommandReply(text=failure_line(BY_NAME["bug"], short_turn_id(turn.id), turn.language))
+        self._services.meter.count("turn_failures", failure="bug")
+        audit = self.audit_unfinished(turn, MessageOutcome.DEAD)
+        await self._settle(turn, reply, MessageOutcome.DEAD, audit, failure="bug")
+
+    async def _settle(
+        self, turn: Turn, reply: CommandReply, outcome: MessageOutcome, audit: AuditEntry | None, failure: str = ""
+    ) -> None:
+        draft = TurnDraft(turn.lease)
+        draft.add(self._command_line(turn, reply))
+        record = draft.record(outcome, self._services.now(), scope=turn.scope, failure=failure)
+        commit = TurnCommit(record=record, outbound=_outbound(turn, reply), jobs=reply.jobs, audit=audit)
+        await self._services.journal.settle(turn.row, commit)
+
+    def audit_unfinished(self, turn: Turn, outcome: MessageOutcome) -> AuditEntry | None:
+        """Return the audit line of a command that did not end by itself; None if it decides nothing.
+
+        It may have taken effect before it was ended, so the line must not be missing.
         """
-        typed = self._rooms.router.parse(lease.rows[0].message)
-        label = self._rooms.router.audited(typed, self._command(lease, typed)) if typed is not None else ""
-        return self._audit(lease, label, outcome.value)
+        command = self._services.router.parse(turn.message)
+        label = self._services.router.audited(command, self._context(turn, command)) if command is not None else ""
+        return self._audit(turn, label, outcome.value)
 
-    def _audit(self, lease: TurnLease, what: str, outcome: str, whom: str = "") -> AuditEntry | None:
-        if not what:
+    def _audit(self, turn: Turn, label: str, outcome: str, subject: str = "") -> AuditEntry | None:
+        if not label:
             return None
         return AuditEntry(
-            id=lease.turn,
-            at=self._rooms.now(),
-            by=actor_of(lease.rows[0].message),
-            where=str(lease.key),
-            what=what,
-            whom=whom,
+            id=turn.id,
+            at=self._services.now(),
+            by=actor_of(turn.message),
+            where=str(turn.key),
+            what=label,
+            whom=subject,
             outcome=outcome,
         )
 
-    async def _lease_of(self, row: InboxRow) -> TurnLease:
-        """Return a control row as if it were leased: its record goes where the session stands now."""
-        session = await self._rooms.journal.session(row.message.key)
-        turn = row.turn or turn_id(row.message)
-        return TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
-
-    def _command_line(self, lease: TurnLease, reply: CommandReply) -> Line:
-        row = lease.rows[0]
-        message = row.message
-        # A private answer never joins a shared transcript (FORMATS.md, Sends).
-        is_private = reply.is_private or message.is_ephemeral
-        is_hidden = reply.is_secret or (is_private and message.chat_kind is ChatKind.GROUP)
+    def _command_line(self, turn: Turn, reply: CommandReply) -> Line:
+        # A private answer never joins a shared transcript.
+        is_private = reply.is_private or turn.message.is_ephemeral
+        is_hidden = reply.is_secret or (is_private and turn.is_shared)
         text = "" if is_hidden else append_commands(reply.text, reply.choices)
-        said = speaker_fields(message) | {"seen": build.format_time(row.accepted_at)}
-        return build.command(lease.turn, reply.typed or message.text, text, self._rooms.now(), **said)
+        fields = speaker_fields(turn.message) | {"seen": build.format_time(turn.row.accepted_at)}
+        return build.command(turn.id, reply.typed or turn.message.text, text, self._services.now(), **fields)
 
-    def _command(self, lease: TurnLease, typed: ParsedCommand) -> CommandContext:
-        row = lease.rows[0]
+    def _context(self, turn: Turn, command: ParsedCommand) -> CommandContext:
+        services = self._services
         return CommandContext(
-            row=row,
-            args=typed.args,
-            scope=self._rooms.place(row).scope,
-            person=self._rooms.person(row),
-            turn=lease.turn,
-            transcript=lease.session.transcript,
-            length=lease.session.next_index,
-            language=self._rooms.language(row),
-            now=self._rooms.now(),
-            house=self._rooms.house,
-            commands=self._rooms.router.commands,
+            turn=turn,
+            args=command.args,
+            now=services.now(),
+            services=services.commands,
+            commands=services.router.commands,
         )
 
 
-def _told(lease: TurnLease, reply: CommandReply) -> tuple[OutboundMessage, ...]:
+def _outbound(turn: Turn, reply: CommandReply) -> tuple[OutboundMessage, ...]:
     answer = build_reply(
-        lease, reply.text, OutboundKind.NOTICE, reply.is_private, choices=reply.choices, settles=reply.settles
+        turn, reply.text, OutboundKind.NOTICE, reply.is_private, choices=reply.choices, settles=reply.settles
     )
     return (*answer, *reply.also)
 

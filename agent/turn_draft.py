@@ -39,9 +39,8 @@ class StagedEffects:
 class TurnDraft:
     """Collects a turn's lines in file order; what an earlier attempt stored is adopted, never asked again."""
 
-    def __init__(self, lease: TurnLease, scope: str) -> None:
+    def __init__(self, lease: TurnLease) -> None:
         self._lease = lease
-        self._scope = scope
         self._next_index = lease.session.next_index
         self._next_step = 0
         self._opening: TurnStep | None = None
@@ -234,8 +233,10 @@ class TurnDraft:
         """Add a line that needs no step: the final answer, or a notice."""
         self.lines.append(line)
 
-    def record(self, outcome: MessageOutcome, at: datetime, *, failure: str = "", supersedes: str = "") -> TurnRecord:
-        """Close the turn: its lines, the `end` line last."""
+    def record(
+        self, outcome: MessageOutcome, at: datetime, *, scope: str, failure: str = "", supersedes: str = ""
+    ) -> TurnRecord:
+        """Return the turn's record: its lines, the `end` line last."""
         end = build.end_line(
             self._lease.turn,
             from_index=self._lease.session.next_index,
@@ -248,7 +249,7 @@ class TurnDraft:
             turn=self._lease.turn,
             key=self._lease.key,
             transcript=self._lease.session.transcript,
-            scope=self._scope,
+            scope=scope,
             outcome=outcome,
             lines=(*self.lines, end),
             from_index=self._lease.session.next_index,
@@ -260,8 +261,8 @@ class TurnDraft:
             supersedes=supersedes,
         )
 
-    def jobs(self, person: str, at: datetime) -> tuple[Job, ...]:
-        """Return the memory operations of the turn as data, read off its lines, so that a resumed turn has them too."""
+    def jobs(self, account: str, at: datetime, scope: str) -> tuple[Job, ...]:
+        """Return the turn's memory operations in *scope*; a resumed turn has them too, since its lines hold them."""
         found: list[Job] = []
         origin = "user"
         for line in self.lines:
@@ -272,9 +273,9 @@ class TurnDraft:
                     remember_job(
                         fact,
                         turn=self._lease.turn,
-                        scope=self._scope,
+                        scope=scope,
                         origin=origin,
-                        by=person,
+                        by=account,
                         at=at,
                         place=f"{line['i']}.{n}",
                         session=str(self._lease.key),

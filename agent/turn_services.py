@@ -1,15 +1,17 @@
-"""What a turn works with, and the steps that every kind of turn shares."""
+"""The dependencies of turns, and the stages that every kind of turn shares: claim and commit."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
+
+import structlog
 
 from agent.agent_loop import AgentLoop
-from agent.attachments.image_inliner import ImageInliner
-from agent.attachments.outgoing_files import OutgoingFiles
 from agent.chat_profiles import ChatProfiles
 from agent.commands import CommandRouter, CommandServices
 from agent.memory.account_links.scope_lock import ScopeLock
@@ -18,10 +20,10 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.scopes import SHARED, person_of, scope_of
-from agent.prompt_assembly import PromptAssembler, TurnScope
-from agent.retrying_journal import RetryingJournal
+from agent.prompt_assembly import PromptAssembler
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
-from agent.worker_pool import RunningTurn
+from gateway.errors import StoreUnavailable
 from gateway.events import (
     Attachment,
     ChatKind,
@@ -31,137 +33,212 @@ from gateway.events import (
     OutboundKind,
     OutboundMessage,
     Role,
+    SessionKey,
+    turn_id,
 )
 from gateway.ports import (
     AccountLinkStore,
     AuditEntry,
     InboxRow,
     Job,
+    Journal,
     LocaleProvider,
+    MessageOutcome,
     MetricsRecorder,
     PreviewFactory,
     SearchIndex,
+    SessionRow,
     TurnCommit,
     TurnLease,
     TurnRecord,
+    TurnStep,
 )
 from gateway.ports.caps import CapNotice, UsageCaps
 from gateway.text.redaction import SecretRedactor
 
-Admits = Callable[[InboxRow], Awaitable[Role | None]]  # what the sender may decide now; None = not even speak
+log = structlog.get_logger(__name__)
 
-_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in a chat, so that one can answer to it
+T = TypeVar("T")
+
+_STORE_PAUSE = timedelta(seconds=0.5)
+_TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # stand in the chat, so that an answer can refer to them
 
 
-async def clock_is_right() -> timedelta:
-    """Return how far a clock is ahead that nobody doubts."""
-    return timedelta(0)
+class RetryingJournal:
+    """The journal as turns use it: a call waits while the store is unavailable, for example with a full disk.
+
+    Every call is safe to retry (gateway/ports/journal.py). Cancelling ends the wait.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def step(self, lease: TurnLease, step: TurnStep) -> None:
+        """Store one turn step."""
+        await _until_stored(lambda: self._journal.step(lease, step))
+
+    async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
+        """Claim the messages that the sender wrote while the turn ran."""
+        return await _until_stored(lambda: self._journal.steer(lease))
+
+    async def commit(self, lease: TurnLease, commit: TurnCommit) -> TurnRecord:
+        """Store the turn."""
+        return await _until_stored(lambda: self._journal.commit(lease, commit))
+
+    async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:
+        """Store the turn of a control command."""
+        return await _until_stored(lambda: self._journal.settle(row, commit))
+
+    async def session(self, key: SessionKey) -> SessionRow:
+        """Return the current session of *key*."""
+        return await _until_stored(lambda: self._journal.session(key))
+
+
+async def _until_stored(write: Callable[[], Awaitable[T]]) -> T:
+    while True:
+        try:
+            return await write()
+        except StoreUnavailable:
+            log.warning("turn.waits_for_store")
+            await asyncio.sleep(_STORE_PAUSE.total_seconds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnServices:
-    """What a turn works with; built once by the composition root."""
+    """The dependencies of turns; built once by the composition root."""
 
     journal: RetryingJournal
     previews: PreviewFactory
     conversations: ConversationCache
-    context: PromptAssembler
+    assembler: PromptAssembler
     loop: AgentLoop
     router: CommandRouter
-    house: CommandServices
+    commands: CommandServices
     memory_jobs: MemoryJobs
     search: SearchIndex
-    pictures: ImageInliner
-    outgoing: OutgoingFiles
-    admits: Admits
+    current_role: Callable[[InboxRow], Awaitable[Role | None]]  # None: the sender may no longer write
     locales: LocaleProvider
-    manners: ChatProfiles
+    profiles: ChatProfiles
     caps: UsageCaps
-    on_expired: Callable[[InboundMessage], object]  # told of each message that came too long ago to be answered
+    on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]
-    kinds: Callable[[str], str]  # block name -> platform kind, which names a person whichever bot they wrote to
+    platform_of: Callable[[str], str]  # channel name -> platform; one platform's channels share its accounts
     links: AccountLinkStore
-    gate: ScopeLock
+    scope_lock: ScopeLock
     redactor: SecretRedactor
-    isolation: str = "strict"
-    clock_ahead: Callable[[], Awaitable[timedelta]] = clock_is_right  # by how much, beyond a day
+    isolation: str
+    clock_ahead: Callable[[], Awaitable[timedelta]]  # how far our clock is ahead of the platforms', beyond a day
 
-    def scope_in_use(self, row: InboxRow) -> AbstractAsyncContextManager[str]:
-        """Be at work in the row's scope: meanwhile it stays the row's, and nobody moves its files."""
-        return self.gate.shared(lambda: self.place(row).scope)
+    @asynccontextmanager
+    async def claim(self, lease: TurnLease, *, asks_role: bool = True) -> AsyncIterator[Turn]:
+        """Derive the facts of a leased turn; its memory scope is locked, so its files are not moved, until the exit.
 
-    async def open(self, lease: TurnLease) -> tuple[Conversation, TurnScope]:
-        """Return the live window and the place of a turn, memory settled."""
-        head = lease.rows[0]
-        place = self.place(head)
-        # What earlier turns of this scope wanted remembered stands before this one reads it.
-        await self.memory_jobs.settle(place.scope)
+        The sender's role is resolved again, because it may have been revoked while the message waited. Without
+        *asks_role* it is the role at acceptance: a turn that only has to end must not wait for a platform's answer.
+        """
+        row = lease.rows[0]
+        role = await self.current_role(row) if asks_role else row.role
+        async with self._lock_scope(row) as (account, person, scope):
+            yield self._turn(lease, account, person, scope, role)
+
+    @asynccontextmanager
+    async def claim_control(self, row: InboxRow, *, asks_role: bool = True) -> AsyncIterator[Turn]:
+        """Derive the facts of a control command's turn, as `claim` does; its lease is of this process alone."""
+        role = await self.current_role(row) if asks_role else row.role
+        async with self._lock_scope(row) as (account, person, scope):
+            # Under the lock: moving a scope starts a new transcript, and the record goes to the one that is current.
+            session = await self.journal.session(row.message.key)
+            turn = row.turn or turn_id(row.message)
+            lease = TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
+            yield self._turn(lease, account, person, scope, role)
+
+    @asynccontextmanager
+    async def _lock_scope(self, row: InboxRow) -> AsyncIterator[tuple[str, str, str]]:
+        account = self.account_of(row)
+        person = ""
+
+        def scope() -> str:
+            nonlocal person
+            person = self.links.person(account)
+            return scope_of(row.message, person, isolation=self.isolation)
+
+        async with self.scope_lock.shared(scope) as held:
+            yield account, person, held
+
+    def _turn(self, lease: TurnLease, account: str, person: str, scope: str, role: Role | None) -> Turn:
+        message = lease.rows[0].message
+        self.locales.note(message.key, scope, message.guild)
+        return Turn(
+            lease=lease,
+            account=account,
+            person=person,
+            scope=scope,
+            role=lease.rows[0].role if role is None else role,
+            is_admitted=role is not None,
+            language=self.locales.language(message.key),
+            zone=self.locales.zone(scope),
+            profile=self.profiles.of(message.key, message.guild),
+        )
+
+    def account_of(self, row: InboxRow) -> str:
+        """Return the sender's account."""
+        return person_of(row.message, self.platform_of(row.message.key.channel))
+
+    async def load_conversation(self, turn: Turn) -> Conversation:
+        """Return the turn's conversation. Memory changes of earlier turns in the scope are applied first."""
+        await self.memory_jobs.settle(turn.scope)
         await self.memory_jobs.settle(SHARED)
-        person = self.person(head)
-        if head.message.chat_kind is ChatKind.DIRECT and self.links.accounts(self.links.person(person)):
-            await self._note_chat(lease, person)
-        await self.manners.note(lease.key, head.message.guild)
-        window = self.manners.window(lease.key, head.message.guild)
-        conversation = await self.conversations.open(lease.session, place.scope, window=window)
-        return conversation, place
+        if turn.message.chat_kind is ChatKind.DIRECT and self.links.accounts(turn.person):
+            await self._note_chat(turn)
+        await self.profiles.note(turn.key, turn.message.guild)
+        return await self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)
+
+    async def _note_chat(self, turn: Turn) -> None:
+        """Store which linked account a direct chat belongs to: unlinking the accounts later separates their chats."""
+        if self.isolation == "strict" and self.links.account_of(turn.key) != turn.account:
+            await self.links.note_chat(turn.key, turn.account)
 
     async def commit(
         self,
         running: RunningTurn,
+        turn: Turn,
         conversation: Conversation,
-        record: TurnRecord,
-        outbound: Sequence[OutboundMessage],
         draft: TurnDraft,
+        outcome: MessageOutcome,
+        outbound: Sequence[OutboundMessage],
+        *,
+        failure: str = "",
         jobs: Sequence[Job] = (),
         audit: AuditEntry | None = None,
-        told: tuple[CapNotice, ...] = (),
+        cap_notice: CapNotice | None = None,
+        new_transcript: str = "",
     ) -> None:
-        """Store the turn and what follows from it; past this point /stop comes too late."""
-        lease = running.lease
-        person = self.person(lease.rows[0])
-        # A turn that was stopped and taken up again may have begun before its scope moved.
-        record = replace(record, scope=self.place(lease.rows[0]).scope)
+        """Store the turn with its messages and jobs in one transaction; once it starts, /stop has no effect."""
+        record = draft.record(outcome, self.now(), scope=turn.scope, failure=failure, supersedes=turn.retried)
         running.is_committing = True
-        marked = conversation.with_mark(record)
-        every = (
-            *(replace(each, scope=record.scope) for each in draft.jobs(person, record.at)),
-            *jobs,
-            *due_jobs(conversation, marked),
-        )
+        record = conversation.with_mark(replace(record, new_transcript=new_transcript))
+        all_jobs = (*draft.jobs(turn.account, record.at, turn.scope), *jobs, *due_jobs(conversation, record))
         stored = await self.journal.commit(
-            lease, TurnCommit(record=marked, outbound=tuple(outbound), jobs=every, audit=audit, told=told)
+            turn.lease,
+            TurnCommit(
+                record=record,
+                outbound=tuple(outbound),
+                jobs=all_jobs,
+                audit=audit,
+                told=(cap_notice,) if cap_notice else (),
+            ),
         )
         conversation.adopt(stored)
-        self.search.note(record.scope)
-        if record.failure:
-            self.meter.count("turn_failures", failure=record.failure)
-        for job in every:
+        self.search.note(turn.scope)
+        if failure:
+            self.meter.count("turn_failures", failure=failure)
+        for job in all_jobs:
             self.memory_jobs.note(job)
-
-    def place(self, row: InboxRow) -> TurnScope:
-        """Return whose memory the row reads and which clock it goes by."""
-        scope = scope_of(row.message, self.links.person(self.person(row)), isolation=self.isolation)
-        self.locales.note(row.message.key, scope, row.message.guild)
-        return TurnScope(scope, self.locales.zone(scope))
-
-    def language(self, row: InboxRow) -> str:
-        """Return the language of what we say in the row's chat ourselves."""
-        self.place(row)
-        return self.locales.language(row.message.key)
-
-    def person(self, row: InboxRow) -> str:
-        """Return the account that wrote, whichever bot it wrote to: whose words these are, and who pays for them."""
-        return person_of(row.message, self.kinds(row.message.key.channel))
-
-    async def _note_chat(self, lease: TurnLease, account: str) -> None:
-        """Note whose chat this is while several accounts are one person: what comes apart again must be told apart."""
-        if self.isolation == "strict" and self.links.account_of(lease.key) != account:
-            await self.links.note_chat(lease.key, account)
 
 
 def build_reply(
-    lease: TurnLease,
+    turn: Turn,
     text: str,
     kind: OutboundKind,
     is_private: bool = False,
@@ -171,23 +248,22 @@ def build_reply(
     settles: bool = False,
     rings: bool = True,
 ) -> tuple[OutboundMessage, ...]:
-    """Return the turn's one message to its chat; nothing for an empty text. Only what answers a press *settles* it.
+    """Return the turn's one message to its chat; an empty tuple for an empty text.
 
-    What answers a slash command is for its sender alone.
+    The answer to a slash command is visible to its sender only. *settles* has an effect for a button press alone.
     """
     if not text:
         return ()
-    message = lease.rows[-1].message
-    shared = message.chat_kind is ChatKind.GROUP
+    message = turn.lease.rows[-1].message
     is_private = is_private or (message.is_ephemeral and kind is OutboundKind.NOTICE)
     return (
         OutboundMessage(
-            id=f"{lease.turn}.1",
-            key=lease.key,
+            id=f"{turn.id}.1",
+            key=turn.key,
             text=text,
             kind=kind,
             reply_to=message.message_id if message.kind in _TYPED else "",
-            visible_to=message.sender.id if is_private and shared else "",
+            visible_to=message.sender.id if is_private and turn.is_shared else "",
             chat_kind=message.chat_kind,
             attachments=tuple(attachments),
             choices=tuple(choices),

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.turn_draft import TurnDraft
+from agent.turn import RunningTurn
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import InboxRow, Journal, MessageOutcome, MetricsRecorder, TurnLease
@@ -32,28 +31,6 @@ _STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answ
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
 _CONTROLS_AT_ONCE = 4  # of one chat; more would be ahead of every turn that begins
 _SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
-
-
-@dataclass(slots=True)
-class RunningTurn:
-    """A turn that is being worked on, and what others may still ask of it."""
-
-    lease: TurnLease
-    stop_wanted: bool = False  # somebody said /stop: end as stopped
-    is_committing: bool = False  # past this point /stop is "already answered"
-    doing: str = ""  # the tool at work, for /status
-    draft: TurnDraft | None = field(default=None, repr=False)  # what there is of it, once it has begun to think
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    def stop(self) -> bool:
-        """Ask the turn to end as stopped; False when its answer is already being stored."""
-        if self.stop_wanted:  # a second cancel would hit the commit of the first
-            return True
-        if self.is_committing or self.task is None:
-            return False
-        self.stop_wanted = True
-        self.task.cancel()
-        return True
 
 
 class TurnHandler(Protocol):
@@ -75,7 +52,7 @@ class TurnHandler(Protocol):
         """Run one control command to its commit."""
         ...
 
-    async def bury_control(self, row: InboxRow) -> None:
+    async def dead_letter_control(self, row: InboxRow) -> None:
         """Settle a control command that cannot be run, and tell its sender."""
         ...
 
@@ -352,7 +329,7 @@ class WorkerPool:
         is_beyond = row.attempts > self._attempts
         while True:
             try:
-                await (self._work.bury_control(row) if is_beyond else self._work.control(row))
+                await (self._work.dead_letter_control(row) if is_beyond else self._work.control(row))
             except StoreUnavailable:
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
             except Exception:  # the turn boundary: a bad command harms nobody else

@@ -12,7 +12,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
-from gateway.events import ChatKind, MessageButton, OutboundMessage, Role
+from gateway.events import MessageButton, OutboundMessage, Role
 from gateway.i18n import translate
 
 _LONGEST_NAME = 40
@@ -23,9 +23,9 @@ _UNSAID = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u206
 async def link(context: CommandContext) -> CommandReply:
     """Give a code, take one, or answer what both have to say yes to."""
     word = context.args.strip()
-    if context.row.message.chat_kind is ChatKind.GROUP:
+    if context.turn.is_shared:
         # A code that others have read is good no more.
-        burnt = bool(word) and await context.house.linking.burn(word)
+        burnt = bool(word) and await context.services.linking.burn(word)
         return CommandReply(
             text=translate("account_links.burnt" if burnt else "account_links.only_direct", context.language),
             is_private=True,
@@ -42,14 +42,14 @@ async def link(context: CommandContext) -> CommandReply:
 @command("unlink")
 async def unlink(context: CommandContext) -> CommandReply:
     """Make an account a person of its own again; what is mixed stays with the older one."""
-    if context.row.message.chat_kind is ChatKind.GROUP:
+    if context.turn.is_shared:
         return CommandReply(text=translate("account_links.only_direct", context.language), is_private=True)
-    survivor = context.house.linking.person(context.person)
-    others = [each.identity for each in context.house.linking.accounts(survivor) if each.identity != survivor]
+    survivor = context.services.linking.person(context.account)
+    others = [each.identity for each in context.services.linking.accounts(survivor) if each.identity != survivor]
     if not others:
         return CommandReply(text=translate("account_links.not_linked", context.language))
-    if context.person in others:
-        gone = context.person
+    if context.account in others:
+        gone = context.account
     elif len(others) == 1:
         gone = others[0]
     elif context.args.isdigit() and 0 < int(context.args) <= len(others):
@@ -58,13 +58,13 @@ async def unlink(context: CommandContext) -> CommandReply:
         listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
         return CommandReply(text="\n".join([translate("account_links.unlink_which", context.language), *listed]))
     text = translate("account_links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
-    return CommandReply(text=text, jobs=(await context.house.linking.unlinking(gone, context.turn),))
+    return CommandReply(text=text, jobs=(await context.services.linking.unlinking(gone, context.turn.id),))
 
 
 async def _offer(context: CommandContext) -> CommandReply:
-    code = await context.house.linking.offer(_account(context))
+    code = await context.services.linking.offer(_account(context))
     lines = []
-    accounts = context.house.linking.accounts(context.house.linking.person(context.person))
+    accounts = context.services.linking.accounts(context.services.linking.person(context.account))
     if accounts:
         lines = [
             translate("account_links.linked", context.language),
@@ -77,7 +77,7 @@ async def _offer(context: CommandContext) -> CommandReply:
 
 
 async def _take(context: CommandContext, code: str) -> CommandReply:
-    taken = await context.house.linking.take(code, _account(context))
+    taken = await context.services.linking.take(code, _account(context))
     match taken:
         case LinkLocked(minutes):
             return CommandReply(text=translate("account_links.locked", context.language, minutes=minutes))
@@ -89,7 +89,7 @@ async def _take(context: CommandContext, code: str) -> CommandReply:
             mine = translate(
                 "account_links.question", context.language, mine=_account(context).label, other=taken.asker.label
             )
-            their = context.house.language(taken.asker.key)
+            their = context.services.language(taken.asker.key)
             theirs = translate("account_links.question", their, mine=taken.asker.label, other=_account(context).label)
             return CommandReply(
                 text=mine,
@@ -99,32 +99,32 @@ async def _take(context: CommandContext, code: str) -> CommandReply:
 
 
 async def _agree(context: CommandContext) -> CommandReply:
-    offer = await context.house.linking.agree(context.person)
-    other = offer.other(context.person) if offer is not None else None
+    offer = await context.services.linking.agree(context.account)
+    other = offer.other(context.account) if offer is not None else None
     if offer is None or other is None:
         return CommandReply(text=translate("account_links.nothing_asked", context.language))
     if not offer.is_agreed:
         return CommandReply(
             text=translate("account_links.waits_for_other", context.language, other=other.label), settles=True
         )
-    told = _to(context, other, translate("account_links.done", context.house.language(other.key)))
+    told = _to(context, other, translate("account_links.done", context.services.language(other.key)))
     done = translate("account_links.done", context.language)
-    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.house.linking.linking(offer),))
+    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.linking.linking(offer),))
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
-    offer = await context.house.linking.refuse(context.person)
-    other = offer.other(context.person) if offer is not None else None
+    offer = await context.services.linking.refuse(context.account)
+    other = offer.other(context.account) if offer is not None else None
     if other is None:
         return CommandReply(text=translate("account_links.nothing_asked", context.language))
-    told = _to(context, other, translate("account_links.refused_by_other", context.house.language(other.key)))
+    told = _to(context, other, translate("account_links.refused_by_other", context.services.language(other.key)))
     return CommandReply(text=translate("account_links.refused", context.language), settles=True, also=(told,))
 
 
 def _account(context: CommandContext) -> LinkParty:
-    name = " ".join(_UNSAID.sub(" ", context.row.message.sender.name).split())[:_LONGEST_NAME]
-    shown = f"`{_shown(context.person)}`"
-    return LinkParty(identity=context.person, label=f"{shown} ({name})" if name else shown, key=context.key)
+    name = " ".join(_UNSAID.sub(" ", context.message.sender.name).split())[:_LONGEST_NAME]
+    shown = f"`{_shown(context.account)}`"
+    return LinkParty(identity=context.account, label=f"{shown} ({name})" if name else shown, key=context.key)
 
 
 def _shown(identity: str) -> str:
@@ -135,7 +135,7 @@ def _shown(identity: str) -> str:
 def _to(
     context: CommandContext, account: LinkParty, text: str, *, choices: tuple[MessageButton, ...] = ()
 ) -> OutboundMessage:
-    return OutboundMessage(id=f"{context.turn}.2", key=account.key, text=text, choices=choices)
+    return OutboundMessage(id=f"{context.turn.id}.2", key=account.key, text=text, choices=choices)
 
 
 def _choices(language: str) -> tuple[MessageButton, ...]:
@@ -158,7 +158,7 @@ async def share(context: CommandContext) -> CommandReply:
         return CommandReply(
             text=translate("account_links.too_long", context.language, most=LONGEST_FACT), is_private=True
         )
-    job = remember_job(fact, turn=context.turn, scope=SHARED, origin="owner", by=context.person, at=context.now)
+    job = remember_job(fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account, at=context.now)
     return CommandReply(text=translate("account_links.shared", context.language), is_private=True, jobs=(job,))
 
 
@@ -170,7 +170,7 @@ async def unshare(context: CommandContext) -> CommandReply:
         return CommandReply(
             text=translate("account_links.unshare_what", context.language, least=SHORTEST), is_private=True
         )
-    asker = ErasureRequester(person=context.person, sender=context.row.message.sender.id, may_all=True)
-    gone = await context.house.forgetter.forget(SHARED, wanted, asker, turn=context.turn)
+    asker = ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=True)
+    gone = await context.services.forgetter.forget(SHARED, wanted, asker, turn=context.turn.id)
     name = "account_links.unshared" if gone.total else "account_links.nothing_shared_so"
     return CommandReply(text=translate(name, context.language, lines=gone.remembered), is_private=True)

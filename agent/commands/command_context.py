@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from agent.chat_profiles import EffectiveSetting
-from agent.llm.model_catalog import ModelSelector
+from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.editing.staged_changes import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.versioning.memory_service import MemoryService
+from agent.turn import RunningTurn, Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, Role, SessionKey
-from gateway.ports import DisplayedMessage, InboxRow, Job, SearchIndex, TurnLease
+from gateway.ports import DisplayedMessage, InboxRow, Job, SearchIndex
 from gateway.ports.access import AccessControl, DecisionActor
 from gateway.ports.caps import CapAllowance
 from gateway.ports.pairing import PairingRequests
@@ -54,7 +54,7 @@ class CommandServices(Protocol):
         ...
 
     @property
-    def models(self) -> ModelSelector:
+    def profiles(self) -> ChatProfiles:
         """Which model answers in which chat."""
         ...
 
@@ -109,12 +109,8 @@ class CommandServices(Protocol):
         """Return what waits in the chat, the running turn's rows included."""
         ...
 
-    def running(self, key: SessionKey) -> TurnLease | None:
-        """Return the turn at work."""
-        ...
-
-    def doing(self, key: SessionKey) -> str:
-        """Return the tool at work, or an empty string."""
+    def running(self, key: SessionKey) -> RunningTurn | None:
+        """Return the running turn."""
         ...
 
     async def archive(self, job: Job) -> bool:
@@ -183,35 +179,44 @@ class ListedCommand(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandContext:
-    """Who typed the command, where, and what it may touch."""
+    """The turn that a command runs in, its arguments, and the services it may use."""
 
-    row: InboxRow
+    turn: Turn
     args: str
-    scope: str
-    person: str
-    turn: str
-    transcript: str
-    length: int  # messages of the transcript
-    language: str
     now: datetime
-    house: CommandServices
+    services: CommandServices
     commands: Sequence[ListedCommand]
-    may_all: bool = True  # acts on what is everybody's here; else on the sender's own (see `Need.others`)
+    may_all: bool = True  # False: acts on the sender's own messages only (see `CommandNeed.others`)
 
     @property
     def key(self) -> SessionKey:
         """The chat the command was typed in."""
-        return self.row.message.key
+        return self.turn.key
 
     @property
-    def role(self) -> Role:
-        """What the sender may decide here."""
-        return self.row.role
+    def message(self) -> InboundMessage:
+        """The message that holds the command."""
+        return self.turn.message
+
+    @property
+    def scope(self) -> str:
+        """The memory scope of the chat."""
+        return self.turn.scope
+
+    @property
+    def account(self) -> str:
+        """The sender's account."""
+        return self.turn.account
+
+    @property
+    def language(self) -> str:
+        """The language of the chat."""
+        return self.turn.language
 
     @property
     def decider(self) -> DecisionActor:
-        """Whose decision this is, with the audit line of the turn."""
-        return DecisionActor(by=actor_of(self.row.message), where=str(self.key), id=self.turn)
+        """The sender as the actor of a decision; the turn's id names the audit line."""
+        return DecisionActor(by=actor_of(self.message), where=str(self.key), id=self.turn.id)
 
 
 def actor_of(message: InboundMessage) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from agent.commands.command_context import CommandContext, CommandReply
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 
 ANY = "..."  # in place of a word: any arguments at all
 
@@ -35,7 +35,7 @@ class CommandNeed:
 
     def may_all(self, context: CommandContext) -> bool:
         """Say whether the sender acts on what is everybody's, rather than on their own."""
-        return self.others is None or not _is_shared(context) or context.role.covers(self.others)
+        return self.others is None or not _is_shared(context) or context.turn.role.covers(self.others)
 
     def is_decision(self, context: CommandContext) -> bool:
         """Say whether it is to be audited: it asks for a role, or acts on what is others'."""
@@ -69,7 +69,7 @@ class CommandNeeds:
 
 
 def _is_shared(context: CommandContext) -> bool:
-    return context.row.message.chat_kind is ChatKind.GROUP
+    return context.turn.is_shared
 
 
 Run = Callable[[CommandContext], Awaitable[CommandReply]]
@@ -88,7 +88,7 @@ class Command:
 
     def is_for(self, context: CommandContext) -> bool:
         """Say whether whoever asks may use it here, in general."""
-        return context.role.covers(self.needs.general.role(context))
+        return context.turn.role.covers(self.needs.general.role(context))
 
     def passes(self, args: str) -> bool:
         """Say whether the command with *args* passes the queue."""

@@ -8,7 +8,7 @@ from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
 from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 from gateway.i18n import translate
 
 _PURGE = re.compile(r"(?:^|\s)(?:--|—|–)purge(?=\s|$)", re.IGNORECASE)  # telephones make a dash of two hyphens
@@ -37,7 +37,7 @@ async def forget(context: CommandContext) -> CommandReply:
         return CommandReply(text=translate("memory.forget_what", context.language, least=SHORTEST), is_private=True)
     if purges:
         return await _purge(context, wanted)
-    gone = await context.house.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn)
+    gone = await context.services.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn.id)
     lines = _told(context, gone)
     if gone.total:
         lines += [translate("erasure.purge_does", context.language), translate("erasure.remains", context.language)]
@@ -46,8 +46,8 @@ async def forget(context: CommandContext) -> CommandReply:
 
 async def _purge(context: CommandContext, wanted: ErasurePattern) -> CommandReply:
     asker = _asker(context)
-    gone, job = await context.house.forgetter.purge(
-        context.scope, wanted, asker, key=context.key, upto=context.row.seq, turn=context.turn
+    gone, job = await context.services.forgetter.purge(
+        context.scope, wanted, asker, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
     )
     lines = [
         *_told(context, gone),
@@ -62,12 +62,12 @@ async def _purge(context: CommandContext, wanted: ErasurePattern) -> CommandRepl
 
 async def _everything(context: CommandContext, *, is_confirmed: bool) -> CommandReply:
     """Erase the scope of the chat: the person's own, or a group's."""
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    is_shared = context.turn.is_shared
     whose = "chat" if is_shared else "own"
     if not is_confirmed:
         return CommandReply(text=translate(f"erasure.everything_{whose}", context.language), is_private=True)
     stays = await _beyond(context, is_all=True)
-    job = await context.house.forgetter.everything(context.scope, turn=context.turn)
+    job = await context.services.forgetter.everything(context.scope, turn=context.turn.id)
     lines = [
         translate(f"erasure.erased_{whose}", context.language),
         translate(f"erasure.remains_{whose}", context.language),
@@ -78,12 +78,12 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
 
 async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]:
     """Name the folders that stay as they are."""
-    found = await context.house.forgetter.beyond(context.scope, context.key, is_all=is_all)
+    found = await context.services.forgetter.beyond(context.scope, context.key, is_all=is_all)
     return [translate(f"erasure.beyond_{each}", context.language) for each in found]
 
 
 def _asker(context: CommandContext) -> ErasureRequester:
-    return ErasureRequester(person=context.person, sender=context.row.message.sender.id, may_all=context.may_all)
+    return ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=context.may_all)
 
 
 def _told(context: CommandContext, gone: WordErasureResult) -> list[str]:

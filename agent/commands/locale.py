@@ -26,15 +26,15 @@ async def language(context: CommandContext) -> CommandReply:
             text=translate("commands.language", context.language, name=name, languages=list_languages())
         )
     if context.args.lower() in _USUAL:
-        await context.house.prefer(context.scope, "language", "")
-        return CommandReply(text=translate("commands.language_set", context.house.language(context.key)))
+        await context.services.prefer(context.scope, "language", "")
+        return CommandReply(text=translate("commands.language_set", context.services.language(context.key)))
     wanted = parse_language(context.args)
     if not wanted:
         text = translate(
             "commands.language_unknown", context.language, name=_short(context.args), languages=list_languages()
         )
         return CommandReply(text=text)
-    await context.house.prefer(context.scope, "language", wanted)
+    await context.services.prefer(context.scope, "language", wanted)
     return CommandReply(text=translate("commands.language_set", wanted))
 
 
@@ -43,17 +43,17 @@ async def timezone(context: CommandContext) -> CommandReply:
     """Show or set the time zone, by its IANA name or by a city."""
     if not context.args:
         return CommandReply(
-            text=translate("commands.timezone", context.language, zone=context.house.zone(context.scope))
+            text=translate("commands.timezone", context.language, zone=context.services.zone(context.scope))
         )
     if context.args.lower() in _USUAL:
-        await context.house.prefer(context.scope, "timezone", "")
+        await context.services.prefer(context.scope, "timezone", "")
         return CommandReply(
-            text=translate("commands.timezone_set", context.language, zone=context.house.zone(context.scope))
+            text=translate("commands.timezone_set", context.language, zone=context.services.zone(context.scope))
         )
     found = await asyncio.to_thread(time_zones.find_zone, context.args)
     if not found.name:
         return CommandReply(text=_no_zone(context, found.near))
-    await context.house.prefer(context.scope, "timezone", found.name)
+    await context.services.prefer(context.scope, "timezone", found.name)
     return CommandReply(text=translate("commands.timezone_set", context.language, zone=found.name))
 
 

@@ -19,17 +19,17 @@ _MOST_BUTTONS = 9  # with the one that takes a choice back; the text names all
 @command("model", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def model(context: CommandContext) -> CommandReply:
     """Show which model answers here and which others could, or let another one answer from the next turn on."""
-    desk = context.house.models
+    selector = context.services.profiles.models
     if not context.args:
         return _shown(context)
     if context.args.lower() in _USUAL:
-        await desk.choose(context.key, "")
-        return CommandReply(text=translate("model.back", context.language, model=model_label(_in_force(context))))
-    name = desk.models.find(context.args)
+        await selector.choose(context.key, "")
+        return CommandReply(text=translate("model.back", context.language, model=model_label(_active_now(context))))
+    name = selector.models.find(context.args)
     if not name:
         return CommandReply(text=_unknown(context))
-    await desk.choose(context.key, name)
-    return CommandReply(text=translate("model.set", context.language, model=model_label(_in_force(context))))
+    await selector.choose(context.key, name)
+    return CommandReply(text=translate("model.set", context.language, model=model_label(_active_now(context))))
 
 
 def model_label(model: ActiveModel) -> str:
@@ -45,15 +45,16 @@ def model_gone_line(model: ActiveModel, language: str) -> str:
 
 def has_model(context: CommandContext) -> bool:
     """Return True if a language model answers in the chat, and not what stands in for one."""
-    return not is_offline(_in_force(context).client.name)
+    return not is_offline(context.turn.profile.model.name)
 
 
-def _in_force(context: CommandContext) -> ActiveModel:
-    return context.house.models.active_model(context.key, context.row.message.guild)
+def _active_now(context: CommandContext) -> ActiveModel:
+    # Read again: the command may just have changed the choice that the turn was claimed with.
+    return context.services.profiles.of(context.key, context.message.guild).active
 
 
 def _shown(context: CommandContext) -> CommandReply:
-    found, offered = _in_force(context), context.house.models.models.offered
+    found, offered = context.turn.profile.active, context.services.profiles.models.models.offered
     lines = [translate(f"model.{found.origin}", context.language, model=model_label(found))]
     if found.lost:
         lines.append(model_gone_line(found, context.language))
@@ -77,7 +78,7 @@ def _buttons(context: CommandContext, others: list[str], found: ActiveModel) -> 
 
 def _unknown(context: CommandContext) -> str:
     typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
-    models = context.house.models.models
+    models = context.services.profiles.models.models
     if not models.offered:
         return translate("model.none_offered", context.language)
     if near := models.near(context.args):

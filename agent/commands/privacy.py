@@ -9,7 +9,7 @@ from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
 from agent.memory.privacy.data_inventory import ScopeInventory
 from agent.memory.privacy.privacy_service import PrivacyFacts
-from gateway.events import ChatKind, Role
+from gateway.events import Role
 from gateway.i18n import translate
 from gateway.i18n.formats import format_day, format_file_size
 
@@ -17,8 +17,8 @@ from gateway.i18n.formats import format_day, format_file_size
 @command("privacy")
 async def privacy(context: CommandContext) -> CommandReply:
     """Say what is kept of this person or chat, how long, who can read it, and how it is forgotten or taken along."""
-    facts = context.house.rights.facts
-    kept = await context.house.rights.account(context.scope)
+    facts = context.services.rights.facts
+    kept = await context.services.rights.account(context.scope)
     lines = [
         translate("privacy.title", context.language),
         *(f"- {line}" for line in _kept(context, kept, facts)),
@@ -37,9 +37,9 @@ async def privacy(context: CommandContext) -> CommandReply:
 @command("export", single=Role.OWNER)  # one memory for everything is the owner's
 async def export(context: CommandContext) -> CommandReply:
     """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
-    if context.row.message.chat_kind is ChatKind.GROUP:
+    if context.turn.is_shared:
         return CommandReply(text=translate("privacy.export_here_not", context.language), is_private=True)
-    exports = context.house.rights.exports
+    exports = context.services.rights.exports
     if not exports.can(context.key.channel):
         return CommandReply(text=translate("privacy.export_no_files", context.language))
     if await exports.is_under_way(context.scope):
@@ -47,9 +47,9 @@ async def export(context: CommandContext) -> CommandReply:
     job = exports.job(
         scope=context.scope,
         key=context.key,
-        turn=context.turn,
-        person=context.person,
-        reply_to=context.row.message.message_id,
+        turn=context.turn.id,
+        person=context.account,
+        reply_to=context.message.message_id,
         language=context.language,
     )
     return CommandReply(text=translate("privacy.export_begun", context.language), jobs=(job,))
@@ -68,7 +68,7 @@ def _kept(context: CommandContext, kept: ScopeInventory, facts: PrivacyFacts) ->
     if kept.since is None:
         said = translate("privacy.transcripts_none", language)
     else:
-        since = format_day(kept.since.astimezone(ZoneInfo(context.house.zone(context.scope))), language)
+        since = format_day(kept.since.astimezone(ZoneInfo(context.services.zone(context.scope))), language)
         said = translate("privacy.transcripts", language, conversations=kept.conversations, since=since)
     yield f"{said} {stays}"
     files = translate("privacy.files", language, files=kept.files, size=format_file_size(kept.file_bytes, language))
@@ -87,7 +87,7 @@ def _beside(language: str, facts: PrivacyFacts) -> Iterator[str]:
 
 def _readers(context: CommandContext, facts: PrivacyFacts) -> Iterator[str]:
     language = context.language
-    is_shared = context.row.message.chat_kind is ChatKind.GROUP
+    is_shared = context.turn.is_shared
     yield translate("privacy.readers_group" if is_shared else "privacy.readers_you", language)
     yield translate("privacy.readers_operator", language)
     if facts.models:

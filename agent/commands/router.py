@@ -72,7 +72,7 @@ class CommandRouter:
         word, need = command.needs.of(typed.args)
         label = f"{command.name} {word}".strip()
         role = need.role(context)
-        if not context.role.covers(role) and not (need.unless is not None and await need.unless(context)):
+        if not context.turn.role.covers(role) and not (need.unless is not None and await need.unless(context)):
             text = translate(f"commands.only_{role}", context.language, command=label)
             return CommandReply(text=text, is_private=True, audit="" if need.looks else label, outcome="refused")
         reply = await command.run(replace(context, may_all=need.may_all(context)))

@@ -9,17 +9,12 @@ from agent.commands.declaration import command
 from agent.commands.model import has_model
 from agent.llm.offline_model import hint
 from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.turn import RETRY_PREFIX, retried_turn
 from gateway.events import InboundKind, Role
 from gateway.i18n import command_sign, translate
 from gateway.ports import Job
 
 _LOOK_BACK = 50  # lines searched for what /retry repeats
-_RETRY = "job:retry/"  # then the turn that is answered again, and the row of the command
-
-
-def retried_turn(message_id: str) -> str:
-    """Return the turn that a retry's message answers again, and an empty string for any other message."""
-    return message_id.removeprefix(_RETRY).split("/")[0] if message_id.startswith(_RETRY) else ""
 
 
 @command("start", is_control=True)
@@ -43,18 +38,18 @@ async def help_(context: CommandContext) -> CommandReply:
 async def new(context: CommandContext) -> CommandReply:
     """Rename the transcript into the archive and begin a fresh one; the summary is a durable job, or waited for."""
     job = Job(
-        id=f"summarise:{context.transcript}",
+        id=f"summarise:{context.turn.lease.session.transcript}",
         kind="summarise",
         scope=context.scope,
         payload={
             "key": str(context.key),
-            "transcript": context.transcript,
-            "turn": context.turn,
-            "length": context.length,
+            "transcript": context.turn.lease.session.transcript,
+            "turn": context.turn.id,
+            "length": context.turn.lease.session.next_index,
         },
         due_at=context.now,
     )
-    if context.length and not await context.house.archive(job):
+    if context.turn.lease.session.next_index and not await context.services.archive(job):
         return CommandReply(text=translate("commands.new_failed", context.language))
     return CommandReply(text=translate("commands.new", context.language), new_transcript=True, jobs=(job,))
 
@@ -62,7 +57,7 @@ async def new(context: CommandContext) -> CommandReply:
 @command("retry")
 async def retry(context: CommandContext) -> CommandReply:
     """Answer the last message again: a turn of its own, behind this one, that says what it supersedes."""
-    lines = await context.house.displayed_messages(context.key, limit=_LOOK_BACK)
+    lines = await context.services.displayed_messages(context.key, limit=_LOOK_BACK)
     commands = {line.turn for line in lines if line.role == "command"}
     said = [line for line in lines if line.role == "user" and line.turn not in commands]
     asked = [line for line in said if line.state == "done" and line.text != FORGOTTEN]
@@ -73,10 +68,10 @@ async def retry(context: CommandContext) -> CommandReply:
     text = "\n\n".join(line.typed for line in again_asked if line.typed)
     original = retried_turn(asked[-1].message_id) or turn
     again = replace(
-        context.row.message,
+        context.message,
         kind=InboundKind.JOB,
         # The command's own message names the try, so that a second /retry is a second turn and a redelivery is none.
-        message_id=f"{_RETRY}{original}/{context.row.seq}",
+        message_id=f"{RETRY_PREFIX}{original}/{context.turn.row.seq}",
         event_ids=(),
         revision="",
         text=text,
@@ -85,5 +80,5 @@ async def retry(context: CommandContext) -> CommandReply:
         is_forwarded=any(line.is_others for line in again_asked),  # words do not become one's own by asking twice
         attachments=tuple(each for line in again_asked for each in line.attachments),  # by their stored bytes
     )
-    is_taken = await context.house.accept(again, context.role)
+    is_taken = await context.services.accept(again, context.turn.role)
     return CommandReply(text=translate("commands.retry" if is_taken else "commands.retry_full", context.language))

@@ -22,17 +22,17 @@ async def stop(context: CommandContext) -> CommandReply:
 
     At the top level of a chat that has nothing to stop, the sender's own turns in its threads are meant.
     """
-    message = context.row.message
+    message = context.message
     whose = "" if context.may_all else message.sender.id
-    stopped, dropped = await context.house.stop(context.key, sender=whose)
+    stopped, dropped = await context.services.stop(context.key, sender=whose)
     in_threads = False
     if not stopped and not dropped:
-        lease = context.house.running(context.key)
-        if lease is not None and whose in ("", lease.rows[0].message.sender.id):
+        running = context.services.running(context.key)
+        if running is not None and whose in ("", running.lease.rows[0].message.sender.id):
             return CommandReply(text=translate("commands.already_answered", context.language))
         # What begins a thread of its own was written at the top level.
         if context.key.thread in ("", message.message_id):
-            stopped, dropped = await context.house.stop_in_threads(context.key.parent, sender=message.sender.id)
+            stopped, dropped = await context.services.stop_in_threads(context.key.parent, sender=message.sender.id)
             in_threads = True
     if not stopped and not dropped:
         return CommandReply(text=translate("commands.nothing_to_stop", context.language))
@@ -49,31 +49,32 @@ async def stop(context: CommandContext) -> CommandReply:
 @command("queue", is_control=True)
 async def queue(context: CommandContext) -> CommandReply:
     """Say what is being answered and what waits."""
-    rows = await context.house.waiting_messages(context.key)
-    lease = context.house.running(context.key)
-    at_work = {row.seq for row in lease.rows} if lease else set()
+    rows = await context.services.waiting_messages(context.key)
+    running = context.services.running(context.key)
+    at_work = {row.seq for row in running.lease.rows} if running else set()
     waiting = [row for row in rows if row.seq not in at_work]
     if not at_work and not waiting:
         return CommandReply(text=translate("commands.queue_empty", context.language))
     lines = [translate("commands.queue", context.language, running=len(at_work), waiting=len(waiting))]
-    doing = context.house.doing(context.key)
-    if doing:
-        lines.append(translate("commands.queue_doing", context.language, tool=doing))
+    if running and running.tool:
+        lines.append(translate("commands.queue_doing", context.language, tool=running.tool))
     return CommandReply(text="\n".join(lines))
 
 
 @command("status", is_control=True)
 async def status(context: CommandContext) -> CommandReply:
     """Say how the house stands, in words: model, uptime, work, today's tokens."""
-    facts = await context.house.status()
+    facts = await context.services.status()
     delayed = facts.get("delayed_chats", 0)
-    spent = usage_fields(await context.house.usage(since=day_start(context), chat=str(context.key)), context.language)
+    spent = usage_fields(
+        await context.services.usage(since=day_start(context), chat=str(context.key)), context.language
+    )
     lines = [
         translate(
             "commands.status",
             context.language,
             version=facts["version"],
-            model=context.house.models.active_model(context.key, context.row.message.guild).client.name,
+            model=context.turn.profile.model.name,
             uptime=_span(timedelta(seconds=facts["uptime_seconds"])),
             busy=facts["busy"],
             workers=facts["workers"],

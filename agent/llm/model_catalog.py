@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -76,23 +76,18 @@ class ActiveModel:
 class ModelSelector:
     """Which model answers where. A choice holds for a chat and its threads, and goes before what was decided."""
 
-    def __init__(
-        self, models: ModelCatalog, people: PreferenceStore, decided: Callable[[SessionKey, str], str | None]
-    ) -> None:
-        """*decided* is what the operator said for a chat of a guild."""
+    def __init__(self, models: ModelCatalog, people: PreferenceStore) -> None:
         self.models = models
         self._people = people
-        self._decided = decided
 
-    def active_model(self, key: SessionKey, guild: str = "") -> ActiveModel:
-        """Return which model answers in *key*; served from memory."""
+    def active_model(self, key: SessionKey, decided: str | None) -> ActiveModel:
+        """Return the model that answers in *key*, where the operator's settings name *decided*; served from memory."""
         chosen = self._people.preferences(_subject(key)).get(_CHOSEN, "")
         client = self.models.client(chosen) if chosen in self.models.offered else None
         if client is not None:
             return ActiveModel(name=chosen, client=client, origin=ModelChoiceOrigin.CHOSEN)
-        decided = self._decided(key, guild) or ""
-        client = self.models.client(decided)
-        if client is not None:
+        client = self.models.client(decided or "")
+        if decided and client is not None:
             return ActiveModel(name=decided, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
         return ActiveModel(name=self.models.name, client=self.models.usual, origin=ModelChoiceOrigin.USUAL, lost=chosen)
 

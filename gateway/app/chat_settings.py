@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import unquote
 
-from agent.chat_profiles import ChatProfiles, EffectiveSetting, noted_guild
+from agent.chat_profiles import ChatProfiles, EffectiveSetting, stored_guild
 from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
 from agent.memory.scopes import person_of, quote, scope_of
 from agent.tools.toolbox import Toolbox
@@ -29,7 +29,7 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.
-        return chats.of(key, guild or (noted_guild(people, key) if chats.has_guilds else ""))
+        return chats.of(key, guild or (stored_guild(people, key) if chats.has_guilds else ""))
 
     return ChatLocales(
         people,
@@ -80,8 +80,7 @@ def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
     result_chars = context.settings.agent.max_tool_result_chars
     toolbox = Toolbox.load(*context.plugins.tools, result_chars=result_chars, meter=context.meter)
     chats, people = context.chats, context.store.people
-    selector = ModelSelector(models, people, lambda key, guild: chats.of(key, guild).model)
-    return ChatProfiles(selector, toolbox, people, chats.of, has_guilds=chats.has_guilds)
+    return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)
 
 
 def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[[SessionKey], Awaitable[bool]]:
@@ -103,14 +102,14 @@ def build_settings_view(
 
     def list_settings(key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
         rules, preferences = chats.of(key, guild), people.preferences(scope)
-        model = profiles.models.active_model(key, guild)
+        profile = profiles.of(key, guild)
         default = ReplyPolicy.of_block(settings.channels.get(key.channel))
         window = settings.agents.defaults.memory_window if rules.memory_window is None else rules.memory_window
         follows = default.follow_threads if rules.follow_threads is None else rules.follow_threads
         return [
-            _setting(rules, "model", model.name, is_chosen=model.origin is ModelChoiceOrigin.CHOSEN),
+            _setting(rules, "model", profile.active.name, is_chosen=profile.active.origin is ModelChoiceOrigin.CHOSEN),
             _setting(rules, "soul", "…" if rules.soul else "SOUL.md"),
-            _setting(rules, "tools", ", ".join(profiles.of(key, guild).toolbox.names) or "–"),
+            _setting(rules, "tools", ", ".join(profile.toolbox.names) or "–"),
             _setting(rules, "memory_window", str(window)),
             _setting(rules, "language", locales.language(key), is_chosen=LANGUAGE in preferences),
             _setting(rules, "timezone", locales.zone(scope), is_chosen=ZONE in preferences),

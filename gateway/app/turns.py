@@ -28,9 +28,8 @@ from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
-from agent.retrying_journal import RetryingJournal
 from agent.turn_runner import TurnRunner
-from agent.turn_services import TurnServices
+from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.access.usage_caps import UsageCapTracker
@@ -114,7 +113,7 @@ def _build_command_services(context: AppContext, parts: TurnDependencies) -> Age
         dreams=memory.dreams,
         pairing=parts.access.pairing,
         locales=parts.locales,
-        models=parts.profiles.models,
+        profiles=parts.profiles,
         settings=build_settings_view(context, parts.profiles, parts.locales),
         caps=parts.caps,
         background=parts.jobs,
@@ -130,48 +129,50 @@ def _build_turn_services(context: AppContext, parts: TurnDependencies, commands:
     clock = ClockCheck(
         time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, context.now
     )
+    assembler = PromptAssembler(
+        ScopeMemory(context.home.path, memory.documents),
+        files=_build_attachment_loader(context, parts),
+        history=ChannelHistory(
+            parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
+        ),
+        auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
+    )
+    outgoing = OutgoingFiles(
+        context.home.path, parts.blobs, most=settings.files.max_mb * 1_000_000, limit=parts.channels.file_limit
+    )
     return TurnServices(
         journal=journal,
         previews=parts.dispatcher,
         conversations=memory.conversations,
-        context=PromptAssembler(
-            ScopeMemory(context.home.path, memory.documents),
-            files=_build_attachment_loader(context, parts),
-            overheard=ChannelHistory(
-                parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
-            ),
-            recalling=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
-        ),
+        assembler=assembler,
         loop=AgentLoop(
             max_calls=settings.agent.max_tool_calls,
             steer=settings.agent.overlap == "steer",
             store=journal,
             redact=context.redactor.redact,
+            assembler=assembler,
+            images=ImageInliner(parts.blobs),
+            search=parts.recall,
+            outgoing=outgoing,
+            now=context.now,
         ),
         router=parts.router,
-        house=commands,
+        commands=commands,
         memory_jobs=memory.jobs,
         search=parts.recall,
-        pictures=ImageInliner(parts.blobs),
-        outgoing=OutgoingFiles(
-            context.home.path,
-            parts.blobs,
-            most=settings.files.max_mb * 1_000_000,
-            limit=parts.channels.file_limit,
-        ),
-        admits=RoleResolver(parts.access.judge, parts.channels.channels, noted=parts.judge).current_role,
+        current_role=RoleResolver(parts.access.judge, parts.channels.channels, noted=parts.judge).current_role,
         locales=parts.locales,
-        manners=parts.profiles,
+        profiles=parts.profiles,
         caps=parts.caps,
         on_expired=lambda message: context.refusals.note(
             message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()
         ),
         meter=context.meter,
         now=context.now,
-        kinds=context.platform,
+        platform_of=context.platform,
         links=store.links,
         redactor=context.redactor,
-        gate=memory.gate,
+        scope_lock=memory.gate,
         isolation=settings.memory.isolation,
         clock_ahead=clock.ahead,
     )

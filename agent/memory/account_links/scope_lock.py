@@ -28,9 +28,10 @@ class ScopeLock:
     async def shared(self, scope: Callable[[], str]) -> AsyncIterator[str]:
         """Be at work in the scope that *scope* names once nobody rearranges it; it names the same until the end."""
         async with self._changed:
-            # Asked again after each wait: the scope's name may be what was rearranged.
-            await self._changed.wait_for(lambda: scope() not in self._closed)
             held = scope()
+            while held in self._closed:
+                await self._changed.wait()
+                held = scope()  # the scope's name may be what was rearranged
             self._users[held] += 1
         try:
             yield held

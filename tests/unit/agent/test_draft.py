@@ -33,7 +33,7 @@ def reply(*calls: ToolCall, text: str = "") -> ChatReply:
 
 def opened(at: TurnLease) -> TurnDraft:
     """A draft whose rows are told."""
-    draft = TurnDraft(at, "people/ann")
+    draft = TurnDraft(at)
     lines = [draft.message("user", row.message.text, START) for row in at.rows]
     draft.open(lines, {"d": "text"}, at.rows)
     return draft
@@ -49,7 +49,7 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     result = first.result(first.open_calls[0], "boiled", StagedEffects(remember=["it boils"], send=[CHART]))
     later = InboxRow(seq=3, message=said("more", id="3"), accepted_at=START)
     steer = first.steer([later], [first.message("user", "more", START)])
-    again = TurnDraft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]), "people/ann")
+    again = TurnDraft(lease(1, 2, 3, steps=[opening, asked, intent, result, steer]))
     assert again.is_resumed
     assert again.messages == first.messages
     assert again.open_calls == first.open_calls == [ToolCall("b", "ring", "{}")]
@@ -57,11 +57,11 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert again.intents == {"a"}
     assert again.unseen_rows == []
     assert again.take_opening() is None
-    assert again.jobs("ann", START) == first.jobs("ann", START)
-    assert [job.payload["fact"] for job in again.jobs("ann", START)] == ["it boils"]
+    assert again.jobs("ann", START, "people/ann") == first.jobs("ann", START, "people/ann")
+    assert [job.payload["fact"] for job in again.jobs("ann", START, "people/ann")] == ["it boils"]
     assert again.attachments == first.attachments == (CHART,)
-    done = again.record(MessageOutcome.ANSWERED, START)
-    assert done == first.record(MessageOutcome.ANSWERED, START)
+    done = again.record(MessageOutcome.ANSWERED, START, scope="people/ann")
+    assert done == first.record(MessageOutcome.ANSWERED, START, scope="people/ann")
     assert done.inbox == (1, 2, 3)
     assert (done.from_index, done.to_index) == (7, 12)
     assert done.blobs == {"d": "text"}
@@ -72,7 +72,7 @@ def test_rows_that_were_stamped_but_never_told_are_known() -> None:
     first = opened(lease(1))
     opening = first.take_opening()
     assert opening is not None
-    again = TurnDraft(lease(1, 2, steps=[opening]), "people/ann")
+    again = TurnDraft(lease(1, 2, steps=[opening]))
     assert [row.seq for row in again.unseen_rows] == [2]
     assert opened(lease(1, 2)).unseen_rows == []
 
@@ -93,7 +93,7 @@ def test_a_record_ends_with_its_end_and_names_every_row() -> None:
     note = InboxRow(seq=9, message=said("edited", id="1", revision="2"), accepted_at=START)
     draft = opened(replace(lease(1), notes=(note,)))
     draft.add(draft.message("assistant", "hello", START))
-    record = draft.record(MessageOutcome.ANSWERED, START, failure="busy", supersedes="told")
+    record = draft.record(MessageOutcome.ANSWERED, START, scope="people/ann", failure="busy", supersedes="told")
     end = record.lines[-1]
     assert build.kind_of(end) == "end"
     assert (end["from"], end["to"], end["inbox"], end["outcome"]) == (7, 9, ["1", "9"], "answered")

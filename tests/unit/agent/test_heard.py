@@ -7,12 +7,18 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as some
 
-from agent.prompt_assembly import message_header
-from agent.quoted_context import CHARS_PER_TOKEN, MOST_OF_ONE, TOKENS, build_quoted, select_background
+from agent.prompt_assembly import (
+    BACKGROUND_TOKENS,
+    CHARS_PER_TOKEN,
+    MOST_OF_ONE,
+    build_quoted,
+    message_header,
+    select_background,
+)
 from gateway.events import Attachment, InboundMessage, Sender, SessionKey
 from tests.fakes.turns import said
 
-LIMIT = TOKENS * CHARS_PER_TOKEN
+LIMIT = BACKGROUND_TOKENS * CHARS_PER_TOKEN
 
 
 def talk(*texts: str) -> list[InboundMessage]:

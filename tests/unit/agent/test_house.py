@@ -32,7 +32,7 @@ class NoWork:
         """Never called."""
         raise AssertionError
 
-    async def bury_control(self, row: InboxRow) -> None:
+    async def dead_letter_control(self, row: InboxRow) -> None:
         """Never called."""
         raise AssertionError
 
@@ -59,7 +59,7 @@ async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
         forgetter=None,  # type: ignore[arg-type]  # nor for forgetting
         linking=None,  # type: ignore[arg-type]  # nor for accounts
         access=None,  # type: ignore[arg-type]  # nor for who may write
-        models=None,  # type: ignore[arg-type]  # nor for a model
+        profiles=None,  # type: ignore[arg-type]  # nor for a model
         settings=None,  # type: ignore[arg-type]  # nor for settings
         locales=None,  # type: ignore[arg-type]  # nor for the clock
         facts=dict,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.chat_profiles import ChatProfiles
-from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.llm.model_catalog import ActiveModel, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
 from agent.tools.toolbox import Toolbox
@@ -31,16 +31,24 @@ def _client(name: str) -> ModelClient:
     return ModelClient([ScriptedModel((), name=name)], books=Usages(), meter=Tally(), now=lambda: NOW)
 
 
-async def desk(store: SqliteStore, places: dict[str, ChatSettings] | None = None, *offered: str) -> ModelSelector:
-    """Return a desk over *store* where *places* are decided."""
-    chats = ChatOverrides(places or {})
-    return ModelSelector(models(*offered), store.people, lambda key, guild: chats.of(key, guild).model)
+class ModelsHere:
+    """Models as chats get them, over *store*, where the operator decided *places*."""
+
+    def __init__(self, store: SqliteStore, places: dict[str, ChatSettings] | None = None) -> None:
+        chats = ChatOverrides(places or {})
+        selector = ModelSelector(models(), store.people)
+        self._profiles = ChatProfiles(selector, Toolbox.load(), store.people, chats.of, has_guilds=False)
+        self.models, self.choose = selector.models, selector.choose
+
+    def active_model(self, key: SessionKey) -> ActiveModel:
+        """Return the model of the chat's profile."""
+        return self._profiles.of(key).active
 
 
 async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
     """It holds for the chat and all of its threads, until it is taken back."""
     store = await open_inline_store(clock=clock.now)
-    models_here = await desk(store, {"slack:C042/1712.34": ChatSettings(model="dear")})
+    models_here = ModelsHere(store, {"slack:C042/1712.34": ChatSettings(model="dear")})
     assert models_here.active_model(CHAT).origin is ModelChoiceOrigin.USUAL
     assert (models_here.active_model(THREAD).name, models_here.active_model(THREAD).origin) == (
         "dear",
@@ -56,7 +64,7 @@ async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
 async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
     """Not by its name either: what the operator keeps for one chat is theirs to give."""
     store = await open_inline_store(clock=clock.now)
-    models_here = await desk(store)
+    models_here = ModelsHere(store)
     assert models_here.models.find("dear") == ""
     assert models_here.models.find(" OpenAI/Careful-1 ") == "careful"
     with pytest.raises(ValueError, match="dear"):
@@ -76,13 +84,14 @@ async def test_what_we_do_by_ourselves_knows_its_guild(clock: Clock) -> None:
     chat = SessionKey("discord", "901/5")
 
     def manners() -> ChatProfiles:
-        choices = ModelSelector(models(), store.people, lambda key, guild: chats.of(key, guild).model)
-        return ChatProfiles(choices, Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds)
+        return ChatProfiles(
+            ModelSelector(models(), store.people), Toolbox.load(), store.people, chats.of, has_guilds=chats.has_guilds
+        )
 
     before = manners()
-    assert before.window(chat) is None
+    assert before.of(chat).memory_window is None
     await before.note(chat, "811")
     after = manners()
-    assert after.window(SessionKey("discord", "901")) == 7
+    assert after.of(SessionKey("discord", "901")).memory_window == 7
     assert after.of(chat).toolbox.names == ()
-    assert after.window(SessionKey("discord", "902")) is None
+    assert after.of(SessionKey("discord", "902")).memory_window is None

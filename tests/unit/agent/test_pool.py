@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.worker_pool import RunningTurn, WorkerPool
+from agent.turn import RunningTurn
+from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
 from gateway.store.sqlite_store import SqliteStore
@@ -69,7 +70,7 @@ class Clerk:
         if row.message.text in self.fail:
             raise RuntimeError("a bug in a command")
 
-    async def bury_control(self, row: InboxRow) -> None:
+    async def dead_letter_control(self, row: InboxRow) -> None:
         self.buried.append(row.message.text)
 
     async def commit(self, lease: TurnLease, outcome: MessageOutcome, text: str) -> None:

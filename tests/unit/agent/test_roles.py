@@ -11,7 +11,7 @@ import pytest
 
 from agent.commands import Command, CommandContext, CommandReply, CommandRouter
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import InboxRow
+from tests.fakes.claimed import turn_of
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ROUTER = CommandRouter.load()
@@ -121,7 +121,7 @@ class NobodysStaging:
         return []
 
 
-class NobodysHouse:
+class NobodysServices:
     """All that a check of roles may ask."""
 
     staging = NobodysStaging()
@@ -143,13 +143,10 @@ def said(text: str, place: Where, kind: InboundKind = InboundKind.COMMAND) -> In
 
 
 def context(message: InboundMessage, role: Role, args: str, scope: str = "chats/x") -> CommandContext:
-    """Return a context whose house has nothing to say."""
-    house: Any = NobodysHouse()
-    row = InboxRow(seq=1, message=message, accepted_at=NOW, role=role)
-    return CommandContext(
-        row=row, args=args, scope=scope, person="telegram:7", turn="t1", transcript="x", length=0, language="en",
-        now=NOW, house=house, commands=(),
-    )  # fmt: skip
+    """Return a context whose services have nothing to say."""
+    services: Any = NobodysServices()
+    turn = turn_of(message, role=role, scope=scope)
+    return CommandContext(turn=turn, args=args, now=NOW, services=services, commands=())
 
 
 async def outcome(text: str, place: Where, role: Role, kind: InboundKind = InboundKind.COMMAND, **more: str) -> str:

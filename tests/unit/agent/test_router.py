@@ -10,8 +10,8 @@ import pytest
 
 from agent.commands import CommandContext, CommandRouter
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import InboxRow
 from gateway.text import find_command
+from tests.fakes.claimed import turn_of
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 ROUTER = CommandRouter.load()
@@ -31,22 +31,10 @@ def message(text: str, bot: str = "parlour_bot") -> InboundMessage:
 
 
 def context(text: str, role: Role) -> CommandContext:
-    """Return a context whose house is never asked."""
-    row = InboxRow(seq=1, message=message(text), accepted_at=NOW, role=role)
-    house: Any = None  # the commands used here never ask the house
-    return CommandContext(
-        row=row,
-        args="",
-        scope="people/telegram-42",
-        person="telegram:42",
-        turn="t1",
-        length=0,
-        transcript="x",
-        language="en",
-        now=NOW,
-        house=house,
-        commands=ROUTER.commands,
-    )
+    """Return a context whose services are never asked."""
+    services: Any = None  # the commands used here never ask them
+    turn = turn_of(message(text), role=role, scope="people/telegram-42")
+    return CommandContext(turn=turn, args="", now=NOW, services=services, commands=ROUTER.commands)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from datetime import timedelta
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.worker_pool import RunningTurn, WorkerPool
+from agent.turn import RunningTurn
+from agent.worker_pool import WorkerPool
 from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
@@ -93,7 +94,7 @@ class Thinker:
     async def control(self, row: InboxRow) -> None:
         raise NotImplementedError
 
-    async def bury_control(self, row: InboxRow) -> None:
+    async def dead_letter_control(self, row: InboxRow) -> None:
         raise NotImplementedError
 
 

@@ -1,0 +1,94 @@
+"""One turn: `Turn` holds the facts derived once at claim and passed downstream, `RunningTurn` the mutable state."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from agent.attachments.transcription import UsageAttribution
+from agent.chat_profiles import ChatProfile
+from agent.turn_draft import TurnDraft
+from gateway.events import ChatKind, InboundMessage, Role, SessionKey
+from gateway.ports import InboxRow, TurnLease
+
+RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered again, and the row of the command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Who a turn is for, where it runs and under which settings.
+
+    A changed setting, choice, role or account link takes effect on the next turn, which derives its facts anew.
+    """
+
+    lease: TurnLease
+    account: str  # the sender, whichever bot they wrote to: quoted <kind>:[<team>:]<id>; usage is charged to it
+    person: str  # the person the account belongs to: itself unless accounts are linked
+    scope: str  # memory scope; locked against being moved while the turn runs
+    role: Role
+    is_admitted: bool  # False: the sender lost the right to write while the message waited
+    language: str  # of the chat, for our own sentences
+    zone: str  # IANA time zone of the memory scope
+    profile: ChatProfile  # model, tools, persona and window that the chat's settings choose
+
+    @property
+    def id(self) -> str:
+        """The turn's id."""
+        return self.lease.turn
+
+    @property
+    def key(self) -> SessionKey:
+        """The session."""
+        return self.lease.key
+
+    @property
+    def row(self) -> InboxRow:
+        """The first inbox row: its sender is the turn's one principal."""
+        return self.lease.rows[0]
+
+    @property
+    def message(self) -> InboundMessage:
+        """The first message."""
+        return self.lease.rows[0].message
+
+    @property
+    def is_shared(self) -> bool:
+        """True in a chat of several people."""
+        return self.message.chat_kind is ChatKind.GROUP
+
+    @property
+    def retried(self) -> str:
+        """The id of the turn that this one answers again; empty except for /retry."""
+        return retried_turn(self.message.message_id)
+
+    @property
+    def attribution(self) -> UsageAttribution:
+        """What the turn's model calls are charged to."""
+        return UsageAttribution(self.id, self.account, str(self.key))
+
+
+def retried_turn(message_id: str) -> str:
+    """Return the turn that a retry's message answers again; empty for any other message."""
+    return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    """The state of a claimed turn, shared with commands that ask for it or stop it."""
+
+    lease: TurnLease
+    stop_wanted: bool = False  # /stop: end as stopped
+    is_committing: bool = False  # past this point /stop is "already answered"
+    tool: str = ""  # the tool that is running, for /status
+    draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def stop(self) -> bool:
+        """Ask the turn to end as stopped; return False if its answer is already being stored."""
+        if self.stop_wanted:  # a second cancel would hit the commit of the first
+            return True
+        if self.is_committing or self.task is None:
+            return False
+        self.stop_wanted = True
+        self.task.cancel()
+        return True

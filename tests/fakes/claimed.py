@@ -1,0 +1,26 @@
+"""A turn as claim derives it, for tests of what comes after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.turn import Turn
+from gateway.events import InboundMessage, Role
+from gateway.ports import InboxRow, SessionRow, TurnLease
+
+
+def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = None) -> Turn:
+    """Return the turn of *message*; no test that uses it looks at the profile unless it gives one."""
+    row = InboxRow(seq=1, message=message, accepted_at=message.sent_at, role=role)
+    session = SessionRow(key=message.key, transcript="x" * 16, next_index=0, created_at=message.sent_at)
+    return Turn(
+        lease=TurnLease(key=message.key, turn="t1", epoch=0, rows=(row,), session=session),
+        account="telegram%3a7",
+        person="telegram%3a7",
+        scope=scope,
+        role=role,
+        is_admitted=True,
+        language="en",
+        zone="UTC",
+        profile=profile,
+    )
