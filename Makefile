@@ -15,12 +15,17 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check messages bench bench-recall format lock clean
+.PHONY: help install install-dev init run test check messages faults fuzz bench bench-recall format lock clean
+
+# Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make run      the gateway with its web chat on http://127.0.0.1:8787"
 	@echo "make init     asks for a model and your platforms, and writes the configuration"
 	@echo "make test     every check and every test"
+	@echo "make faults   every fault at every call of a turn, on the relay and on the platforms: hours"
+	@echo "make fuzz     the property tests, with new examples on every run"
 	@echo "make check    ruff, mypy --strict, import-linter, dead links, names, translations"
 	@echo "make messages    bring the translations up to date with the English sentences, mark outdated ones"
 	@echo "make bench    the measurements"
@@ -73,6 +78,17 @@ check: install-dev
 
 messages: install-dev
 	$(BIN)/python -m tests.messages
+
+# `make test` plays the calls that decide what a restart finds; this plays all of them. Each line can be run alone.
+faults: install-dev
+	$(BIN)/python -m tests.faults
+	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before reply_lost
+	$(BIN)/python -m tests.faults --platform telegram slack discord --mode kill_before --unclean-stops 2
+	$(BIN)/python -m tests.faults --stage pairing claim cap alert
+
+# A failure prints a line with the example that failed, for a test of its own.
+fuzz: install-dev
+	$(BIN)/python -m pytest -m hypothesis --hypothesis-profile fuzz
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks

@@ -107,24 +107,37 @@ LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
 }
 
 
-async def killed_home(tmp_path: Path) -> GatewayProcess:
-    """Return a gateway that was stopped once and killed once, each after a turn."""
-    gateway = GatewayProcess(tmp_path / "home", free_port(), XDG_RUNTIME_DIR=str(tmp_path))
+async def stop_and_kill(gateway: GatewayProcess) -> None:
+    """Stop a new gateway once and kill it once, each after a turn; keep the journal of the stop beside its home."""
     await gateway.start()
     await talk(gateway, "The first.")
     await gateway.stop()
-    shutil.copy(gateway.home / "journal.db", tmp_path / "older.db")
+    shutil.copy(gateway.home / "journal.db", gateway.home.parent / "older.db")
     await gateway.start()
     await talk(gateway, "The second.")
     await gateway.kill()
-    return gateway
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the home of a gateway that was stopped once and killed once; tests work on copies."""
+    folder = tmp_path_factory.mktemp("killed")
+    asyncio.run(stop_and_kill(GatewayProcess(folder / "home", free_port(), XDG_RUNTIME_DIR=str(folder))))
+    return folder
+
+
+def killed_home(killed: Path, tmp_path: Path) -> GatewayProcess:
+    """Return a gateway on a copy of the killed one's home."""
+    shutil.copytree(killed / "home", tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
+    shutil.copy(killed / "older.db", tmp_path)
+    return GatewayProcess(tmp_path / "home", free_port(), XDG_RUNTIME_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", LOSSES)
-async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(tmp_path: Path, name: str) -> None:
+async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(killed: Path, tmp_path: Path, name: str) -> None:
     """The start ends with one line that names the choices, doctor says the same; accepted, no index comes twice."""
     lose, what = LOSSES[name]
-    gateway = await killed_home(tmp_path)
+    gateway = killed_home(killed, tmp_path)
     lose(gateway.home)
     before = {path: path.read_bytes() for path in gateway.home.rglob("*.jsonl")}
 
@@ -152,9 +165,9 @@ async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(tmp_path: Pa
     assert sorted(map(str, texts)) == ["The first.", "The second.", "The third."]
 
 
-async def test_transcripts_alone_tell_of_a_lost_log(tmp_path: Path) -> None:
+async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path) -> None:
     """A home without a stamp, as an older version leaves it: turns that the journal does not know are proof enough."""
-    gateway = await killed_home(tmp_path)
+    gateway = killed_home(killed, tmp_path)
     delete_log(gateway.home)
     (gateway.home / STAMP).unlink()
     code, said = await asyncio.to_thread(run_to_its_end, gateway, "run")
@@ -171,9 +184,9 @@ async def test_transcripts_alone_tell_of_a_lost_log(tmp_path: Path) -> None:
     assert doubled(gateway.home) == []
 
 
-async def test_no_crash_and_no_copy_is_taken_for_a_loss(tmp_path: Path) -> None:
+async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: Path) -> None:
     """New homes, kills, stops, looks by other programs, torn or missing stamps, copies and backups all start."""
-    gateway = await killed_home(tmp_path)  # a new home, a stop and a kill were two starts already
+    gateway = killed_home(killed, tmp_path)  # a new home, a stop and a kill were two starts already
     with closing(sqlite3.connect(gateway.home / "journal.db")) as look:  # its close moves the log into the file
         look.execute("SELECT count(*) FROM inbox").fetchone()
     assert not (gateway.home / "journal.db-wal").exists()
@@ -201,9 +214,9 @@ async def test_no_crash_and_no_copy_is_taken_for_a_loss(tmp_path: Path) -> None:
     assert doubled(gateway.home) == []
 
 
-async def test_nothing_lost_is_nothing_to_accept(tmp_path: Path) -> None:
+async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path) -> None:
     """`parlour accept-loss` changes nothing in a home that has lost nothing, and asks where something is."""
-    gateway = await killed_home(tmp_path)
+    gateway = killed_home(killed, tmp_path)
     code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss", "--yes")
     assert (code, "nothing is lost" in said) == (0, True), said
     remove(gateway.home)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, FilePayload, Page, expect
 
 from gateway.errors import StoreUnavailable
@@ -19,21 +20,32 @@ from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.fakes.web import FakeHouse, Served, serve_page
 
+# One browser and one loop for the module; each test has contexts of its own, which share nothing.
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-@pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    """Give each test a browser of its own: nothing is left over from another."""
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Start the module's browser."""
     async with open_browser() as browser:
         yield browser
 
 
+@pytest_asyncio.fixture(loop_scope="module")
+async def browser(chromium: Browser) -> AsyncIterator[Browser]:
+    """Give the module's browser and close every context that the test opened: nothing is left for another."""
+    yield chromium
+    for context in [*chromium.contexts]:
+        await context.close()
+
+
 @pytest.fixture
-async def house() -> FakeHouse:
+def house() -> FakeHouse:
     """Give a house that answers what it is asked."""
     return FakeHouse(answer=lambda text: f"You said **{text}**")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def served(house: FakeHouse) -> AsyncIterator[Served]:
     """Serve the page of *house*."""
     async with serve_page(house) as served:

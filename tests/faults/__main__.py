@@ -4,6 +4,7 @@ python -m tests.faults                      the relay, everything (an hour on tw
 python -m tests.faults --chats 1            one turn only
 python -m tests.faults --platform slack --mode kill_before reply_lost
 python -m tests.faults --stage pairing claim cap alert    decisions about people, killed at every call
+python -m tests.faults --chats 1 --list           every call of one turn, numbered; nothing is played
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 """
 
@@ -33,7 +34,7 @@ def bases(options: argparse.Namespace) -> list[Case]:
     """Return the places that were asked for."""
     relay = [Case(chats=chats, whole_life=options.whole_life) for chats in options.chats]
     return [
-        base
+        replace(base, unclean_stops=options.unclean_stops)
         for platform in options.platform
         for base in (relay if platform == CHANNEL else places(platform, is_strict=options.strict))
         if options.place is None or base.place.startswith(f"{platform} {options.place}")
@@ -48,6 +49,7 @@ async def play(zygote: Zygote, options: argparse.Namespace) -> bool:
         print(f"{base.place}: {len(points)} points: {kinds(points)}", flush=True)
         if options.list:
             print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
+            continue
         for mode in options.mode:
             if mode == LOST and base.platform == CHANNEL:
                 continue  # the relay loses replies in tests of its own
@@ -70,6 +72,7 @@ async def play_stages(zygote: Zygote, options: argparse.Namespace) -> bool:
         print(f"{name}: {len(points)} points: {kinds(points)}", flush=True)
         if options.list:
             print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
+            continue
         numbers = options.at or range(1, len(points) + 1, options.every)
         endings = await play_plot(zygote, PLOTS[name], numbers, at_once=options.at_once)
         print(f"{name}, kill_before: {told(endings)}", flush=True)
@@ -100,8 +103,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="every n-th point")
     parser.add_argument("--key", action=argparse.BooleanOptionalAction, help="the relay recognises a repeated send")
     parser.add_argument("--whole-life", action="store_true", help="from before the start to the end, not only the turn")
+    parser.add_argument("--unclean-stops", type=int, default=0, help="kills before the one that is played")
     parser.add_argument("--at-once", type=int, default=4, help="scenarios side by side")
-    parser.add_argument("--list", action="store_true", help="print every point")
+    parser.add_argument("--list", action="store_true", help="print every point and play none")
     options = parser.parse_args()
     # A gateway that is killed hangs up on the fakes in mid-answer; that is the point, not news.
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

@@ -123,7 +123,7 @@ class Child:
             await serve(app, self._stop, ready=self._ready)
 
     def _arm(self) -> None:
-        self._shim.arm(Mode(self._order.mode), self._order.at)
+        self._shim.arm(Mode(self._order.mode), self._order.at, self._order.of)
 
     def _ready(self, app: GatewayApp) -> None:
         self._app = app

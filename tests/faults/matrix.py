@@ -63,6 +63,19 @@ def distinct(points: Sequence[str], mode: Mode) -> list[int]:
     return [n for n in kept if mode is Mode.IO_ERROR or points[n - 1].split()[0] not in _NETWORK]
 
 
+def decisive(points: Sequence[str], mode: Mode) -> list[int]:
+    """Return the numbers of the points that `make test` plays: those of `distinct` that change what a restart finds.
+
+    A commit changes nothing before it is whole, so that of its writes to SQLite's log one counts: the first for a kill
+    (what went before is done, the commit is not), the middle one for a write that fails.
+    """
+    kept: list[int] = []
+    for is_logged, run in groupby(distinct(points, mode), key=lambda n: points[n - 1] == _LOGGED):
+        row = list(run)
+        kept += row if not is_logged else [row[0]] if mode.kills else [row[len(row) // 2]]
+    return kept
+
+
 def cases(base: Case, mode: Mode, points: Iterable[int]) -> list[Case]:
     """Return one case per point; relays with and without keys and with and without a memory take turns."""
     return [replace(base, mode=mode, at=at, send_key=n % 2 == 0, forgets_acks=n % 4 < 2) for n, at in enumerate(points)]

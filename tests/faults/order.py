@@ -23,6 +23,7 @@ class Order:
     model: str  # address of the scripted model
     mode: int = Mode.COUNT
     at: int = 0
+    of: str = ""  # `at` counts only the calls whose "kind name" begins with this
     platform: str = CHANNEL
     is_strict: bool = False  # `delivery.once: strict`
     notes: Mapping[str, str] = field(default_factory=dict)  # what the channel has noted before this life

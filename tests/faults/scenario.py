@@ -28,6 +28,7 @@ class Case:
     lose: int = 0  # instead of a fault of ours: this send's reply never arrives
     mode: Mode = Mode.COUNT
     at: int = 0
+    of: str = ""  # `at` counts only the calls whose "kind name" begins with this
     whole_life: bool = False
     send_key: bool = True
     forgets_acks: bool = False  # the platform hands everything out again after a restart
@@ -38,8 +39,8 @@ class Case:
 
     def __str__(self) -> str:
         where = "life" if self.whole_life else "turn"
-        what = f"reply_lost at send {self.lose}" if self.lose else f"{self.mode.name.lower()} at {where} {self.at}"
-        return f"{what}, {self.place}"
+        fault = f"{self.mode.name.lower()} at {where} {self.at}" + (f" of {self.of}" if self.of else "")
+        return f"{f'reply_lost at send {self.lose}' if self.lose else fault}, {self.place}"
 
     @property
     def place(self) -> str:
@@ -171,6 +172,7 @@ class Scenario:
             model=peers.model.base,
             mode=self._case.mode if is_first else Mode.COUNT,
             at=self._case.at,
+            of=self._case.of,
             whole_life=self._case.whole_life,
             send_key=self._case.send_key,
             is_thin=self._case.chats > 1,

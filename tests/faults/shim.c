@@ -37,6 +37,8 @@ static size_t folder_length;
 static atomic_int armed, mode, is_full;
 static atomic_long target, counted, struck;
 static atomic_uchar connected[DESCRIPTORS];
+static char pattern[64]; /* what the target is one of, as the beginning of "kind name"; empty = of all */
+static atomic_long matched;
 static struct { char kind[12]; char name[NAME]; } points[POINTS];
 
 #define REAL(name) ({ static __typeof__(&name) real_; if (!real_) real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name); real_; })
@@ -49,7 +51,11 @@ void shim_watch(const char *path, const char *report_to) {
     snprintf(report, sizeof report, "%s", report_to);
 }
 
-void shim_arm(int new_mode, long at) {
+/* The call number *at* fails, of those alone whose "kind name" begins with *of*. */
+void shim_arm(int new_mode, long at, const char *of) {
+    atomic_store(&armed, 0);
+    snprintf(pattern, sizeof pattern, "%s", of);
+    atomic_store(&matched, 0);
     atomic_store(&mode, new_mode);
     atomic_store(&target, at);
     atomic_store(&counted, 0);
@@ -116,6 +122,15 @@ static enum verdict fails(enum family family, const char *kind, int net_error) {
     return FAIL;
 }
 
+/* Return whether call number *n* is the one that was chosen. */
+static int is_target(long n, const char *kind, const char *name) {
+    char point[64];
+    if (!pattern[0]) return n == atomic_load(&target);
+    snprintf(point, sizeof point, "%.12s %.48s", kind, name);
+    if (strncmp(point, pattern, strlen(pattern))) return 0;
+    return atomic_fetch_add(&matched, 1) + 1 == atomic_load(&target);
+}
+
 /* Count one call; say what becomes of it. errno is set when it FAILs. */
 static enum verdict judge(enum family family, const char *kind, const char *name) {
     int now = atomic_load(&mode);
@@ -127,7 +142,7 @@ static enum verdict judge(enum family family, const char *kind, const char *name
     }
     if (now == NOSPACE && atomic_load(&is_full)) /* a full disk refuses what needs room; the rest goes on */
         return family == WRITE || family == CREATE ? fails(family, kind, 0) : PASS;
-    if (n != atomic_load(&target) || now == COUNT) return PASS;
+    if (now == COUNT || !is_target(n, kind, name)) return PASS;
     tell(n, kind, name);
     switch (now) {
     case KILL_BEFORE: die(); return PASS;

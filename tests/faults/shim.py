@@ -70,9 +70,9 @@ class Shim:
         """Count what concerns *folder*; write the point that was struck to *report*."""
         self._library.shim_watch(os.fsencode(folder), os.fsencode(report))
 
-    def arm(self, mode: Mode, at: int) -> None:
-        """Begin counting at one; the call number *at* is the one that fails."""
-        self._library.shim_arm(ctypes.c_int(mode), ctypes.c_long(at))
+    def arm(self, mode: Mode, at: int, of: str = "") -> None:
+        """Count from one and let call number *at* fail, of those whose ``kind name`` begins with *of*."""
+        self._library.shim_arm(ctypes.c_int(mode), ctypes.c_long(at), of.encode())
 
     def disarm(self) -> None:
         """Let everything pass again; there is space, too."""

@@ -24,7 +24,7 @@ PLACES = [place for platform in PLATFORMS for place in places(platform)]
 KILLS = 4  # of each place
 LOST = {"direct": (1, 6), "thread": (2,), "file in a thread": (6,)}  # sends whose reply never comes
 LONG = 6  # writes of a commit that stores more than a note
-RECEIPT = (2, 5, 8, 12, 17, 24, 40)  # points between a message's arrival and its being durable, and shortly after
+RECEIPT = (2, 8, 17, 40)  # points between a message's arrival and its being durable, and shortly after
 LEAST = 100  # points that one turn makes at the very least
 
 Record = Callable[[str, object], None]

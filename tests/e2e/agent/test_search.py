@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from agent.auto_recall import AutoRecall
 from gateway.app import build_operations
 from tests.fakes.pocket import Pocket, gateway
 from tests.fakes.stage import Stage, calls, results
@@ -14,6 +17,14 @@ from tests.fakes.stage import Stage, calls, results
 SCOPE = "people/pocket%3aann"
 AUTO = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
 DENTIST = "my dentist is Doctor Molar in Elm Street"
+
+
+@pytest.fixture
+def patient_recall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let automatic recall wait half a minute instead of half a second: a busy machine may need it."""
+    defaults = AutoRecall.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "seconds", 30.0)
 
 
 async def told(pocket: Pocket) -> None:
@@ -60,6 +71,7 @@ async def test_search_in_a_chat_is_for_whoever_asks() -> None:
         assert "Molar" not in await pocket.channel.ask("bob", "/search dentist", sender="bob", name="Bob")
 
 
+@pytest.mark.usefixtures("patient_recall")
 async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
     """It stands before the words it was found for, in later prompts too, and is in no search and no export."""
     model = Stage()
@@ -81,6 +93,7 @@ async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
         assert not any("[recalled]" in hit.text for hit in hits)
 
 
+@pytest.mark.usefixtures("patient_recall")
 async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
     """The window's own messages and MEMORY.md are before the model's eyes anyhow."""
     model = Stage()
