@@ -206,7 +206,7 @@ class SessionManager:
             # What the file holds now is read again at the next save; the session in memory stays whole.
             self._saved.pop(session.key, None)
             raise
-        saved.file.confirmed()
+        saved.file.confirm()
         saved.file.close()
         self._remember(session, saved.file)
 

@@ -12,9 +12,8 @@ from agent.attachments.file_facts import UNTRUSTED, Fact, attachment_of, fact_of
 from agent.memory.scopes import quote, rebase_reference, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_blocks import TranscriptBlock
 from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
-from agent.memory.storage.transcript_reader import read_tail
+from agent.memory.storage.transcript_reader import TranscriptBlock, read_tail
 from gateway.events import InboundKind, SessionKey, turn_id
 from gateway.ports import (
     DisplayedMessage,

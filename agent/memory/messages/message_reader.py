@@ -8,7 +8,7 @@ from pathlib import Path
 
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.message_ranges import read_messages, transcript_extent
+from agent.memory.storage.transcript_reader import read_messages, transcript_extent
 from gateway.events import SessionKey
 from gateway.ports import Line, TurnRecord, TurnRecordStore
 

@@ -1,1 +1,1 @@
-"""What stands in files: transcripts, documents, and the bytes under both."""
+"""Transcript files, attachments, and the file operations that the memory uses."""

@@ -1,4 +1,4 @@
-"""Files of a scope: what people sent and were sent, by the sha256 of their bytes. Implements `gateway.ports.Blobs`."""
+"""Store the files that users sent and received, by the sha256 of their bytes. Implements `gateway.ports.BlobStore`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.memory.scopes import attachment_path
 from agent.memory.storage.disk import Disk
 from gateway.errors import FileUnavailable
 
-_PIECE = 1 << 20  # bytes
+_CHUNK_BYTES = 1 << 20
 
 
 class AttachmentBlobStore:
@@ -29,13 +29,13 @@ class AttachmentBlobStore:
             if self._disk.size(path) != len(data):
                 self._disk.replace(path, data)
             else:
-                path.touch()  # what is sent again is as old as that
+                path.touch()  # a file that is sent again is kept as long as a new one
             return digest
 
         return f"{scope}/{await asyncio.to_thread(write)}"
 
     async def get(self, reference: str) -> bytes | None:
-        """Return the bytes; None when they are lost or are not what their name says. Raises ValueError for no name."""
+        """Return the bytes; None if the file is missing or damaged. Raises ValueError for an invalid reference."""
         scope, _, digest = reference.rpartition("/")
 
         def read() -> bytes | None:
@@ -45,23 +45,23 @@ class AttachmentBlobStore:
         return await asyncio.to_thread(read)
 
     async def measure(self, reference: str) -> int | None:
-        """Check the bytes piece by piece; return how many there are, None where `get` gives None."""
+        """Return the verified size in bytes, None where `get` returns None. Reads the file in chunks."""
         scope, _, digest = reference.rpartition("/")
 
         def check() -> int | None:
-            path, found, size = attachment_path(self._home, scope, digest), hashlib.sha256(), 0
+            path, checksum, size = attachment_path(self._home, scope, digest), hashlib.sha256(), 0
             try:
-                while piece := self._disk.read(path, size, _PIECE):
-                    found.update(piece)
-                    size += len(piece)
+                while chunk := self._disk.read(path, size, _CHUNK_BYTES):
+                    checksum.update(chunk)
+                    size += len(chunk)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return size if found.hexdigest() == digest else None
+            return size if checksum.hexdigest() == digest else None
 
         return await asyncio.to_thread(check)
 
     async def read_at(self, reference: str, start: int, length: int) -> bytes:
-        """Return *length* bytes from *start*; raise FileUnavailable when they are lost."""
+        """Return *length* bytes from *start*. Raises FileUnavailable if the file is missing or shorter."""
         scope, _, digest = reference.rpartition("/")
         try:
             data = await asyncio.to_thread(self._disk.read, attachment_path(self._home, scope, digest), start, length)

@@ -1,7 +1,7 @@
-"""Every touch of a file that memory makes, in one place: private from the first write, durable when it returns.
+"""File operations of the memory: files are private from the first write, and durable when a call returns.
 
-Tests count bytes and inject faults by wrapping this class; nothing else in `agent.memory` opens files.
-All of it blocks: call it in a thread.
+Nothing else in `agent.memory` opens files, so that tests can count bytes and inject faults by wrapping `Disk`.
+Everything here blocks: call it in a thread.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = structlog.get_logger(__name__)
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
-_RUN = secrets.token_hex(4)  # tells our half-made files from those of a process that is gone
+_RUN = secrets.token_hex(4)  # in the names of this process's temporary files
 
 
 def is_half_made(path: Path) -> bool:
-    """Say whether *path* is what a killed process left of a `replace`; one of this process may yet be finished."""
+    """Return True if *path* is a temporary file of a killed process; those of this process may still be in use."""
     return path.name.startswith(".") and path.suffix == ".tmp" and f".{_RUN}-" not in path.name
 
 
@@ -33,7 +33,7 @@ class Disk:
     """The real disk."""
 
     def size(self, path: Path) -> int | None:
-        """Return the file's size, or None when there is none."""
+        """Return the file's size in bytes, None if it does not exist."""
         try:
             return path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -53,12 +53,12 @@ class Disk:
         return b"".join(pieces)
 
     def load(self, path: Path) -> bytes | None:
-        """Return the whole file, or None when there is none."""
+        """Return the whole file, None if it does not exist."""
         size = self.size(path)
         return None if size is None else self.read(path, 0, size + 1)
 
     def open_append(self, path: Path) -> int:
-        """Open (and, privately, make) a file and its folders for appending; a new name is durable."""
+        """Open a file for appending; create it and its folders, private and durable, if they are missing."""
         is_new = self.size(path) is None
         if is_new:
             self.make_folder(path.parent)
@@ -73,13 +73,13 @@ class Disk:
         return fd
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write all of *data*: one call unless the system takes less."""
+        """Write all of *data*."""
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
 
     def sync(self, fd: int) -> None:
-        """Return when what was written is on the disk."""
+        """Flush the file to the disk."""
         os.fsync(fd)
 
     def close(self, fd: int) -> None:
@@ -87,26 +87,26 @@ class Disk:
         os.close(fd)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Take away everything after *size*."""
+        """Cut the file to *size* bytes."""
         os.ftruncate(fd, size)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give *old* another name in its folder, durably."""
+        """Rename a file within its folder, durably."""
         old.rename(new)
         self.sync_folder(new.parent)
 
     def replace(self, path: Path, data: bytes) -> None:
-        """Put *data* at *path* so that a reader sees the old bytes or the new ones, whatever happens."""
+        """Write *data* to *path* atomically: readers see the old bytes or the new ones, also after a crash."""
         self._put(path, data, lambda: True)
 
     def swap(self, path: Path, data: bytes, *, was: bytes | None) -> bool:
-        """Put *data* at *path* if *was* stands there at the last moment; False when somebody saved something else.
+        """Write *data* to *path* atomically if the file's content is *was*; return False if it is not.
 
-        An editor takes no lock. What it saves while our bytes go to the disk, which takes milliseconds, is seen here.
+        The content is compared just before the rename, because text editors take no lock and can save at any time.
         """
         return self._put(path, data, lambda: self.load(path) == was)
 
-    def _put(self, path: Path, data: bytes, may: Callable[[], bool]) -> bool:
+    def _put(self, path: Path, data: bytes, should_replace: Callable[[], bool]) -> bool:
         self.make_folder(path.parent)
         stem = f".{path.name[:100]}."
         beside = path.with_name(f"{stem}{_RUN}-{secrets.token_hex(4)}.tmp")
@@ -117,7 +117,7 @@ class Disk:
                 self.sync(fd)
             finally:
                 self.close(fd)
-            if is_put := may():
+            if is_put := should_replace():
                 beside.replace(path)
             else:
                 beside.unlink()
@@ -129,13 +129,13 @@ class Disk:
         return is_put
 
     def _sweep(self, folder: Path, stem: str) -> None:
-        """Take away what a process that was killed in `replace` left; another thread's half-made file stays."""
+        """Remove the temporary files that killed processes left; other threads' files stay."""
         for entry in folder.glob(f"{glob.escape(stem)}*.tmp"):
             if not entry.name.startswith(f"{stem}{_RUN}-"):
                 entry.unlink(missing_ok=True)
 
     def overwrite(self, path: Path, start: int, data: bytes) -> None:
-        """Put *data* over as many bytes from *start* on, durably; what follows stays where it is."""
+        """Overwrite the bytes from *start* on with *data*, durably; the file keeps its length."""
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             view = memoryview(data)
@@ -147,7 +147,7 @@ class Disk:
             self.close(fd)
 
     def remove(self, path: Path) -> None:
-        """Take a file away, durably; one that is not there is no error."""
+        """Remove a file durably; a missing file is not an error."""
         try:
             path.unlink()
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class Disk:
         self.sync_folder(path.parent)
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and what is missing above it, private and durable."""
+        """Create a folder and its missing parents, private and durable."""
         if path.is_dir():
             return
         self.make_folder(path.parent)
@@ -164,7 +164,7 @@ class Disk:
         self.sync_folder(path.parent)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the folder's names are on the disk."""
+        """Flush the folder's directory entries to the disk."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.sync(fd)
@@ -173,7 +173,7 @@ class Disk:
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[None]:
-        """Hold the lock file *path*; waits for whoever has it, in this process or another."""
+        """Hold an exclusive lock on the file *path*; waits while this or another process holds it."""
         fd = self.open_append(path)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -183,7 +183,7 @@ class Disk:
 
 
 def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
-    """Copy unreadable bytes into ``*.corrupt`` beside the transcript; said once, however often they are met."""
+    """Append unreadable bytes to ``<path>.corrupt``. Idempotent: bytes that the file has are not added again."""
     beside = path.with_name(path.name + ".corrupt")
     known = disk.load(beside) or b""
     fresh = [piece for piece in dict.fromkeys(pieces) if piece.strip() and piece not in known]
@@ -199,9 +199,9 @@ def save_corrupt(disk: Disk, path: Path, pieces: Sequence[bytes]) -> None:
 
 
 def read_text(data: bytes) -> str:
-    """Return a text file's text, whoever saved it: UTF-8 or UTF-16 with or without a mark, else Windows' Western code.
+    """Decode a text file as UTF-16 if it has a byte order mark, else as UTF-8, else as Windows-1252.
 
-    Line ends become those of Unix. Every byte string has a text.
+    Line ends become line feeds. Never fails.
     """
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         text = data.decode("utf-16", "replace")

@@ -1,4 +1,4 @@
-"""Sessions that older systems left: the JSON document of seed 000, and nanobot's JSONL of the same content."""
+"""Read session files of older systems: a JSON document, or nanobot's JSONL file with the same content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LegacySession:
-    """What such a file holds."""
+    """The content of a session file of an older system."""
 
     messages: list[dict[str, Any]]
     last_consolidated: int
@@ -28,20 +28,20 @@ class LegacySession:
 
 
 def find_legacy(disk: Disk, folder: Path, key: str) -> LegacySession | None:
-    """Return the older system's session of *key* in a sessions folder, if one is there and is really of that key."""
+    """Return the older system's session of *key* in *folder*, None if there is no file of that key."""
     name = key.replace(":", "_")
     if "/" in name or "\0" in name or len(name.encode("utf-8", "surrogatepass")) > 200:
         return None
     for ending, read in ((".json", read_document), (".jsonl", read_jsonl)):
         data = disk.load(folder / f"{name}{ending}")
-        found = read(data, key) if data is not None else None
-        if found is not None:
-            return found
+        session = read(data, key) if data is not None else None
+        if session is not None:
+            return session
     return None
 
 
 def read_document(data: bytes, key: str) -> LegacySession | None:
-    """Read the JSON document of [000]; None when it is none, or another key's."""
+    """Parse a JSON document; return None if it is not a session of *key*."""
     try:
         document = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -54,19 +54,19 @@ def read_document(data: bytes, key: str) -> LegacySession | None:
 
 
 def read_jsonl(data: bytes, key: str) -> LegacySession | None:
-    """Read nanobot's JSONL: a metadata line, then one message per line; a line that is none is left out."""
+    """Parse a metadata line and one message per line, skipping damaged lines; None if it is not a session of *key*."""
     lines = [line for raw in data.splitlines() if (line := decode(raw)) is not None]
     if not lines or lines[0].get("_type") != "metadata" or lines[0].get("key", key) != key:
         return None
     return _legacy(lines[0], lines[1:])
 
 
-def _legacy(about: Mapping[str, Any], messages: list[Any]) -> LegacySession:
-    kept = [dict(each) for each in messages if isinstance(each, Mapping) and isinstance(each.get("role"), str)]
-    pointer = about.get("last_consolidated", 0)
+def _legacy(metadata: Mapping[str, Any], lines: list[Any]) -> LegacySession:
+    messages = [dict(each) for each in lines if isinstance(each, Mapping) and isinstance(each.get("role"), str)]
+    pointer = metadata.get("last_consolidated", 0)
     return LegacySession(
-        kept,
-        min(pointer, len(kept)) if isinstance(pointer, int) and pointer > 0 else 0,
-        parse_time(about.get("created_at")),
-        parse_time(about.get("updated_at")),
+        messages,
+        min(pointer, len(messages)) if isinstance(pointer, int) and pointer > 0 else 0,
+        parse_time(metadata.get("created_at")),
+        parse_time(metadata.get("updated_at")),
     )

@@ -1,4 +1,4 @@
-"""Taking back on the disk what somebody took back in a chat: in place, so that indices and offsets stand."""
+"""Blank the messages that a user deleted in a chat, in place: indices and byte offsets do not change."""
 
 from __future__ import annotations
 
@@ -13,48 +13,41 @@ from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kin
 from gateway.ports import Line
 
 _HEAD_BYTES = 4096
-_SAID_IN = {"message": "content", "command": "content", "notice": "asked"}
-_GOES_TOO = ("files", *ASIDE)
-_SPARE = ("by", "origin", "tokens")  # what makes room where a content was shorter than `[forgotten]`
+_TEXT_FIELD = {"message": "content", "command": "content", "notice": "asked"}
+_REMOVED_FIELDS = ("files", *ASIDE)
+_SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
 
 
-def deleted_ids(lines: Iterable[Line]) -> frozenset[str]:
-    """Return the platform's ids of the messages that *lines* say are forgotten."""
-    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+def blank_messages(disk: Disk, path: Path, key: str, mids: Collection[str], *, deletion_turn: str) -> None:
+    """Blank the messages *mids* of *key* in its transcript at *path*, the transcript's segments and archives.
 
-
-def blank_messages(disk: Disk, path: Path, key: str, mids: Collection[str], *, told_by: str) -> None:
-    """Replace what the messages *mids* of *key* say, in its transcript at *path*, its segments and its archives.
-
-    What came with them goes too: files, as far as nothing else in the scope names them, and what was quoted.
-
-    A file is replaced as a whole, so that a crash leaves the old one or the new one; doing it twice is doing
-    it once. What the turn *told_by*, which tells of it, says itself is left. Nobody may hold the files open for
-    appending. Raises OSError.
+    Their quotes are removed, and their files unless another line of the scope refers to them. The lines of
+    *deletion_turn*, the turn that reports the deletion, are not changed. Each file is replaced atomically;
+    the call is idempotent. No file may be open for appending. Raises OSError.
     """
-    mine = [each for each in _transcripts(path) if _is_of(disk, each, key)]
-    # The bytes first: a crash between the two leaves the lines that name them, and so is a repetition.
-    _drop_files(disk, path, mine, mids, told_by)
-    for each in mine:
+    transcripts = [each for each in _transcripts(path) if _is_of(disk, each, key)]
+    # Files first: after a crash the lines still refer to them, and a retry removes the rest.
+    _remove_files(disk, path, transcripts, mids, deletion_turn)
+    for each in transcripts:
         before = disk.load(each) or b""
-        after = b"".join(_blanked(raw, mids, told_by) for raw in before.splitlines(keepends=True))
+        after = b"".join(_blank_line(raw, mids, deletion_turn) for raw in before.splitlines(keepends=True))
         if after != before:
             disk.replace(each, after)
 
 
 def find_message(disk: Disk, path: Path, key: str, mid: str) -> Iterator[tuple[str, Line, str]]:
-    """Yield where the message *mid* of *key* stands: its transcript, its line, and what a person said in it. Blocks."""
-    wanted = mid.encode("utf-8", "surrogatepass")
+    """Yield the transcript id, line and text of each occurrence of the message *mid* of *key*. Blocks."""
+    pattern = mid.encode("utf-8", "surrogatepass")
     for each in _transcripts(path):
         data = disk.load(each) or b""
-        if wanted not in data or not _is_of(disk, each, key):
+        if pattern not in data or not _is_of(disk, each, key):
             continue
         head = decode(data.split(b"\n", 1)[0]) or {}
         for raw in data.splitlines():
-            line = _meant(raw, (mid,), "")
+            line = _matching_line(raw, (mid,), "")
             if line is not None:
-                said = line.get(_SAID_IN[kind_of(line)])
-                yield str(head.get("transcript", "")), line, said if isinstance(said, str) and said != FORGOTTEN else ""
+                text = line.get(_TEXT_FIELD[kind_of(line)])
+                yield str(head.get("transcript", "")), line, text if isinstance(text, str) and text != FORGOTTEN else ""
 
 
 def _transcripts(path: Path) -> list[Path]:
@@ -66,43 +59,45 @@ def _is_of(disk: Disk, path: Path, key: str) -> bool:
     return head is not None and head.get("key") == key
 
 
-def _drop_files(disk: Disk, path: Path, mine: Iterable[Path], mids: Collection[str], told_by: str) -> None:
-    """Remove the files that came with the messages, unless another line of the scope names the same bytes."""
+def _remove_files(
+    disk: Disk, path: Path, transcripts: Iterable[Path], mids: Collection[str], deletion_turn: str
+) -> None:
+    """Remove the messages' files, unless another line of the scope refers to the same bytes."""
     digests: set[bytes] = set()
-    for each in mine:
+    for each in transcripts:
         for raw in (disk.load(each) or b"").splitlines():
-            line = _meant(raw, mids, told_by) if b'"files"' in raw else None
+            line = _matching_line(raw, mids, deletion_turn) if b'"files"' in raw else None
             names = blobs_in(facts_in(line)) if line is not None else []
             digests |= {name.rpartition("/")[2].encode() for name in names}
     if not digests:
         return
     for each in _transcripts(path):
         for raw in (disk.load(each) or b"").splitlines():
-            named = {digest for digest in digests if digest in raw}
-            if named and _meant(raw, mids, told_by) is None:
-                digests -= named
+            referenced = {digest for digest in digests if digest in raw}
+            if referenced and _matching_line(raw, mids, deletion_turn) is None:
+                digests -= referenced
     for digest in digests:
         if re.fullmatch(rb"[0-9a-f]{64}", digest):
             disk.remove(path.parents[1] / "attachments" / digest.decode())
 
 
-def _meant(raw: bytes, mids: Collection[str], told_by: str) -> Line | None:
-    """Return the line when it says one of *mids*."""
+def _matching_line(raw: bytes, mids: Collection[str], deletion_turn: str) -> Line | None:
+    """Return the line if it is one of the messages *mids*."""
     line = decode(raw) if b'"mid"' in raw else None
-    if line is None or line.get("mid") not in mids or line.get("turn") == told_by or kind_of(line) not in _SAID_IN:
+    if line is None or line.get("mid") not in mids or line.get("turn") == deletion_turn:
         return None
-    return line
+    return line if kind_of(line) in _TEXT_FIELD else None
 
 
-def _blanked(raw: bytes, mids: Collection[str], told_by: str) -> bytes:
-    """Return a line of the same length that says nothing, when it is one of *mids*."""
-    line = _meant(raw, mids, told_by)
+def _blank_line(raw: bytes, mids: Collection[str], deletion_turn: str) -> bytes:
+    """Return a blank line of the same length for one of the messages *mids*, any other line unchanged."""
+    line = _matching_line(raw, mids, deletion_turn)
     if line is None:
         return raw
-    empty: dict[str, Any] = {name: value for name, value in line.items() if name not in _GOES_TOO}
-    empty[_SAID_IN[kind_of(line)]] = FORGOTTEN
-    for spare in _SPARE:
-        if len(encode(empty)) > len(raw):
-            empty.pop(spare, None)
-    data = encode(empty)[:-1]
+    blank: dict[str, Any] = {name: value for name, value in line.items() if name not in _REMOVED_FIELDS}
+    blank[_TEXT_FIELD[kind_of(line)]] = FORGOTTEN
+    for name in _SPARE_FIELDS:
+        if len(encode(blank)) > len(raw):
+            blank.pop(name, None)
+    data = encode(blank)[:-1]
     return data + b" " * (len(raw) - 1 - len(data)) + b"\n"

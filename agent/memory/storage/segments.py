@@ -1,4 +1,4 @@
-"""Where a transcript's bytes stand: segments that are read as one file, and the names of what has ended."""
+"""Read a transcript's segment files as one file; paths of segments and archives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LONGEST_LINE = 8 * 1024
 
 
 class SegmentChain:
-    """The bytes of one transcript over its segments; missing files are an empty one."""
+    """The bytes of one transcript across its segments; missing files read as empty."""
 
     def __init__(self, disk: Disk, path: Path, transcript: str = "") -> None:
         self._disk = disk
         self._path = path
         self._parts: list[tuple[Path, int, int]] = []  # path, base, end; the newest first
         self.head: Line | None = None
-        self.is_rolled = False  # the newest segment is full and the next one not begun
+        self.is_rolled = False  # the newest segment is full, and the next one does not exist yet
         self._open(path)
         if not self._parts and transcript:
             self._open_rolled(transcript)
@@ -32,18 +32,18 @@ class SegmentChain:
 
     @property
     def base(self) -> int:
-        """How many bytes stand before the newest segment."""
+        """Number of bytes before the newest segment."""
         return self._parts[0][1] if self._parts else 0
 
     @property
     def end(self) -> int:
-        """How many bytes there are."""
+        """Number of bytes in all segments."""
         return self._parts[0][2] if self._parts else 0
 
     @property
     def segment(self) -> int:
         """The number of the newest segment, from 0."""
-        return _whole(self.head, "segment")
+        return _positive_int(self.head, "segment")
 
     def read(self, start: int, end: int) -> bytes:
         """Return the bytes from *start* up to *end*."""
@@ -52,11 +52,11 @@ class SegmentChain:
         while end > start:
             if n == len(self._parts) and not self._open_earlier():
                 break
-            path, base, upto = self._parts[n]
+            path, base, part_end = self._parts[n]
             n += 1
-            if base < end and start < upto:
+            if base < end and start < part_end:
                 low = max(start, base)
-                pieces.append(self._disk.read(path, low - base, min(end, upto) - low))
+                pieces.append(self._disk.read(path, low - base, min(end, part_end) - low))
                 end = low
         return b"".join(reversed(pieces))
 
@@ -67,8 +67,8 @@ class SegmentChain:
         first = self._disk.read(path, 0, min(LINE_BYTES, size))
         if b"\n" not in first and size > LINE_BYTES:
             first = self._disk.read(path, 0, LONGEST_LINE)
-        head = _head(first)
-        base = _whole(head, "base")
+        head = _parse_head(first)
+        base = _positive_int(head, "base")
         if not self._parts:
             self.head = head
         self._parts.append((path, base, base + size))
@@ -82,7 +82,7 @@ class SegmentChain:
             self.is_rolled = self._open(segment_path(self._path, transcript, number))
 
     def _open_earlier(self) -> bool:
-        """Open the segment before the oldest open one; a file that was lost reads as nothing."""
+        """Open the segment before the oldest open one; return False if there is none."""
         number = self.segment - len(self._parts) + 1
         if number < 1 or self._parts[-1][1] == 0:
             return False
@@ -90,26 +90,26 @@ class SegmentChain:
 
 
 def segment_path(path: Path, transcript: str, number: int) -> Path:
-    """Return where the *number*th full segment (from 1) of a transcript stands."""
+    """Return the path of a transcript's full segment *number* (from 1)."""
     return path.with_name(f"{transcript}.{number:04d}.jsonl")
 
 
 def archive_path(path: Path, transcript: str, turn: str) -> Path:
-    """Return where a transcript goes when *turn* ends it."""
+    """Return the path of a transcript that *turn* has ended."""
     return path.with_name(f"{transcript}.{turn}.jsonl")
 
 
 def archive_of(path: Path, transcript: str) -> Path | None:
-    """Return the archive of *transcript* beside the current file *path*; None when there is none."""
+    """Return the archive of *transcript* in the folder of *path*, None if it does not exist."""
     return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
 
 
-def _head(data: bytes) -> Line | None:
+def _parse_head(data: bytes) -> Line | None:
     first, newline, _ = data.partition(b"\n")
     line = decode(first) if newline else None
     return line if line is not None and kind_of(line) == "head" else None
 
 
-def _whole(line: Line | None, name: str) -> int:
+def _positive_int(line: Line | None, name: str) -> int:
     value = line.get(name, 0) if line else 0
     return value if isinstance(value, int) and value > 0 else 0

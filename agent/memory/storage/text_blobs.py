@@ -1,4 +1,4 @@
-"""Content-addressed texts beside the transcripts: what a snapshot line names by its sha256."""
+"""Content-addressed texts that snapshot lines refer to by sha256, stored next to the transcripts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agent.memory.storage.disk import Disk
 
 
 def digest_of(text: str) -> str:
-    """Return the sha256 of *text*, which is its name."""
+    """Return the sha256 of *text*, which is its file name."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def put_blobs(disk: Disk, home: Path, scope: str, blobs: Mapping[str, str]) -> None:
-    """Write the texts that are not there yet; durable on return. Raises ValueError for a name that is no sha256."""
+    """Write the texts that are not stored yet, durably. Raises ValueError for a name that cannot be a sha256."""
     for digest, text in blobs.items():
         path = blob_path(home, scope, digest)
         if disk.size(path) is None:
@@ -25,7 +25,7 @@ def put_blobs(disk: Disk, home: Path, scope: str, blobs: Mapping[str, str]) -> N
 
 
 class TextBlobCache:
-    """Reads texts by name; the ones that many conversations share stay in memory."""
+    """Least recently used cache of texts, which many conversations share."""
 
     def __init__(self, disk: Disk, home: Path, *, capacity: int = 256) -> None:
         self._disk = disk
@@ -34,7 +34,7 @@ class TextBlobCache:
         self._kept: OrderedDict[str, str] = OrderedDict()
 
     def keep(self, blobs: Mapping[str, str]) -> None:
-        """Remember texts that a record just brought."""
+        """Add texts to the cache."""
         for digest, text in blobs.items():
             self._kept[digest] = text
             self._kept.move_to_end(digest)
@@ -42,7 +42,7 @@ class TextBlobCache:
             self._kept.popitem(last=False)
 
     def read(self, scope: str, digest: str) -> str | None:
-        """Return the text, None when it is lost. A file that is not what its name says counts as lost. Blocks."""
+        """Return the text, None if its file is missing or damaged. Blocks."""
         if digest in self._kept:
             self._kept.move_to_end(digest)
             return self._kept[digest]
@@ -54,5 +54,5 @@ class TextBlobCache:
         return text
 
     def in_memory(self, digests: Iterable[str]) -> dict[str, str]:
-        """Return those of *digests* that are in memory, without touching a file."""
+        """Return the cached texts of *digests* without reading a file."""
         return {digest: self._kept[digest] for digest in digests if digest in self._kept}

@@ -1,13 +1,13 @@
-"""Transcript lines: how they are built, written, read, and what the model is sent for them (FORMATS.md, Transcript).
+"""Build, encode and decode transcript lines, and convert them to the messages that a model is sent.
 
-Kinds that this version does not know are kept in the file and skipped by every reader.
+Lines of an unknown kind are kept in the file and skipped by every reader.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,27 +15,25 @@ from agent.attachments.file_facts import ASIDE, facts_for_model, facts_in, pictu
 from gateway.ports import Line
 
 VERSION = 1
-FORGOTTEN = "[forgotten]"  # stands in place of a content that was taken back, so that indices stand
-
-
-_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # what `str.splitlines` cuts at
+FORGOTTEN = "[forgotten]"  # replaces a deleted content, so that indices do not change
+_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # the line breaks of `str.splitlines`
 
 
 # -- building --------------------------------------------------------------------------------------
 
 
 def utc_now() -> datetime:
-    """Return the present moment, aware UTC."""
+    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
 def format_time(at: datetime) -> str:
-    """Return *at* as lines carry it: UTC, ``2026-11-21T21:00:00Z``, with microseconds where it has some."""
+    """Format *at* in UTC, as ``2026-11-21T21:00:00Z``, with microseconds if it has any."""
     return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def parse_time(text: object) -> datetime | None:
-    """Return the moment a line names, aware; a time without a zone (the seeds wrote such) counts as UTC."""
+    """Parse a line's time; without a zone it is UTC. Returns None if it is not a time."""
     if not isinstance(text, str):
         return None
     try:
@@ -46,18 +44,18 @@ def parse_time(text: object) -> datetime | None:
 
 
 def head_line(transcript: str, key: str, created: datetime, *, segment: int = 0, base: int = 0) -> Line:
-    """Begin a file. A later segment says how many bytes of the transcript stand before it."""
+    """Return the first line of a file; *base* is the number of bytes in earlier segments."""
     line: dict[str, Any] = {"v": VERSION, "kind": "head", "transcript": transcript, "key": key}
     line["created"] = format_time(created)
     return {**line, "segment": segment, "base": base} if segment else line
 
 
 def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: Any) -> Line:
-    """Say something: *fields* are those of FORMATS.md (by, mid, head, origin, tool_calls, …); None is left out.
+    """Return a message line; *fields* (by, mid, head, origin, tool_calls, …) that are None are omitted.
 
-    `files` are facts (file_facts.py); `quoted` and `recall` are what the model reads before the words,
-    and nobody else; `indented` says that the words are sent indented below their head. `seen` is when it stood in the
-    chat, by our own clock, where that is not *at*.
+    `files` are file facts (file_facts.py); only the model reads `quoted` and `recall`, before the content;
+    `indented` means that the content is sent indented below its head; `seen` is the time of receipt by the gateway's
+    clock, if it differs from *at*.
     """
     line: dict[str, Any] = {"i": i, "turn": turn, "role": role, "content": content, "timestamp": format_time(at)}
     return line | {name: value for name, value in fields.items() if value is not None}
@@ -66,28 +64,28 @@ def message(i: int, turn: str, role: str, content: Any, at: datetime, **fields: 
 def end_line(
     turn: str, *, from_index: int, to_index: int, inbox: Sequence[str], outcome: str, at: datetime, **fields: Any
 ) -> Line:
-    """Close a turn; without this line it is not there."""
+    """Return the last line of a turn; readers ignore a turn without it."""
     line = {"kind": "end", "turn": turn, "from": from_index, "to": to_index, "inbox": list(inbox), "outcome": outcome}
     return {**line, "at": format_time(at), **fields}
 
 
 def pointer(last_consolidated: int, entry: str = "") -> Line:
-    """Say that everything before *last_consolidated* is in a summary; the projector adds the offsets."""
+    """Return a line that marks the messages before *last_consolidated* as summarised; the writer adds the offsets."""
     line: dict[str, Any] = {"kind": "pointer", "last_consolidated": last_consolidated}
     return line | ({"entry": entry} if entry else {})
 
 
 def mark(replay_from: int, last_consolidated: int = 0) -> Line:
-    """Say where replay starts between pointers, and what the last pointer said; the projector adds the offsets."""
+    """Return a line with the index that replay starts at; the writer adds the offsets."""
     line: dict[str, Any] = {"kind": "mark", "replay_from": replay_from}
     return line | ({"last_consolidated": last_consolidated} if last_consolidated else {})
 
 
 def trim(before: int, *, start: int = 0, tools: int | None = None, chars: int | None = None) -> Line:
-    """Say that prompts show less of the messages from *start* up to *before* that stand above this line.
+    """Return a line that shortens the messages above it, from *start* up to *before*, in prompts.
 
-    At most *tools* characters of what a tool returned, and *chars* of anything else; None = as much as before.
-    The messages themselves stay whole.
+    Tool results are cut to *tools* characters, other contents to *chars*; None = no new limit.
+    The stored messages do not change.
     """
     line: dict[str, Any] = {"kind": "trim", "before": before} | ({"start": start} if start else {})
     limits = {"tools": tools, "chars": chars}
@@ -97,35 +95,35 @@ def trim(before: int, *, start: int = 0, tools: int | None = None, chars: int | 
 def snapshot(
     n: int, blobs: Mapping[str, str], zone: str, at: int, *, replay_from: int, rev: str, epoch: str = ""
 ) -> Line:
-    """Say what the system prompt is made of from message *at* on; *blobs* are digests by name."""
+    """Return a line with the inputs of the system prompt from message *at* on; *blobs* are digests by name."""
     line = {"kind": "snapshot", "n": n, "blobs": dict(blobs), "zone": zone, "at": at, "from": replay_from, "rev": rev}
     return line | ({"epoch": epoch} if epoch else {})
 
 
 def delta(rev: str, text: str, added: Sequence[tuple[str, str]] = (), removed: Sequence[tuple[str, str]] = ()) -> Line:
-    """Say what memory learnt since the snapshot: the note as the model reads it, and (document, line) pairs."""
+    """Return a line with the memory's changes since the snapshot: *text* for the model, and (document, line) pairs."""
     line: dict[str, Any] = {"kind": "delta", "rev": rev, "text": text}
     return line | {"added": [list(pair) for pair in added], "removed": [list(pair) for pair in removed]}
 
 
 def cut(turn: str, shown: Sequence[int]) -> Line:
-    """Say which parts of a stopped turn's answer were shown."""
+    """Return a line with the parts of a stopped turn's answer that the user has seen."""
     return {"kind": "cut", "turn": turn, "shown": list(shown)}
 
 
-def command(turn: str, typed: str, reply: str, at: datetime, **fields: Any) -> Line:
-    """A command and what it answered: shown, never replayed. *fields* as in `message` (by, mid; `seen` is its own)."""
-    line = {"kind": "command", "turn": turn, "content": typed, "reply": reply, "timestamp": format_time(at)}
+def command(turn: str, text: str, reply: str, at: datetime, **fields: Any) -> Line:
+    """Return a line with a command and its reply; it is never replayed. *fields* are those of `message`."""
+    line = {"kind": "command", "turn": turn, "content": text, "reply": reply, "timestamp": format_time(at)}
     return line | fields
 
 
 def notice(turn: str, text: str, at: datetime, **fields: Any) -> Line:
-    """A line of ours (a failure, "stopped"): shown, never replayed."""
+    """Return a line with a notice to the user (a failure, "stopped"); it is never replayed."""
     return {"kind": "notice", "turn": turn, "content": text, "timestamp": format_time(at), **fields}
 
 
 def forgotten_line(mid: str) -> Line:
-    """Say that the message with the platform's id *mid* was taken back."""
+    """Return a line that the message with the platform id *mid* was deleted."""
     return {"kind": "forgotten", "mid": mid}
 
 
@@ -133,7 +131,7 @@ def forgotten_line(mid: str) -> Line:
 
 
 def encode(line: Line) -> bytes:
-    """Return the line as its bytes, newline included."""
+    """Encode a line as JSON, newline included."""
     text = json.dumps(line, ensure_ascii=False, separators=(",", ":"))
     try:
         return text.encode() + b"\n"
@@ -142,7 +140,7 @@ def encode(line: Line) -> bytes:
 
 
 def decode(data: bytes) -> Line | None:
-    """Return the line, or None when these bytes are none."""
+    """Decode a line; return None if *data* is not a JSON object."""
     try:
         line = json.loads(data)
     except (ValueError, RecursionError):
@@ -151,7 +149,7 @@ def decode(data: bytes) -> Line | None:
 
 
 def kind_of(line: Line) -> str:
-    """Return the line's kind; what has a role and no kind is a message, and anything odd is unknown."""
+    """Return the line's kind: "message" for a line with a role and an index, "unknown" for an invalid one."""
     kind = line.get("kind")
     if kind is None:
         is_message = isinstance(line.get("role"), str) and isinstance(line.get("i"), int)
@@ -159,15 +157,20 @@ def kind_of(line: Line) -> str:
     return kind if isinstance(kind, str) else "unknown"
 
 
+def deleted_ids(lines: Iterable[Line]) -> frozenset[str]:
+    """Return the platform ids of the messages that `forgotten` lines name."""
+    return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
+
+
 # -- replay ----------------------------------------------------------------------------------------
 
 
 def to_messages(line: Line) -> list[dict[str, Any]]:
-    """Return what the model is sent for *line*: at most one message, the same bytes each time.
+    """Return the message, if any, that the model is sent for *line*; the same bytes each time.
 
-    A user line carries its stored head, and what was said is indented below it; lines of releases that did not
-    (without `indented`) stay as they were sent. A delta is a user-role note, since some providers hoist
-    system messages. Commands, notices, cuts and everything unknown are never replayed.
+    A user message has its stored head, with the content indented below it; lines of earlier releases (without
+    `indented`) are sent as they were then. A delta has the user role, because some providers move system messages
+    to the top. Commands, notices, cuts and unknown lines are never replayed.
     """
     kind = kind_of(line)
     if kind == "delta":
@@ -179,20 +182,20 @@ def to_messages(line: Line) -> list[dict[str, Any]]:
 
 
 def indent_lines(text: str) -> str:
-    """Return *text* with every line but its first indented, so that none can pass for a line of ours."""
+    """Indent every line except the first, so that a user's text cannot imitate the head of a message."""
     return _BREAK.sub(r"\g<0>  ", text)
 
 
 def _user(line: Line) -> dict[str, Any]:
-    content, when = line.get("content"), line.get("head")
+    content, head = line.get("content"), line.get("head")
     files = facts_in(line)
     if files and isinstance(content, str):
         content = "\n".join([content, *facts_for_model(files)] if content else facts_for_model(files))
-    if when and isinstance(content, list):
-        content = [{"type": "text", "text": f"[{when}]"}, *content]
-    elif when:
-        content = f"[{when}] {indent_lines(str(content)) if line.get('indented') else content}"
-    # What others said before comes first, and ends before the bracket of whom we answer.
+    if head and isinstance(content, list):
+        content = [{"type": "text", "text": f"[{head}]"}, *content]
+    elif head:
+        content = f"[{head}] {indent_lines(str(content)) if line.get('indented') else content}"
+    # Text of other senders comes before the head of the message to answer.
     for name in ASIDE:
         if isinstance(content, str) and isinstance(line.get(name), str):
             content = f"{line[name]}\n{content}"
@@ -204,70 +207,70 @@ def _user(line: Line) -> dict[str, Any]:
 
 def _assistant(line: Line) -> dict[str, Any]:
     content, ending = line.get("content"), _ending(line)
-    said: dict[str, Any] = {"role": "assistant", "content": f"{content}\n{ending}".strip() if ending else content}
+    sent: dict[str, Any] = {"role": "assistant", "content": f"{content}\n{ending}".strip() if ending else content}
     if line.get("tool_calls"):
-        said["tool_calls"] = line["tool_calls"]
+        sent["tool_calls"] = line["tool_calls"]
     if line.get("thinking"):
-        said["thinking"] = line["thinking"]  # goes to the model it came from only (agent/llm/chat_model.py)
-    return said
+        sent["thinking"] = line["thinking"]  # only for the model that wrote it (agent/llm/chat_model.py)
+    return sent
 
 
 def _ending(line: Line) -> str:
-    """Return what tells the model that its answer was not sent whole; "" for a whole one."""
+    """Return a note to the model that its answer was not sent completely, "" if it was."""
     how = "stopped by the user" if line.get("stopped") else "no answer was sent" if line.get("dropped") else ""
     lost = "; nothing of this answer was remembered or sent" if line.get("dropped") else ""
     return f"[{how}{lost}]" if how else ""
 
 
 def _tool(line: Line) -> dict[str, Any]:
-    said = {"role": "tool", "tool_call_id": line.get("tool_call_id", "")}
+    sent = {"role": "tool", "tool_call_id": line.get("tool_call_id", "")}
     if line.get("name"):
-        said["name"] = line["name"]
-    return {**said, "content": line.get("content")}
+        sent["name"] = line["name"]
+    return {**sent, "content": line.get("content")}
 
 
 def replayable(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return *messages* so that every provider takes them: no orphan tool result, no call without its result.
+    """Return *messages* in order, without orphan tool results and without tool calls that have no result.
 
-    A call that was never answered is left out of its message; a message left with nothing goes.
-    Everything stays in order, and calling it on each turn alone gives the same as on all of them.
+    Every provider accepts the result. A message that is left empty is removed. Applying this to each turn alone gives
+    the same messages as applying it to all turns together.
     """
-    kept: list[dict[str, Any]] = []
+    replayed: list[dict[str, Any]] = []
     n = 0
     while n < len(messages):
-        said = dict(messages[n])
+        sent = dict(messages[n])
         n += 1
-        if said.get("role") == "tool":
+        if sent.get("role") == "tool":
             continue
         results: list[Mapping[str, Any]] = []
         while n < len(messages) and messages[n].get("role") == "tool":
             results.append(messages[n])
             n += 1
-        kept.extend(_answered(said, results))
-    return kept
+        replayed.extend(_pair_calls(sent, results))
+    return replayed
 
 
-def _answered(said: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return *said* with the calls that have a result, and these results, each once."""
-    calls = [call for call in said.get("tool_calls") or [] if isinstance(call, Mapping)]
-    asked = {call.get("id") for call in calls}
-    found: dict[Any, Mapping[str, Any]] = {}
+def _pair_calls(sent: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the message with the calls that have a result, and these results, each once."""
+    calls = [call for call in sent.get("tool_calls") or [] if isinstance(call, Mapping)]
+    call_ids = {call.get("id") for call in calls}
+    by_id: dict[Any, Mapping[str, Any]] = {}
     for result in results:
-        if result.get("tool_call_id") in asked:
-            found.setdefault(result.get("tool_call_id"), result)
-    if len(found) != len(calls):
-        answered = [call for call in calls if call.get("id") in found]
-        said = {name: value for name, value in said.items() if name != "tool_calls"}
-        if answered:
-            said["tool_calls"] = answered
-    if calls and not found and not said.get("content"):
+        if result.get("tool_call_id") in call_ids:
+            by_id.setdefault(result.get("tool_call_id"), result)
+    if len(by_id) != len(calls):
+        completed = [call for call in calls if call.get("id") in by_id]
+        sent = {name: value for name, value in sent.items() if name != "tool_calls"}
+        if completed:
+            sent["tool_calls"] = completed
+    if calls and not by_id and not sent.get("content"):
         return []
-    return [said, *map(dict, found.values())]
+    return [sent, *map(dict, by_id.values())]
 
 
 def from_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *messages* from the first user message on."""
-    for n, said in enumerate(messages):
-        if said.get("role") == "user":
+    for n, each in enumerate(messages):
+        if each.get("role") == "user":
             return list(messages[n:])
     return []

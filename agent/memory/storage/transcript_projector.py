@@ -1,7 +1,7 @@
-"""From the journal to the transcript files: in commit order, idempotent by turn, flushed by groups.
+"""Project turn records from the journal to transcript files: in commit order, idempotent by turn, in batches.
 
-The record in the journal is the truth until its lines are on the disk; only then its body leaves the
-journal. A crash in between is a repetition, and a full disk is a delay.
+The journal keeps a record until its lines are on the disk. After a crash the projection is repeated; while the disk is
+full, it is retried.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import structlog
 
 from agent.memory.scopes import transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.message_deletion import blank_messages, deleted_ids
+from agent.memory.storage.message_deletion import blank_messages
 from agent.memory.storage.segments import SegmentChain, archive_of, archive_path
 from agent.memory.storage.text_blobs import put_blobs
+from agent.memory.storage.transcript_lines import deleted_ids
 from agent.memory.storage.transcript_reader import read_tail
 from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
 from gateway.errors import StoreUnavailable
@@ -35,38 +36,38 @@ T = TypeVar("T")
 
 _FIRST_PAUSE = 0.5  # seconds before a transcript that cannot be written is tried again
 _LONGEST_PAUSE = 30.0
-IDLE = timedelta(minutes=1)  # after which a transcript that nothing was written to is closed
+IDLE = timedelta(minutes=1)  # without a write until a transcript is closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPolicy:
-    """How records are gathered before they are flushed."""
+    """Batch size and delay of a flush, and how many files stay open."""
 
     wait: timedelta = timedelta(milliseconds=100)  # so that busy chats share an fsync
-    records: int = 512  # in one hop to the thread
+    records: int = 512  # in one batch
     open_files: int = 64
-    known_files: int = 4_096  # transcripts whose end is remembered, so that their files are not read again
+    known_files: int = 4_096  # transcripts whose end is cached, so that their files are not read again
 
 
 @dataclass(slots=True)
 class _ProjectedBatch:
-    """What one hop to the thread came to."""
+    """Result of writing one batch of records in the thread."""
 
     done: list[int] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # key -> what the disk said
+    failed: dict[str, str] = field(default_factory=dict)  # key -> the system's error message
     written: list[TranscriptWriter] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenTranscript:
-    """A transcript that holds a descriptor, and when it was written to."""
+    """A transcript with a file descriptor, and the time of its last write."""
 
     file: TranscriptWriter
     at: float  # seconds of the loop's clock
 
 
 class TranscriptProjector:
-    """Owns every transcript file of the home. `run` it in one task; `flush` may be called from any."""
+    """Writes every transcript file of the home. `run` must run in one task; any task may call `flush`."""
 
     def __init__(
         self, home: Path, records: TurnRecordStore, *, grouping: FlushPolicy | None = None, disk: Disk | None = None
@@ -76,13 +77,13 @@ class TranscriptProjector:
         self._grouping = grouping or FlushPolicy()
         self._disk = disk or Disk()
         self._files: OrderedDict[Path, TranscriptWriter] = OrderedDict()
-        self._open: OrderedDict[Path, _OpenTranscript] = OrderedDict()  # the longest unused first
+        self._open: OrderedDict[Path, _OpenTranscript] = OrderedDict()  # least recently used first
         self._lock = asyncio.Lock()
         self._failing: set[str] = set()
         self._is_store_down = False
 
     async def run(self) -> None:
-        """Project until cancelled; what the last run left comes first."""
+        """Project until cancelled, beginning with the records that the last run left."""
         pause = 0.0
         while True:
             is_clean = await self.flush()
@@ -96,7 +97,7 @@ class TranscriptProjector:
             await asyncio.sleep(max(self._grouping.wait.total_seconds(), pause))
 
     async def flush(self) -> bool:
-        """Write what is committed by now; False when something had to stay in the journal."""
+        """Write the records committed so far; return False if some had to stay in the journal."""
         async with self._lock:
             try:
                 failed = await self._drain()
@@ -106,50 +107,51 @@ class TranscriptProjector:
                 self._is_store_down = True
                 return False
         self._is_store_down = False
-        self._tell(failed)
+        self._log_outages(failed)
         return not failed
 
     async def _close_idle(self) -> None:
         now = asyncio.get_running_loop().time()
         async with self._lock:
-            await _finish(asyncio.to_thread(self._trim, now))
+            await _finish(asyncio.to_thread(self._close_unused, now))
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
-        """Write what is committed by now, then write nothing until the block ends."""
+        """Flush, then write nothing while the context is open."""
         await self.flush()
         async with self._lock:
             yield
 
     async def redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
-        """Put every line of every transcript in *folder* through *change*; return how many lines changed.
+        """Apply *change* to every line of every transcript in *folder*; return the number of changed lines.
 
-        *change* keeps a line's length, so that offsets stand. A file is replaced as a whole. Raises OSError.
+        *change* must keep a line's length, because other lines hold byte offsets. Files are replaced atomically.
+        Raises OSError.
         """
         await self.flush()
         async with self._lock:
             return await _finish(asyncio.to_thread(self._redact, folder, change))
 
     async def rearrange(self, folders: Sequence[Path], change: Callable[[], None]) -> None:
-        """Run *change*, which moves transcripts from and into *folders*, while nobody writes; blocks in the thread."""
+        """Run *change*, which moves transcripts from and into *folders*, in a thread while no file is written."""
 
         def run() -> None:
             sessions = {folder / "sessions" for folder in folders}
             for path in [path for path in self._files if path.parent in sessions]:
-                self._spend(path)
+                self._discard(path)
             change()
 
         async with self._lock:
             await _finish(asyncio.to_thread(run))
 
     async def remove(self, paths: Sequence[Path]) -> None:
-        """Take files and folders away; what is committed later begins transcripts anew. Raises OSError."""
+        """Remove files and folders; later records begin new transcripts. Raises OSError."""
         await self.flush()
         async with self._lock:
             await _finish(asyncio.to_thread(self._remove, paths))
 
     async def close(self) -> None:
-        """Flush and give every file back."""
+        """Flush and close every file."""
         await self.flush()
         async with self._lock:
             await _finish(asyncio.to_thread(self._close_all))
@@ -161,20 +163,20 @@ class TranscriptProjector:
         after = 0
         while stored := await self._records.unprojected(after, self._grouping.records):
             after = stored[-1].seq
-            # A key that failed keeps its later records back, or they would overtake.
+            # Once a record of a key has failed, its later records must wait to stay in order.
             ready = [each for each in stored if str(each.record.key) not in failed]
             batch = await _finish(asyncio.to_thread(self._write, ready, asyncio.get_running_loop().time()))
             failed |= batch.failed
             if batch.done:
                 await self._records.projected(batch.done)
                 for file in batch.written:
-                    file.confirmed()
+                    file.confirm()
             if len(stored) < self._grouping.records:
                 break
         return failed
 
-    def _tell(self, failed: dict[str, str]) -> None:
-        """Say each outage once when it begins and once when it is over."""
+    def _log_outages(self, failed: dict[str, str]) -> None:
+        """Log each outage once when it begins and once when it is over."""
         for key in failed.keys() - self._failing:
             log.error("projector.cannot_write", key=key, error=failed[key])
         for key in self._failing - failed.keys():
@@ -189,44 +191,44 @@ class TranscriptProjector:
         by_key: dict[str, list[StoredRecord]] = {}
         for each in stored:
             by_key.setdefault(str(each.record.key), []).append(each)
-        for key, mine in by_key.items():
-            with self._blame(key, touched.setdefault(key, []), batch) as paths:
-                unsure = frozenset(each.record.turn for each in mine)
-                for each in mine:
+        for key, own in by_key.items():
+            with self._record_failure(key, touched.setdefault(key, []), batch) as paths:
+                unsure = frozenset(each.record.turn for each in own)
+                for each in own:
                     paths.append(transcript_path(self._home, each.record.scope, key))
                     self._project(paths[-1], each.record, unsure, now)
                     if mids := deleted_ids(each.record.lines):
-                        self._forget(paths[-1], each.record, mids)
-        # All files first, then all fsyncs: the disk gets the group in one go.
-        for key, mine in by_key.items():
-            with self._blame(key, touched[key], batch) as paths:
+                        self._blank_messages(paths[-1], each.record, mids)
+        # All writes first, then all fsyncs: the disk can combine them.
+        for key, own in by_key.items():
+            with self._record_failure(key, touched[key], batch) as paths:
                 for path in dict.fromkeys(paths):
                     if (file := self._files.get(path)) is not None:
                         file.sync()
                         batch.written.append(file)
                 if key not in batch.failed:
-                    batch.done.extend(each.seq for each in mine)
-        self._trim(now)
+                    batch.done.extend(each.seq for each in own)
+        self._close_unused(now)
         return batch
 
     @contextlib.contextmanager
-    def _blame(self, key: str, paths: list[Path], batch: _ProjectedBatch) -> Iterator[list[Path]]:
-        """Let a failure cost its own key alone; its files are read again before the next try."""
+    def _record_failure(self, key: str, paths: list[Path], batch: _ProjectedBatch) -> Iterator[list[Path]]:
+        """Note a failure of one key; its files are read again before the next attempt, other keys go on."""
         try:
             yield paths
         except (OSError, ValueError, TypeError) as error:
             batch.failed[key] = _reason(error)
             for path in paths:
-                self._spend(path)
+                self._discard(path)
 
     def _project(self, path: Path, record: TurnRecord, unsure: frozenset[str], now: float) -> None:
         put_blobs(self._disk, self._home, record.scope, record.blobs)
         file = self._files.get(path)
         if file is None or (record.transcript and record.transcript != file.transcript):
-            self._spend(path)
-            file = self._find(path, record, unsure)
+            self._discard(path)
+            file = self._open_writer(path, record, unsure)
         file.append(entry_of(record))
-        if file.path != path:  # it was archived before the crash that brings this record again
+        if file.path != path:  # the transcript was archived before a crash, and this record is a repetition
             file.sync()
             file.close()
             return
@@ -234,23 +236,23 @@ class TranscriptProjector:
         self._files.move_to_end(path)
         if record.new_transcript:
             file.archive(record.turn)
-            self._spend(path)
+            self._discard(path)
             self._files[path] = TranscriptWriter(self._disk, path, record.new_transcript, str(record.key))
         elif file.is_open:
             self._open[path] = _OpenTranscript(file, now)
             self._open.move_to_end(path)
 
-    def _forget(self, path: Path, record: TurnRecord, mids: frozenset[str]) -> None:
+    def _blank_messages(self, path: Path, record: TurnRecord, mids: frozenset[str]) -> None:
         """Blank messages in every file of the record's key; the current one is read again afterwards."""
         if (file := self._files.get(path)) is not None:
             file.sync()
-        self._spend(path)
-        blank_messages(self._disk, path, str(record.key), mids, told_by=record.turn)
+        self._discard(path)
+        blank_messages(self._disk, path, str(record.key), mids, deletion_turn=record.turn)
 
     def _redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
         changed = 0
         for path in sorted(folder.glob("*.jsonl")):
-            self._spend(path)
+            self._discard(path)
             before = (self._disk.load(path) or b"").splitlines(keepends=True)
             after = [change(raw) for raw in before]
             differences = sum(old != new for old, new in zip(before, after, strict=True))
@@ -262,36 +264,36 @@ class TranscriptProjector:
     def _remove(self, paths: Sequence[Path]) -> None:
         for top in paths:
             for path in [each for each in self._files if each == top or top in each.parents]:
-                self._spend(path)
+                self._discard(path)
             if top.is_dir():
                 shutil.rmtree(top)
                 self._disk.sync_folder(top.parent)
             else:
                 self._disk.remove(top)
 
-    def _find(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptWriter:
+    def _open_writer(self, path: Path, record: TurnRecord, unsure: frozenset[str]) -> TranscriptWriter:
         """Open the file that *record* belongs to: the current one, or an archive of its transcript."""
-        wanted = record.transcript
+        transcript = record.transcript
         current = SegmentChain(self._disk, path)
-        if current.head is None or not wanted or current.transcript in ("", wanted):
-            archived = archive_of(path, wanted) if wanted and not current.end else None
-            return TranscriptWriter(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
-        archived = archive_of(path, wanted)
-        if archived is None:
-            # A transcript that the journal does not know (an older journal was restored): keep it beside.
-            blocks = read_tail(current, 1)
-            last = blocks[-1].turn if blocks else "t0"
-            self._disk.rename(path, archive_path(path, current.transcript, last))
-        return TranscriptWriter(self._disk, archived or path, wanted, str(record.key), unsure=unsure)
+        if current.head is None or not transcript or current.transcript in ("", transcript):
+            archive = archive_of(path, transcript) if transcript and not current.end else None
+        else:
+            archive = archive_of(path, transcript)
+            if archive is None:
+                # The journal does not know the current transcript (an older journal was restored): archive it.
+                blocks = read_tail(current, 1)
+                last = blocks[-1].turn if blocks else "t0"
+                self._disk.rename(path, archive_path(path, current.transcript, last))
+        return TranscriptWriter(self._disk, archive or path, transcript, str(record.key), unsure=unsure)
 
-    def _spend(self, path: Path) -> None:
-        """Forget what is known of a file, so that it is read again."""
+    def _discard(self, path: Path) -> None:
+        """Close a file and discard its cached position, so that it is read again."""
         self._open.pop(path, None)
         file = self._files.pop(path, None)
         if file is not None:
             file.close()
 
-    def _trim(self, now: float) -> None:
+    def _close_unused(self, now: float) -> None:
         idle_since = now - IDLE.total_seconds()
         while self._open:
             oldest = next(iter(self._open.values()))
@@ -299,7 +301,7 @@ class TranscriptProjector:
                 break
             self._open.popitem(last=False)[1].file.close()
         while len(self._files) > self._grouping.known_files:
-            self._spend(next(iter(self._files)))
+            self._discard(next(iter(self._files)))
 
     def _close_all(self) -> None:
         for each in self._open.values():
@@ -308,7 +310,7 @@ class TranscriptProjector:
 
 
 async def _finish(work: Coroutine[Any, Any, T]) -> T:
-    """Await what runs in the thread to its end, also when cancelled: two threads never share a file."""
+    """Await the thread's result; when cancelled, wait for the thread first, because threads must not share a file."""
     task = asyncio.create_task(work, name="projector thread")
     try:
         return await asyncio.shield(task)
@@ -318,5 +320,5 @@ async def _finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _reason(error: Exception) -> str:
-    """Return what the system said, without a path or a text of anybody's."""
+    """Return an error message without paths or user text."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else type(error).__name__

@@ -1,17 +1,22 @@
-"""Reading a transcript: a cold one costs its window, not its age (FORMATS.md, Transcript)."""
+"""Read transcripts: the window since the last replay start, the tail, or a range of messages.
+
+The cost depends on the length of the window, not on the age of the transcript. A turn without its `end` line is
+ignored. An unreadable line costs that line alone: in the place of an `end`, it ends the turn before it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
-from agent.memory.storage.segments import LONGEST_LINE, SegmentChain
-from agent.memory.storage.transcript_blocks import ParsedBlocks, TranscriptBlock, parse
-from agent.memory.storage.transcript_lines import decode, kind_of
-from gateway.ports import Line
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import LONGEST_LINE, SegmentChain, archive_of
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, deleted_ids, kind_of
+from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 
@@ -20,9 +25,31 @@ _ANCHOR = re.compile(rb'"kind"\s*:\s*"(?:pointer|mark)"')
 _END = re.compile(rb'"kind"\s*:\s*"end"')
 
 
+@dataclass(frozen=True, slots=True)
+class TranscriptBlock:
+    """One turn's lines in the file, its `end` line last."""
+
+    turn: str
+    lines: tuple[Line, ...]
+    offset: int  # of its first line
+    from_index: int
+    to_index: int  # exclusive; equal to from_index when no message is in it
+    snapshot: int = -1  # offset of its last snapshot line
+
+
+@dataclass(slots=True)
+class ParsedBlocks:
+    """The content of a part of a transcript."""
+
+    blocks: list[TranscriptBlock] = field(default_factory=list)
+    bad: list[bytes] = field(default_factory=list)  # lines that cannot be decoded
+    complete: int = 0  # offset behind the last complete turn
+    head: Line | None = None
+
+
 @dataclass(slots=True)
 class TranscriptWindow:
-    """A transcript from its replay start on, and what the projector has to know to go on."""
+    """A transcript from its replay start on, with the offsets that the writer needs to append."""
 
     blocks: list[TranscriptBlock]
     replay_from: int = 0
@@ -36,28 +63,28 @@ class TranscriptWindow:
 
 
 def read_window(chain: SegmentChain) -> TranscriptWindow:
-    """Read backwards to the last pointer or mark of a finished turn, then from the offset it names."""
+    """Read backwards to the last pointer or mark of a complete turn, then forwards from its offset."""
     anchor, data, low = _find_anchor(chain)
     start = anchor["offset"] if anchor else 0
     window = _window(chain, anchor, data, low, start)
     if window is not None:
         return window
-    # Somebody edited the file by hand: its offsets lie, its lines do not.
+    # The file was edited by hand: its offsets are wrong, its lines are still usable.
     log.warning("transcript.offsets_wrong", transcript=chain.transcript)
     return _window(chain, anchor, b"", chain.end, 0) or TranscriptWindow([])
 
 
 def read_since(chain: SegmentChain, index: int) -> Sequence[TranscriptBlock]:
-    """Return the records from the one that holds *index* on: reads back to a pointer or mark from before it."""
+    """Return the turns from the one with the message *index* on."""
     anchor, data, low = _find_anchor(chain, index)
     window = _window(chain, anchor, data, low, anchor["offset"] if anchor else 0)
     return window.blocks if window is not None else read_all(chain).blocks
 
 
 def _find_anchor(chain: SegmentChain, index: int | None = None) -> tuple[Line | None, bytes, int]:
-    """Return the last pointer or mark, and the bytes read meanwhile with the offset they begin at.
+    """Return the last pointer or mark, the bytes read to find it, and their offset.
 
-    With *index*, the last one whose replay started no later.
+    With *index*, the last one whose replay start is not after it.
     """
     data, low, width = b"", chain.end, TAIL_BYTES
     while low > 0:
@@ -89,7 +116,7 @@ def _is_offset(value: object) -> bool:
 
 
 def _window(chain: SegmentChain, anchor: Line | None, data: bytes, low: int, start: int) -> TranscriptWindow | None:
-    """Parse from *start*; None when no record begins there or the replay start is not behind it."""
+    """Parse from *start*; None if no turn begins there, or the replay start is before it."""
     if start > chain.end:
         return None
     before = max(start - 1, 0)
@@ -98,10 +125,10 @@ def _window(chain: SegmentChain, anchor: Line | None, data: bytes, low: int, sta
         if data[:1] != b"\n":
             return None
         data = data[1:]
-    parsed = parse(data, start)
+    parsed = parse_blocks(data, start)
     replay_from = anchor_index(anchor)
-    spoken = [block for block in parsed.blocks if block.to_index > block.from_index]
-    if start and spoken and spoken[0].from_index > replay_from:
+    with_messages = [block for block in parsed.blocks if block.to_index > block.from_index]
+    if start and with_messages and with_messages[0].from_index > replay_from:
         return None
     blocks = [block for block in parsed.blocks if block.to_index > replay_from or block.to_index == block.from_index]
     inside = next((block.from_index for block in blocks if block.from_index <= replay_from < block.to_index), None)
@@ -119,9 +146,9 @@ def _window(chain: SegmentChain, anchor: Line | None, data: bytes, low: int, sta
 
 
 def anchor_index(anchor: Line | None) -> int:
-    """Return the index that replay starts at, as far as a pointer or mark says; 0 where there is none.
+    """Return the index that replay starts at according to a pointer or mark, 0 without one.
 
-    The projector adds `replay_from` to pointers: the beginning of the turn that holds them.
+    The writer adds `replay_from` to pointers: the first index of the turn that they are in.
     """
     for name in ("replay_from", "last_consolidated"):
         value = anchor.get(name) if anchor else None
@@ -131,7 +158,7 @@ def anchor_index(anchor: Line | None) -> int:
 
 
 def consolidated_index(anchor: Line | None) -> int:
-    """Return before which message everything is in a summary, as far as a pointer or mark says."""
+    """Return the number of summarised messages according to a pointer or mark, 0 without one."""
     value = anchor.get("last_consolidated") if anchor else None
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -160,11 +187,11 @@ def _find_snapshot(chain: SegmentChain, window: TranscriptWindow, anchor: Line |
 
 def read_all(chain: SegmentChain) -> ParsedBlocks:
     """Read the whole transcript, however long."""
-    return parse(chain.read(0, chain.end), 0)
+    return parse_blocks(chain.read(0, chain.end), 0)
 
 
 def read_tail(chain: SegmentChain, enough: int, *, at_most: int = 4 * 1024 * 1024) -> list[TranscriptBlock]:
-    """Return the newest records: at least *enough* of them if there are and *at_most* bytes hold them."""
+    """Return the newest turns: at least *enough* of them, unless there are fewer or *at_most* bytes are read."""
     data, low, width = b"", chain.end, TAIL_BYTES
     while low > 0 and len(data) < at_most:
         start = max(low - width, 0)
@@ -173,22 +200,163 @@ def read_tail(chain: SegmentChain, enough: int, *, at_most: int = 4 * 1024 * 102
         if len(_END.findall(data)) > enough:
             break
     if low == 0:
-        return parse(data, 0).blocks
-    # What stands before the first `end` may be half a record.
+        return parse_blocks(data, 0).blocks
+    # The lines before the first `end` may be the second half of a turn.
     first = _END.search(data)
     begin = data.find(b"\n", first.start()) + 1 if first else len(data)
-    return parse(data[begin:], low + begin).blocks if begin else []
+    return parse_blocks(data[begin:], low + begin).blocks if begin else []
 
 
 def turns_in_tail(chain: SegmentChain, unsure: frozenset[str]) -> dict[str, int]:
-    """Return which turns of *unsure* stand in the file, and where; looks back to the first that is none of them.
+    """Return the offsets of the *unsure* turns that are in the file.
 
-    Records reach a file in commit order, so before that one there is nothing left in doubt.
+    Reads back to the first other turn: turns are written in commit order, so the ones before it are certain.
     """
     enough = 8
     while True:
         blocks = read_tail(chain, enough)
-        found = {block.turn: block.offset for block in blocks}
-        if found.keys() - unsure or len(blocks) < enough or enough > 2 * len(unsure):
-            return {turn: offset for turn, offset in found.items() if turn in unsure}
+        offsets = {block.turn: block.offset for block in blocks}
+        if offsets.keys() - unsure or len(blocks) < enough or enough > 2 * len(unsure):
+            return {turn: offset for turn, offset in offsets.items() if turn in unsure}
         enough *= 4
+
+
+# -- messages by index ------------------------------------------------------------------------------
+
+
+def read_messages(
+    disk: Disk, path: Path, transcript: str, low: int, high: int, *, pending: Sequence[TurnRecord] = ()
+) -> list[Line]:
+    """Return the message lines of *transcript* with ``low <= i < high``, in order. Blocks.
+
+    *path* is the session's current transcript; *pending* are the records that are not projected yet, which the
+    caller must read before the file. Deleted messages have the content FORGOTTEN.
+    """
+    messages: dict[int, Line] = {}
+    deleted: set[str] = set()
+    chain = _open_chain(disk, path, transcript)
+    blocks: Sequence[TranscriptBlock] = ()
+    if chain is not None:
+        window = read_window(chain)
+        blocks = window.blocks if low >= window.replay_from else read_since(chain, low)
+    records = [record.lines for record in pending if record.transcript == transcript]
+    for lines in (*(block.lines for block in blocks), *records):
+        deleted |= deleted_ids(lines)
+        for line in lines:
+            if kind_of(line) == "message" and low <= line["i"] < high:
+                messages[line["i"]] = line
+    return [
+        {**line, "content": FORGOTTEN} if line.get("mid") in deleted else line for _, line in sorted(messages.items())
+    ]
+
+
+def transcript_extent(
+    disk: Disk, path: Path, transcript: str, *, pending: Sequence[TurnRecord] = ()
+) -> tuple[int, int]:
+    """Return how many messages of *transcript* are summarised, and how many it has. Arguments of `read_messages`."""
+    chain = _open_chain(disk, path, transcript)
+    window = read_window(chain) if chain is not None and chain.end else None
+    low = window.consolidated if window else 0
+    high = max([0, *(block.to_index for block in (window.blocks if window else ()))])
+    for record in pending:
+        if record.transcript == transcript:
+            high = max(high, record.to_index)
+            low = max([low, *(consolidated_index(line) for line in record.lines if kind_of(line) == "pointer")])
+    return low, high
+
+
+def _open_chain(disk: Disk, path: Path, transcript: str) -> SegmentChain | None:
+    """Open the current transcript, or the archive; None if neither is *transcript*."""
+    chain = SegmentChain(disk, path, transcript)
+    if chain.transcript == transcript:
+        return chain
+    archive = archive_of(path, transcript)
+    return SegmentChain(disk, archive) if archive is not None else None
+
+
+# -- parsing ---------------------------------------------------------------------------------------
+
+
+def parse_blocks(data: bytes, base: int) -> ParsedBlocks:
+    """Parse bytes from offset *base*, which must be the beginning of a turn or of the file."""
+    parser = _BlockParser(base)
+    position = base
+    *lines, _torn = data.split(b"\n")
+    for raw in lines:
+        parser.feed(raw, position)
+        position += len(raw) + 1
+    parser.finish(position)
+    return parser.parsed
+
+
+class _BlockParser:
+    """Groups lines into blocks."""
+
+    def __init__(self, base: int) -> None:
+        self.parsed = ParsedBlocks(complete=base)
+        self._begin(base)
+
+    def feed(self, raw: bytes, offset: int) -> None:
+        """Parse one line, without its newline."""
+        after = offset + len(raw) + 1
+        line = decode(raw) if raw.strip() else {"kind": "blank"}
+        if line is None:
+            self.parsed.bad.append(raw)
+            self._hole = offset if self._lines else -1
+        elif kind_of(line) == "end" and isinstance(line.get("turn"), str):
+            self._close_at_hole(line["turn"])
+            self._lines.append(line)
+            self._close(line["turn"], after)
+            return
+        elif kind_of(line) not in ("head", "blank"):
+            self._take(line, offset)
+        elif self.parsed.head is None and kind_of(line) == "head":
+            self.parsed.head = line
+        if not self._lines:
+            self._begin(after)
+            self.parsed.complete = after
+
+    def finish(self, position: int) -> None:
+        """Complete the last block; nothing follows."""
+        if self._hole >= 0 and self._turn:
+            self._close(self._turn, position)
+
+    def _take(self, line: Line, offset: int) -> None:
+        turn = line.get("turn")
+        if isinstance(turn, str):
+            self._close_at_hole(turn)
+            self._turn = turn
+        self._hole = -1
+        if not self._lines:
+            self._start = offset
+        if kind_of(line) == "snapshot":
+            self._snapshot = offset
+        self._lines.append(line)
+
+    def _close_at_hole(self, turn: str) -> None:
+        """Treat an unreadable line between two turns as the `end` of the first."""
+        if self._hole >= 0 and self._turn and turn != self._turn:
+            self._close(self._turn, self._hole)
+
+    def _begin(self, offset: int) -> None:
+        self._lines: list[Line] = []
+        self._start = offset
+        self._snapshot = self._hole = -1
+        self._turn = ""
+
+    def _close(self, turn: str, after: int) -> None:
+        lines = tuple(line for line in self._lines if line.get("turn", turn) == turn)
+        low, high = _index_range(lines)
+        self.parsed.blocks.append(TranscriptBlock(turn, lines, self._start, low, high, self._snapshot))
+        self.parsed.complete = after
+        self._begin(after)
+
+
+def _index_range(lines: Sequence[Line]) -> tuple[int, int]:
+    """Return the first index of a block and the one after its last."""
+    end = lines[-1] if lines else {}
+    low, high = end.get("from"), end.get("to")
+    if isinstance(low, int) and isinstance(high, int):
+        return low, high
+    indices = [line["i"] for line in lines if kind_of(line) == "message"]
+    return (min(indices), max(indices) + 1) if indices else (0, 0)

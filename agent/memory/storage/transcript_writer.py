@@ -1,4 +1,4 @@
-"""Appending to a transcript: one write per record, offsets filled in, torn tails set aside first."""
+"""Append turns to a transcript: one write per turn, with byte offsets; a torn tail is saved and cut off first."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from agent.memory.storage.transcript_reader import anchor_index, read_window, tu
 from gateway.ports import Line, TurnRecord
 
 SEGMENT_BYTES = 8 * 1024 * 1024
-_KNOWN_STARTS = 4_096  # turns since the replay start whose offsets are kept; marks come much sooner
+_KNOWN_STARTS = 4_096  # turns since the replay start whose offsets are kept; marks are more frequent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
-    """What is appended at once: the lines of one turn, its `end` last."""
+    """The lines of one turn, its `end` last, which are appended in one write."""
 
     turn: str
     lines: Sequence[Line]
@@ -31,7 +31,7 @@ class TranscriptEntry:
 
 
 def entry_of(record: TurnRecord) -> TranscriptEntry:
-    """Return the record as a file takes it; one that brings no `end` gets it, since a turn without is not there."""
+    """Return the record's lines; adds an `end` if it is missing, because readers ignore a turn without one."""
     last = record.lines[-1] if record.lines else {}
     lines = record.lines
     if kind_of(last) != "end" or last.get("turn") != record.turn:
@@ -51,7 +51,7 @@ def entry_of(record: TurnRecord) -> TranscriptEntry:
 
 @dataclass(slots=True)
 class _WriterPosition:
-    """How far a transcript has come: what changes with each record, and only once it is written."""
+    """Offsets that change with each turn, once it is written."""
 
     end: int  # offset of the next record
     snapshot: int = -1  # offset of the last snapshot line
@@ -61,9 +61,9 @@ class _WriterPosition:
 
 
 class TranscriptWriter:
-    """One transcript, open for appending by the one process that owns the home. Blocks; not thread-safe.
+    """One transcript, open for appending. Blocks; not thread-safe; one process may write a home's transcripts.
 
-    After an OSError the object is spent: open another, which looks at what the file really holds.
+    After an OSError, discard the object and create another, which reads the file again.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class TranscriptWriter:
         unsure: frozenset[str] = frozenset(),
         segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """Open *path*; *unsure* are the turns that may or may not have reached it before a crash."""
+        """Open *path*; *unsure* are turns that may have been written before a crash."""
         self.path = path
         self._key = key
         self._disk = disk
@@ -85,7 +85,7 @@ class TranscriptWriter:
         self.transcript = transcript
         self._segment = 0
         self._base = 0  # bytes in earlier segments
-        self._turns: set[str] = set()  # what may be offered again
+        self._turns: set[str] = set()  # turns that may be appended a second time
         self._reached = _WriterPosition(0)
         self._synced = 0
         self._load(unsure)
@@ -101,7 +101,7 @@ class TranscriptWriter:
         return self._reached.end
 
     def append(self, entry: TranscriptEntry) -> bool:
-        """Write *entry* unless its turn is there; say whether it was written. Durable after `sync`."""
+        """Write *entry*; return False if its turn is in the file already. Durable after `sync`."""
         if entry.turn in self._turns:
             return False
         if self._reached.end - self._base >= self._segment_bytes:
@@ -111,36 +111,36 @@ class TranscriptWriter:
         try:
             self._disk.write(self._open(), head + body)
         except OSError:
-            self._take_back(self._reached.end)
+            self._roll_back(self._reached.end)
             raise
         self._reached = reached
         self._turns.add(entry.turn)
         return True
 
     def sync(self) -> None:
-        """Return when everything appended is on the disk."""
+        """Flush the appended turns to the disk."""
         if self._synced == self._reached.end:
             return
         try:
             self._disk.sync(self._open())
         except OSError:
-            # What the cache shows after a failed fsync need not be on the disk: write it again.
-            self._take_back(self._synced)
+            # After a failed fsync, cached data may not be on the disk: it must be written again.
+            self._roll_back(self._synced)
             raise
         self._synced = self._reached.end
 
-    def confirmed(self) -> None:
-        """Say that nothing written so far will be offered again."""
+    def confirm(self) -> None:
+        """Note that none of the turns written so far will be appended again."""
         self._turns.clear()
 
     def close(self) -> None:
-        """Give the file descriptor back; appending opens it again."""
+        """Close the file descriptor; appending opens it again."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._disk.close(fd)
 
     def archive(self, turn: str) -> None:
-        """Rename the file to its archive, once *turn* (a /new) is on the disk; doing it twice is doing it once."""
+        """Flush, then rename the file to its archive, which *turn* (a /new) names. Idempotent."""
         self.sync()
         self.close()
         if self._disk.size(self.path) is not None:
@@ -152,7 +152,7 @@ class TranscriptWriter:
         return encode(build.head_line(self.transcript, self._key, created, segment=self._segment, base=self._base))
 
     def _render(self, entry: TranscriptEntry, offset: int) -> tuple[bytes, _WriterPosition]:
-        """Return the entry's bytes for *offset*, and how far the transcript has come with them."""
+        """Return the entry's bytes for *offset*, and the position after them."""
         before = self._reached
         reached = replace(before, end=offset)
         if entry.to_index > entry.from_index:
@@ -162,24 +162,24 @@ class TranscriptWriter:
             kind = kind_of(line)
             if kind == "snapshot":
                 reached.snapshot = reached.end
-            pieces.append(encode(self._resolved(line, reached, offset) if kind in ("pointer", "mark") else line))
+            pieces.append(encode(self._add_offsets(line, reached, offset) if kind in ("pointer", "mark") else line))
             reached.end += len(pieces[-1])
         return b"".join(pieces), reached
 
     @staticmethod
-    def _resolved(line: Line, reached: _WriterPosition, own: int) -> Line:
-        """Fill in where replay starts and where the snapshot stands, in bytes."""
+    def _add_offsets(line: Line, reached: _WriterPosition, turn_offset: int) -> Line:
+        """Return the line with the byte offsets of the replay start and of the snapshot."""
         index = max(anchor_index(line), reached.replay_from)  # the window never moves back
         if not reached.starts or index >= reached.starts[-1][1]:
-            reached.anchor = own
+            reached.anchor = turn_offset
         for low, high, start in reached.starts:
             if low <= index < high:
                 index, reached.anchor = low, start
-        # An index from before the known turns keeps the old offset: more is read, nothing is missed.
+        # An index before the known turns keeps the old offset: readers read more, and miss nothing.
         reached.replay_from = index
         reached.starts = [each for each in reached.starts if each[1] > index]
-        told = {**line, "replay_from": index, "offset": reached.anchor}
-        return told | ({"snapshot": reached.snapshot} if reached.snapshot >= 0 else {})
+        snapshot = {"snapshot": reached.snapshot} if reached.snapshot >= 0 else {}
+        return {**line, "replay_from": index, "offset": reached.anchor} | snapshot
 
     def _open(self) -> int:
         if self._fd is None:
@@ -194,7 +194,7 @@ class TranscriptWriter:
         self._base = self._reached.end
 
     def _load(self, unsure: frozenset[str]) -> None:
-        """Learn where the file ends and what is in doubt, and set aside what is no record."""
+        """Read the position and the unsure turns from the file; save corrupt bytes and cut off a torn tail."""
         chain = SegmentChain(self._disk, self.path, self.transcript)
         window = read_window(chain)
         torn = b"" if chain.is_rolled else chain.read(window.complete, chain.end)
@@ -203,7 +203,7 @@ class TranscriptWriter:
         if torn:
             self._disk.truncate(self._open(), window.complete - chain.base)
             self._disk.sync(self._open())
-            if window.complete == chain.base:  # not even a head is left: look for earlier segments
+            if window.complete == chain.base:  # the head was torn too: look for earlier segments
                 chain = SegmentChain(self._disk, self.path, self.transcript)
                 window = read_window(chain)
         self.transcript = chain.transcript or self.transcript
@@ -219,11 +219,11 @@ class TranscriptWriter:
             window.replay_from,
             [each for each in starts if each[1] > each[0]],
         )
-        # What is in doubt was written, but perhaps never reached the disk.
+        # The unsure turns were written, but may not be on the disk.
         self._synced = min([*in_doubt.values(), self._reached.end])
 
-    def _take_back(self, size: int) -> None:
-        with contextlib.suppress(OSError):  # the next opening finds the torn tail
+    def _roll_back(self, size: int) -> None:
+        with contextlib.suppress(OSError):  # the next `_load` finds the torn tail
             if self._fd is not None:
                 self._disk.truncate(self._fd, max(size - self._base, 0))
         with contextlib.suppress(OSError):

@@ -11,9 +11,9 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.message_ranges import read_messages
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
+from agent.memory.storage.transcript_reader import read_messages
 from gateway.ports import DisplayedMessage, Line
 
 

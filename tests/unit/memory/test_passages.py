@@ -8,8 +8,8 @@ import pytest
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.message_ranges import read_messages
 from agent.memory.storage.transcript_lines import FORGOTTEN
+from agent.memory.storage.transcript_reader import read_messages
 from agent.memory.storage.transcript_writer import TranscriptWriter, entry_of
 from gateway.ports import Line, MessageOutcome, TurnRecord
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name

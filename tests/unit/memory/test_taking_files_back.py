@@ -68,14 +68,14 @@ def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
     path = write(tmp_path, mine, said(1, "2", {"kind": "image", "name": "b.png", "blob": both}))
     write(tmp_path, said(0, "9", {"kind": "document", "blob": elsewhere}), key=f"{ANN}/7", transcript="b" * 16)
     size = path.stat().st_size
-    blank_messages(Disk(), path, str(ANN), {"1"}, told_by="t9")
+    blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
     assert kept(tmp_path) == {b"both", b"elsewhere"}
     assert path.stat().st_size == size
     text = path.read_text()
     assert "words 1" not in text
     assert "words 2" in text
     assert text.count("theirs") == 1
-    blank_messages(Disk(), path, str(ANN), {"2"}, told_by="t9")
+    blank_messages(Disk(), path, str(ANN), {"2"}, deletion_turn="t9")
     assert kept(tmp_path) == {b"elsewhere"}
 
 
@@ -84,11 +84,11 @@ def test_what_broke_in_the_middle_is_done_again(tmp_path: Path) -> None:
     path = write(tmp_path, said(0, "1", {"kind": "document", "blob": keep(tmp_path, b"own")}))
     disk = Broken()
     with pytest.raises(OSError, match="Input"):
-        blank_messages(disk, path, str(ANN), {"1"}, told_by="t9")
+        blank_messages(disk, path, str(ANN), {"1"}, deletion_turn="t9")
     assert kept(tmp_path) == set()
     assert "words 1" in path.read_text()
     disk.is_broken = False
-    blank_messages(disk, path, str(ANN), {"1"}, told_by="t9")
+    blank_messages(disk, path, str(ANN), {"1"}, deletion_turn="t9")
     assert "words 1" not in path.read_text()
 
 
@@ -98,7 +98,7 @@ def test_a_name_in_a_transcript_is_no_path(tmp_path: Path) -> None:
     victim.write_text("x")
     names = ["../../../victim", str(victim), "people/x/../../victim", ""]
     path = write(tmp_path, said(0, "1", *({"kind": "document", "blob": name} for name in names)))
-    blank_messages(Disk(), path, str(ANN), {"1"}, told_by="t9")
+    blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
     assert victim.exists()
 
 
@@ -107,5 +107,5 @@ def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
     reference = keep(tmp_path, b"again")
     fact = {"kind": "image", "name": "a.png", "blob": reference}
     path = write(tmp_path, said(0, "1", fact), said(1, "2", fact, turn="t9"))
-    blank_messages(Disk(), path, str(ANN), {"1"}, told_by="t9")
+    blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
     assert kept(tmp_path) == {b"again"}

@@ -8,8 +8,8 @@ from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.search_unit import UnitSource
 from agent.memory.search.sources.scope_source import HISTORY, SESSIONS, ScopeSource, origin_of
 from agent.memory.search.sources.transcript_source import said_in
-from agent.memory.storage.message_ranges import read_messages
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
+from agent.memory.storage.transcript_reader import read_messages
 from gateway.ports import SearchHit
 
 _REACH = 5  # messages, or lines, on each side

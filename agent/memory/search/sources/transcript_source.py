@@ -16,8 +16,8 @@ from agent.memory.search.recall_engine import SourceReading
 from agent.memory.search.search_unit import SearchUnit
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_blocks import parse
 from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
+from agent.memory.storage.transcript_reader import parse_blocks
 from gateway.ports import Line
 
 _FULL_SEGMENT = re.compile(r"(?P<transcript>.+)\.\d{4}\.jsonl\Z")
@@ -73,7 +73,7 @@ class TranscriptSource:
         known = _known(since)
         is_more = known.end > 0 and known.end <= chain.end and set(known.files) <= transcript.files
         known = known if is_more else _ReadPosition()
-        parsed = parse(chain.read(known.end, chain.end), known.end)
+        parsed = parse_blocks(chain.read(known.end, chain.end), known.end)
         units, sitting, last = _units((line for block in parsed.blocks for line in block.lines), known)
         state = {"end": parsed.complete, "files": sorted(transcript.files), "sitting": sitting, "last": last}
         mark = f"{transcript.looks}#{json.dumps(state, separators=(',', ':'))}"
