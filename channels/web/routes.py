@@ -42,14 +42,17 @@ _TYPES = {
     "chat.js": "text/javascript",
     "markdown.js": "text/javascript",
     "pending.js": "text/javascript",
+    "vendor/highlight.js": "text/javascript",
+    "vendor/markdown-it.js": "text/javascript",
+    "vendor/purify.js": "text/javascript",
     "wire.js": "text/javascript",
     "style.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, and no text ever becomes markup by accident.
+# Nothing from elsewhere, nothing inline, and no text becomes markup but through DOMPurify.
 _POLICY = (
     "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'; "
-    "require-trusted-types-for 'script'; trusted-types 'none'"
+    "require-trusted-types-for 'script'; trusted-types dompurify"
 )
 
 
@@ -70,7 +73,7 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
     """Return the routes of *channel*, all below *prefix*."""
     return [
         Route(f"{prefix}/", _bound(_page, channel), methods=["GET"]),
-        Route(f"{prefix}/assets/{{name}}", _asset, methods=["GET"]),
+        Route(f"{prefix}/assets/{{name:path}}", _asset, methods=["GET"]),
         Route(f"{prefix}/files/{{token}}", _bound(_file, channel), methods=["GET"]),
         # The server's own bound is for everything else; beyond ours the page is told a line.
         Route(f"{prefix}/files", _bound(_upload, channel), methods=["POST"], max_body_size=2 * LARGEST),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, FilePayload, Page, expect
+from playwright.async_api import Browser, ConsoleMessage, FilePayload, Page, expect
 
 from gateway.errors import StoreUnavailable
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage
@@ -57,6 +57,7 @@ async def visit(browser: Browser, url: str, **context: Any) -> Page:
     opened = await browser.new_context(**context)
     page = await opened.new_page()
     page.on("pageerror", _raise)
+    page.on("console", _refuse_violation)
     await page.goto(url)
     await expect(page.locator("#state")).to_have_attribute("data-state", "online")
     return page
@@ -64,6 +65,11 @@ async def visit(browser: Browser, url: str, **context: Any) -> Page:
 
 def _raise(error: Exception) -> None:
     raise error
+
+
+def _refuse_violation(message: ConsoleMessage) -> None:
+    if "Content Security Policy" in message.text:
+        raise AssertionError(message.text)
 
 
 async def say(page: Page, text: str) -> None:
@@ -280,7 +286,11 @@ async def test_hostile_text_is_only_text(browser: Browser, served: Served, house
     assert all("noreferrer" in rel and "noopener" in rel for _, _, rel, _ in links)
     chips = [chip for _, host, _, chip in links if host == "evil.example"]
     # The first is the frame's address as plain text, which says itself where it goes.
-    assert chips[1:] == ["evil.example"] * 3
+    assert chips[1:] == ["evil.example"] * 2
+    # A host that poses as a user name is linked alone: what is shown is where it goes.
+    assert await body.get_by_role("link", name="https://bank.example", exact=True).evaluate("a => a.href") == (
+        "https://bank.example/"
+    )
     assert await page.locator(".line.user .body").evaluate("body => body.childElementCount") == 0
 
 
@@ -309,6 +319,47 @@ async def test_markdown_is_drawn(browser: Browser, served: Served, house: FakeHo
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
 
 
+async def test_the_keyboard_alone_suffices(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """Everything that a mouse reaches, Tab reaches, in reading order and with a visible ring; Enter works it."""
+    house.answer = lambda _: "[the plan](https://plan.example/)\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| 1 |"
+    page = await visit(browser, served.url, permissions=["clipboard-read", "clipboard-write"])
+    await page.keyboard.type("go")  # the composer has the focus from the start
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".line.assistant table")).to_have_count(1)
+    reached: list[str] = []
+    while "text" not in reached:
+        await page.keyboard.press("Tab")
+        name, ring = await page.evaluate(
+            """() => {
+                const at = document.activeElement;
+                return [at.id || at.className || at.tagName, getComputedStyle(at).outlineStyle];
+            }"""
+        )
+        reached.append(name)
+        assert name in ("BODY", "text", "scroller") or ring == "solid", name  # the composer draws a ring of its own
+        if name == "quiet":
+            await page.keyboard.press("Enter")
+    wanted = ["A", "quiet", "PRE", "scroll", "attach", "text"]
+    assert [name for name in reached if name in wanted] == wanted
+    assert await page.evaluate("navigator.clipboard.readText()") == "x = 1"
+
+
+async def test_code_is_coloured_in_colours_that_can_be_read(browser: Browser, served: Served, house: FakeHouse) -> None:
+    """Names, strings and comments differ, by day and by night; copying takes the text without a mark of ours."""
+    code = 'def cost(n: int) -> str:  # euros\n    return "<b>" * n'
+    house.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
+    for scheme in ("light", "dark"):
+        page = await visit(browser, served.url, color_scheme=scheme)
+        await say(page, "go")
+        shown = page.locator(".line.assistant pre code").first
+        await expect(shown.locator(".hljs-keyword").first).to_have_text("def")
+        assert await shown.evaluate("code => code.textContent") == code
+        paper = await page.locator(".body .code").first.evaluate("box => getComputedStyle(box).backgroundColor")
+        inks = await shown.locator("span").evaluate_all("all => all.map(each => getComputedStyle(each).color)")
+        assert len(set(inks)) >= 4
+        assert all(_contrast(paper, ink) >= 4.5 for ink in inks)
+
+
 PATHOLOGICAL = {
     "stars": "*a **b " * 10_000,
     "brackets": "[" * 60_000,
@@ -323,6 +374,8 @@ PATHOLOGICAL = {
     "addresses": "https://" * 7_000,
     "escapes": "\\" * 60_000,
     "pipes and dashes": "|a|\n|-|\n" * 6_000,
+    "references": "[a]: <b>\n" * 6_000 + "[a]" * 6_000,
+    "code": "```js\n" + "/a(" * 6_000 + "\n```",
 }
 
 

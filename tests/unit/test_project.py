@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -157,6 +158,22 @@ def test_wheel_carries_license_and_command(wheel: zipfile.ZipFile) -> None:
     names = {name.rpartition("/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
     assert "LICENSE" in names
     assert "parlour = gateway.cli:main" in wheel.read(names["entry_points.txt"]).decode()
+
+
+def test_the_page_s_libraries_are_the_pinned_files_with_their_licences() -> None:
+    """Each vendored file is what its row says, byte for byte, and nothing else lies beside them."""
+    vendor = ROOT / "channels" / "web" / "page" / "vendor"
+    rows = [
+        [cell.strip() for cell in line.strip("| \n").split("|")]
+        for line in (vendor / "README.md").read_text().splitlines()
+        if ".js |" in line
+    ]
+    for name, _package, version, _source, _licence, digest in rows:
+        data = (vendor / name).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == digest.strip("`")
+        assert version in data[:400].decode()
+    licences = {row[0].replace(".js", ".LICENSE") for row in rows}
+    assert {path.name for path in vendor.iterdir()} == {"README.md", *licences, *(row[0] for row in rows)}
 
 
 def test_every_entry_point_leads_to_something() -> None:
