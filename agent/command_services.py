@@ -1,4 +1,4 @@
-"""What commands see of the house, over the ports; the composition root gives it its pool last."""
+"""What commands may use besides their turn, by subject."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
-from agent.turn import RunningTurn
-from agent.worker_pool import WorkerPool
+from agent.running_turns import RunningTurn, RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
     AcceptOutcome,
-    DisplayedMessage,
     InboxRow,
     Job,
     Journal,
@@ -40,62 +38,33 @@ from gateway.ports.access import AccessControl
 from gateway.ports.caps import CapAllowance, UsageCaps
 from gateway.ports.pairing import PairingRequests
 
-_ANSWER = OutboundKind.ANSWER
 
-
-@dataclass(slots=True, kw_only=True)
-class AgentCommandServices:
-    """Implements `agent.commands.House`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueService:
+    """Session queues: list and stop what runs and waits, and enqueue a retry."""
 
     journal: Journal
     outbox: Outbox
     records: TurnRecordStore
-    sessions: SessionReader
-    people: PreferenceStore
-    sums: UsageStore
-    recall: SearchIndex
-    memory: MemoryService
-    forgetter: EraseService
-    staging: StagedChangeStore
-    rights: PrivacyService
-    linking: AccountLinkService
-    access: AccessControl
-    dreams: DreamService
-    pairing: PairingRequests
-    locales: LocaleProvider
-    profiles: ChatProfiles
-    settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and scope
+    turns: RunningTurns
     now: Callable[[], datetime]
-    facts: Callable[[], Mapping[str, Any]]  # version, uptime_seconds, workers
-    pool: WorkerPool | None = None  # the pool runs the commands that ask for it, so it is built after
-    background: JobRunner | None = None  # as the pool
-    caps: UsageCaps | None = None  # without, nobody is under any
-    day_zone: str = "UTC"  # whose days caps and sums go by
-    new_waits: bool = False  # /new answers when its archive is summarised [000]
-
-    def in_force(self, key: SessionKey, guild: str, scope: str) -> Sequence[EffectiveSetting]:
-        """Return what is in force in the chat, and who decided it."""
-        return self.settings(key, guild, scope)
 
     async def stop(self, key: SessionKey, *, sender: str) -> tuple[bool, int]:
-        """Stop turn and queue; an empty sender means everybody's."""
-        if self.pool is None:
-            return False, await self.journal.drop(key, sender=sender)
-        stopped, dropped = await self.pool.stop(key, sender=sender)
-        # Whose answer is on its way is not in the outbox, so only who may stop everybody's stops that.
+        """Stop the running turn and the queue; an empty *sender* means every sender's.
+
+        Return whether a turn was stopped, and the number of queued messages that were.
+        """
+        stopped, dropped = await self.turns.stop(key, sender=sender)
+        # The outbox does not know whose answer it delivers, so only a stop of every sender's turn holds answers back.
         if not stopped and not sender:
             stopped = await self._hold_back(key)
         return stopped, dropped
 
-    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
-        """Stop what *sender* has in the threads of *chat*."""
-        return (False, 0) if self.pool is None else await self.pool.stop_in_threads(chat, sender=sender)
-
     async def _hold_back(self, key: SessionKey) -> bool:
-        """Keep what is not on its way yet of answers under delivery; the transcript says what was shown."""
-        held_back = False
-        turns = {each.message.turn for each in await self.outbox.undelivered(key) if each.message.kind is _ANSWER}
-        for turn in sorted(turns):
+        """Cancel the undelivered parts of answers; a `cut` line in the transcript lists the parts shown."""
+        undelivered = await self.outbox.undelivered(key)
+        turns = sorted({each.message.turn for each in undelivered if each.message.kind is OutboundKind.ANSWER})
+        for turn in turns:
             shown = await self.outbox.cancel(turn)
             session = await self.journal.session(key)
             record = TurnRecord(
@@ -111,61 +80,114 @@ class AgentCommandServices:
                 at=self.now(),
             )
             await self.records.append(record)
-            held_back = True
-        return held_back
+        return bool(turns)
+
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop what *sender* has running and queued in the threads of *chat*; return as `stop` does."""
+        return await self.turns.stop_in_threads(chat, sender=sender)
 
     async def waiting_messages(self, key: SessionKey) -> tuple[InboxRow, ...]:
-        """Return what waits in the chat, the running turn's rows included."""
+        """Return the queued messages, those of the running turn included."""
         return await self.journal.waiting_rows(key)
 
     def running(self, key: SessionKey) -> RunningTurn | None:
         """Return the running turn."""
-        return self.pool.running(key) if self.pool else None
+        return self.turns.get(key)
 
-    async def archive(self, job: Job) -> bool:
-        """Do a `summarise` job now where /new is to wait for it; False when it failed and nothing may be cleared."""
-        if not self.new_waits or self.background is None or not self.background.can_do(job.kind):
-            return True
-        return await archive_now(job, self.background.do, self.background.jobs)
-
-    async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
-        """Return what people saw."""
-        return await self.sessions.displayed_messages(key, limit=limit)
-
-    async def accept(self, message: InboundMessage, role: Role) -> bool:
-        """Put a synthetic row in the lane; False when the lane is full."""
+    async def enqueue(self, message: InboundMessage, role: Role) -> bool:
+        """Enqueue a synthetic message (a retry); return False if the queue is full."""
         accepted = await self.journal.accept(message, role=role, is_control=False)
         return accepted.outcome is not AcceptOutcome.FULL
 
-    async def usage(self, *, since: datetime, person: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
-        """Return sums over usage rows."""
-        accounts = [each.identity for each in self.linking.accounts(self.linking.person(person))] or [person]
-        sums = [await self.sums.totals(since=since, person=each, chat=chat) for each in accounts]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCommandServices:
+    """What is said and remembered in a scope: reading, changing, erasing and exporting it."""
+
+    documents: MemoryService
+    staging: StagedChangeStore
+    erasure: EraseService
+    dreams: DreamService
+    privacy: PrivacyService
+    search: SearchIndex
+    sessions: SessionReader
+    jobs: JobRunner
+    archives_first: bool = False  # /new answers after its summary is stored
+
+    async def archive(self, job: Job) -> bool:
+        """Run /new's `summarise` job now if it is to be waited for; return False if it failed."""
+        if not self.archives_first or not self.jobs.can_do(job.kind):
+            return True
+        return await archive_now(job, self.jobs.do, self.jobs.jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeopleCommandServices:
+    """Who may write, who waits for approval, and which accounts are one person."""
+
+    access: AccessControl
+    pairing: PairingRequests
+    links: AccountLinkService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatCommandServices:
+    """What is chosen for a chat: model, language, time zone, and every other setting that is effective there."""
+
+    profiles: ChatProfiles
+    locales: LocaleProvider
+    preferences: PreferenceStore
+    list_settings: Callable[[SessionKey, str, str], Sequence[EffectiveSetting]]  # of a chat, its guild and its scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageService:
+    """Tokens and cost of the past, and what the usage caps leave."""
+
+    store: UsageStore
+    caps: UsageCaps
+    links: AccountLinkService
+    day_zone: str  # IANA time zone of the days that caps and sums count
+
+    async def totals(self, *, since: datetime, account: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
+        """Return sums over usage records; those of *account* include the accounts linked to it."""
+        accounts = [each.identity for each in self.links.accounts(self.links.person(account))] or [account]
+        sums = [await self.store.totals(since=since, person=each, chat=chat) for each in accounts]
         return [row for each in sums for row in each]
 
-    def allowances(self, row: InboxRow, person: str) -> Sequence[CapAllowance]:
-        """Return how the sender of *row* stands with the caps that they are under."""
-        return self.caps.allowances(row.message, person) if self.caps else ()
+    def allowances(self, message: InboundMessage, account: str) -> Sequence[CapAllowance]:
+        """Return what is used of each cap that the sender is under."""
+        return self.caps.allowances(message, account)
 
-    async def prefer(self, subject: str, name: str, value: str) -> None:
-        """Store a choice of a person or chat."""
-        await self.people.prefer(subject, name, value)
 
-    def zone(self, scope: str) -> str:
-        """Return the IANA time zone in force in *scope*."""
-        return self.locales.zone(scope)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusService:
+    """The state of the installation."""
 
-    def language(self, key: SessionKey) -> str:
-        """Return the language that a chat is spoken to in."""
-        return self.locales.language(key)
-
-    def chosen(self, subject: str) -> Mapping[str, str]:
-        """Return the choices of a person or chat."""
-        return self.people.preferences(subject)
+    journal: Journal
+    turns: RunningTurns
+    jobs: JobRunner
+    facts: Callable[[], Mapping[str, Any]]
 
     async def status(self) -> Mapping[str, Any]:
-        """Return the facts of /status."""
+        """Return the facts of /status: version, uptime_seconds, workers, busy, queued, work, budget."""
         depth = await self.journal.depth()
-        facts = {**self.facts(), "busy": self.pool.busy if self.pool else 0, "queued": depth["queued"]}
-        work = await self.background.work() if self.background else ()
-        return {**facts, "work": work, "budget": await self.background.budget() if self.background else None}
+        return {
+            **self.facts(),
+            "busy": len(self.turns),
+            "queued": depth["queued"],
+            "work": await self.jobs.work(),
+            "budget": await self.jobs.budget(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandServices:
+    """The services of all commands; a command names the subject that it uses."""
+
+    queue: QueueService
+    memory: MemoryCommandServices
+    people: PeopleCommandServices
+    chats: ChatCommandServices
+    usage: UsageService
+    status: StatusService

@@ -10,7 +10,8 @@ from agent.commands.command_context import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.turn import RunningTurn, Turn
+from agent.running_turns import RunningTurn
+from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id
@@ -51,7 +52,7 @@ class CommandTurnRunner:
 
     async def run_question(self, running: RunningTurn, turn: Turn, scope: str) -> None:
         """Ask about the changes of *scope* that wait for approval here; say nothing if none is left to ask about."""
-        services, staging = self._services, self._services.commands.staging
+        services, staging = self._services, self._services.commands.memory.staging
         conversation = await services.load_conversation(turn)
         # A session whose scope has changed (an account was unlinked) must not learn about the other scope.
         is_here = scope == turn.scope == turn.lease.session.scope

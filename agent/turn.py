@@ -1,13 +1,11 @@
-"""One turn: `Turn` holds the facts derived once at claim and passed downstream, `RunningTurn` the mutable state."""
+"""The facts of one turn, derived once at claim and passed to everything downstream."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
-from agent.turn_draft import TurnDraft
 from gateway.events import ChatKind, InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, TurnLease
 
@@ -70,25 +68,3 @@ class Turn:
 def retried_turn(message_id: str) -> str:
     """Return the turn that a retry's message answers again; empty for any other message."""
     return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
-
-
-@dataclass(slots=True)
-class RunningTurn:
-    """The state of a claimed turn, shared with commands that ask for it or stop it."""
-
-    lease: TurnLease
-    stop_wanted: bool = False  # /stop: end as stopped
-    is_committing: bool = False  # past this point /stop is "already answered"
-    tool: str = ""  # the tool that is running, for /status
-    draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
-    task: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    def stop(self) -> bool:
-        """Ask the turn to end as stopped; return False if its answer is already being stored."""
-        if self.stop_wanted:  # a second cancel would hit the commit of the first
-            return True
-        if self.is_committing or self.task is None:
-            return False
-        self.stop_wanted = True
-        self.task.cancel()
-        return True

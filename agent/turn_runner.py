@@ -16,7 +16,8 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.turn import RunningTurn, Turn
+from agent.running_turns import RunningTurn
+from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
@@ -99,7 +100,7 @@ class TurnRunner:
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
-        waiting = await self._services.commands.waiting_messages(turn.key)
+        waiting = await self._services.commands.queue.waiting_messages(turn.key)
         rest = _rows_under_same_cap(waiting, turn.row, exceeded)
         self._services.caps.note_refusal([row.message for row in (*turn.lease.rows, *rest)], exceeded)
         line = _cap_line(exceeded, turn) if exceeded.told else ""

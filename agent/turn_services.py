@@ -13,7 +13,8 @@ import structlog
 
 from agent.agent_loop import AgentLoop
 from agent.chat_profiles import ChatProfiles
-from agent.commands import CommandRouter, CommandServices
+from agent.command_services import CommandServices
+from agent.commands import CommandRouter
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
@@ -21,7 +22,8 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.scopes import SHARED, person_of, scope_of
 from agent.prompt_assembly import PromptAssembler
-from agent.turn import RunningTurn, Turn
+from agent.running_turns import RunningTurn
+from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import StoreUnavailable
 from gateway.events import (
@@ -155,7 +157,7 @@ class TurnServices:
 
     @asynccontextmanager
     async def _lock_scope(self, row: InboxRow) -> AsyncIterator[tuple[str, str, str]]:
-        account = self.account_of(row)
+        account = self._account_of(row)
         person = ""
 
         def scope() -> str:
@@ -181,7 +183,7 @@ class TurnServices:
             profile=self.profiles.of(message.key, message.guild),
         )
 
-    def account_of(self, row: InboxRow) -> str:
+    def _account_of(self, row: InboxRow) -> str:
         """Return the sender's account."""
         return person_of(row.message, self.platform_of(row.message.key.channel))
 

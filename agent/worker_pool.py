@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.turn import RunningTurn
+from agent.running_turns import RunningTurn, RunningTurns
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import InboxRow, Journal, MessageOutcome, MetricsRecorder, TurnLease
@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
 _CONTROLS_AT_ONCE = 4  # of one chat; more would be ahead of every turn that begins
 _SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
@@ -65,6 +64,7 @@ class WorkerPool:
         journal: Journal,
         work: TurnHandler,
         *,
+        turns: RunningTurns,
         slots: WorkerSlots,
         meter: MetricsRecorder,
         attempts: int = 3,
@@ -77,10 +77,8 @@ class WorkerPool:
         self._attempts = attempts
         self._meter = meter
         self._clock = clock
-        self._running: dict[SessionKey, RunningTurn] = {}
-        self._active: set[SessionKey] = set()
+        self.turns = turns
         self._again: set[SessionKey] = set()
-        self._stop_when_claimed: set[str] = set()  # turns
         self._lane_tasks: set[asyncio.Task[Any]] = set()
         self._waiting_suspect: asyncio.Task[Any] | None = None  # while it gathers the slots
         self._controls = KeyLocks(_CONTROLS_AT_ONCE)
@@ -106,45 +104,6 @@ class WorkerPool:
             await asyncio.wait(pending)
         return len(pending)
 
-    def running(self, key: SessionKey) -> RunningTurn | None:
-        """Return the turn at work in *key*."""
-        return self._running.get(key)
-
-    @property
-    def busy(self) -> int:
-        """How many turns run now."""
-        return len(self._running)
-
-    async def stop(self, key: SessionKey, *, sender: str = "") -> tuple[bool, int]:
-        """Stop the running turn and the queue of *key* (of one sender, if given).
-
-        Return whether a turn was stopped and how many waiting messages were.
-        """
-        dropped = await self._journal.drop(key, sender=sender)
-        if key not in self._running:
-            # A turn that did something before a crash, and has not been taken up again.
-            waiting = await self._journal.waiting_rows(key)
-            begun = {row.turn for row in waiting if row.turn and sender in ("", row.message.sender.id)}
-            if begun and key not in self._running:
-                self._stop_when_claimed |= begun
-                return True, dropped
-        running = self._running.get(key)
-        if running is None or (sender and running.lease.rows[0].message.sender.id != sender):
-            return False, dropped
-        if not running.stop() or running.task is None:
-            return False, dropped
-        # What /stop answers is stored after the turn's end: a kill in between repeats /stop, and does not lose it.
-        await asyncio.wait({running.task}, timeout=_STOP_WITHIN)
-        return True, dropped
-
-    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
-        """Stop what *sender* has at work and waiting in the threads of *chat*; return as `stop` does."""
-        threads = [key for key in {*self._running, *self._active} if key.parent == chat != key]
-        async with asyncio.TaskGroup() as tasks:
-            stops = [tasks.create_task(self.stop(key, sender=sender), name=f"stop {key}") for key in threads]
-        found = [each.result() for each in stops]
-        return any(stopped for stopped, _ in found), sum(dropped for _, dropped in found)
-
     # -- lanes ---------------------------------------------------------------------------------
 
     _draining = False
@@ -153,13 +112,13 @@ class WorkerPool:
         async for key in self._journal.ready_sessions():
             if self._draining:
                 return
-            if key in self._active:
+            if key in self.turns.active:
                 self._again.add(key)
             else:
                 self._start(key, tasks)
 
     def _start(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
-        self._active.add(key)
+        self.turns.active.add(key)
         self._spawn(self._lane(key, tasks), tasks, f"turn {key}")
 
     def _spawn(self, work: Coroutine[Any, Any, T], tasks: asyncio.TaskGroup, name: str) -> asyncio.Task[T]:
@@ -179,7 +138,7 @@ class WorkerPool:
             if not self._draining:
                 raise
         finally:
-            self._active.discard(key)
+            self.turns.active.discard(key)
             if key in self._again and not self._draining:
                 self._again.discard(key)
                 self._start(key, tasks)
@@ -238,17 +197,14 @@ class WorkerPool:
 
     async def _turn(self, lease: TurnLease) -> None:
         running = RunningTurn(lease=lease, task=asyncio.current_task())
-        self._running[lease.key] = running
         started = self._clock()
         outcome = "failed"
         try:
-            if lease.turn in self._stop_when_claimed:
-                self._stop_when_claimed.discard(lease.turn)
-                running.stop_wanted = True
+            if self.turns.add(running):
+                outcome = await self._work.handle_turn(running)
+            else:
                 await self._work.handle_stop(running)
                 outcome = MessageOutcome.STOPPED
-            else:
-                outcome = await self._work.handle_turn(running)
         except asyncio.CancelledError:
             outcome = await self._end_cancelled(running)
         except LeaseLost:
@@ -263,7 +219,7 @@ class WorkerPool:
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
             await self._guard(lease, self._work.dead_letter(lease))
         finally:
-            self._running.pop(lease.key, None)
+            self.turns.remove(lease.key)
             seconds = self._clock() - started
             self._meter.count("turns", outcome=str(outcome))
             self._meter.time("turn_seconds", seconds)

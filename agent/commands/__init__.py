@@ -2,7 +2,6 @@
 
 from agent.commands.command_context import CommandContext as CommandContext
 from agent.commands.command_context import CommandReply as CommandReply
-from agent.commands.command_context import CommandServices as CommandServices
 from agent.commands.declaration import Command as Command
 from agent.commands.declaration import command as command
 from agent.commands.router import CommandRouter as CommandRouter

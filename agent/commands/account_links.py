@@ -25,7 +25,7 @@ async def link(context: CommandContext) -> CommandReply:
     word = context.args.strip()
     if context.turn.is_shared:
         # A code that others have read is good no more.
-        burnt = bool(word) and await context.services.linking.burn(word)
+        burnt = bool(word) and await context.services.people.links.burn(word)
         return CommandReply(
             text=translate("account_links.burnt" if burnt else "account_links.only_direct", context.language),
             is_private=True,
@@ -44,8 +44,8 @@ async def unlink(context: CommandContext) -> CommandReply:
     """Make an account a person of its own again; what is mixed stays with the older one."""
     if context.turn.is_shared:
         return CommandReply(text=translate("account_links.only_direct", context.language), is_private=True)
-    survivor = context.services.linking.person(context.account)
-    others = [each.identity for each in context.services.linking.accounts(survivor) if each.identity != survivor]
+    survivor = context.services.people.links.person(context.account)
+    others = [each.identity for each in context.services.people.links.accounts(survivor) if each.identity != survivor]
     if not others:
         return CommandReply(text=translate("account_links.not_linked", context.language))
     if context.account in others:
@@ -58,13 +58,13 @@ async def unlink(context: CommandContext) -> CommandReply:
         listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
         return CommandReply(text="\n".join([translate("account_links.unlink_which", context.language), *listed]))
     text = translate("account_links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
-    return CommandReply(text=text, jobs=(await context.services.linking.unlinking(gone, context.turn.id),))
+    return CommandReply(text=text, jobs=(await context.services.people.links.unlinking(gone, context.turn.id),))
 
 
 async def _offer(context: CommandContext) -> CommandReply:
-    code = await context.services.linking.offer(_account(context))
+    code = await context.services.people.links.offer(_account(context))
     lines = []
-    accounts = context.services.linking.accounts(context.services.linking.person(context.account))
+    accounts = context.services.people.links.accounts(context.services.people.links.person(context.account))
     if accounts:
         lines = [
             translate("account_links.linked", context.language),
@@ -77,7 +77,7 @@ async def _offer(context: CommandContext) -> CommandReply:
 
 
 async def _take(context: CommandContext, code: str) -> CommandReply:
-    taken = await context.services.linking.take(code, _account(context))
+    taken = await context.services.people.links.take(code, _account(context))
     match taken:
         case LinkLocked(minutes):
             return CommandReply(text=translate("account_links.locked", context.language, minutes=minutes))
@@ -89,7 +89,7 @@ async def _take(context: CommandContext, code: str) -> CommandReply:
             mine = translate(
                 "account_links.question", context.language, mine=_account(context).label, other=taken.asker.label
             )
-            their = context.services.language(taken.asker.key)
+            their = context.services.chats.locales.language(taken.asker.key)
             theirs = translate("account_links.question", their, mine=taken.asker.label, other=_account(context).label)
             return CommandReply(
                 text=mine,
@@ -99,7 +99,7 @@ async def _take(context: CommandContext, code: str) -> CommandReply:
 
 
 async def _agree(context: CommandContext) -> CommandReply:
-    offer = await context.services.linking.agree(context.account)
+    offer = await context.services.people.links.agree(context.account)
     other = offer.other(context.account) if offer is not None else None
     if offer is None or other is None:
         return CommandReply(text=translate("account_links.nothing_asked", context.language))
@@ -107,17 +107,19 @@ async def _agree(context: CommandContext) -> CommandReply:
         return CommandReply(
             text=translate("account_links.waits_for_other", context.language, other=other.label), settles=True
         )
-    told = _to(context, other, translate("account_links.done", context.services.language(other.key)))
+    told = _to(context, other, translate("account_links.done", context.services.chats.locales.language(other.key)))
     done = translate("account_links.done", context.language)
-    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.linking.linking(offer),))
+    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.people.links.linking(offer),))
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
-    offer = await context.services.linking.refuse(context.account)
+    offer = await context.services.people.links.refuse(context.account)
     other = offer.other(context.account) if offer is not None else None
     if other is None:
         return CommandReply(text=translate("account_links.nothing_asked", context.language))
-    told = _to(context, other, translate("account_links.refused_by_other", context.services.language(other.key)))
+    told = _to(
+        context, other, translate("account_links.refused_by_other", context.services.chats.locales.language(other.key))
+    )
     return CommandReply(text=translate("account_links.refused", context.language), settles=True, also=(told,))
 
 
@@ -171,6 +173,6 @@ async def unshare(context: CommandContext) -> CommandReply:
             text=translate("account_links.unshare_what", context.language, least=SHORTEST), is_private=True
         )
     asker = ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=True)
-    gone = await context.services.forgetter.forget(SHARED, wanted, asker, turn=context.turn.id)
+    gone = await context.services.memory.erasure.forget(SHARED, wanted, asker, turn=context.turn.id)
     name = "account_links.unshared" if gone.total else "account_links.nothing_shared_so"
     return CommandReply(text=translate(name, context.language, lines=gone.remembered), is_private=True)

@@ -18,7 +18,7 @@ _LOOK_BACK = timedelta(days=30)
 
 async def pending(context: CommandContext, _: str) -> CommandReply:
     """Show what waits, each with a button for yes and one for no."""
-    waiting = await context.services.staging.pending_changes(context.scope)
+    waiting = await context.services.memory.staging.pending_changes(context.scope)
     if not waiting:
         return CommandReply(text=translate("memory.nothing_waits", context.language), is_private=True)
     shown = [translate("memory.waits", context.language), *(_staged(context, each) for each in waiting)]
@@ -27,7 +27,7 @@ async def pending(context: CommandContext, _: str) -> CommandReply:
 
 async def approve(context: CommandContext, name: str) -> CommandReply:
     """Do what waits under *name*."""
-    done = await context.services.staging.approve(context.scope, name, by=context.account)
+    done = await context.services.memory.staging.approve(context.scope, name, by=context.account)
     if done is None and await _was_approved(context, name):
         return CommandReply(
             text=translate("approvals.approved_before", context.language), is_private=True, settles=True
@@ -37,7 +37,7 @@ async def approve(context: CommandContext, name: str) -> CommandReply:
 
 async def reject(context: CommandContext, name: str) -> CommandReply:
     """Drop what waits under *name*."""
-    return _decided(context, "reject", await context.services.staging.reject(context.scope, name))
+    return _decided(context, "reject", await context.services.memory.staging.reject(context.scope, name))
 
 
 def _decided(context: CommandContext, word: str, done: StagedChange | None) -> CommandReply:
@@ -53,7 +53,7 @@ async def is_about_own(context: CommandContext) -> bool:
     name = context.args.partition(" ")[2].strip()
     found = [
         each
-        for each in await context.services.staging.pending_changes(context.scope)
+        for each in await context.services.memory.staging.pending_changes(context.scope)
         if name and each.name.startswith(name)
     ]
     return bool(found) and all(each.person == context.account and _only_removes(each) for each in found)
@@ -67,7 +67,7 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
     """Say whether it was done a while ago: by a second press, or by this one before a crash."""
     if len(name) < _LEAST:
         return False
-    done = await context.services.memory.log(
+    done = await context.services.memory.documents.log(
         context.scope, limit=1, ours=lambda version: version.why.startswith(f"approved {name}")
     )
     return bool(done) and context.now - done[0].at < _LOOK_BACK
@@ -75,7 +75,7 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
 
 def _staged(context: CommandContext, waiting: StagedChange) -> str:
     """Return what a yes would do, in a few lines."""
-    at = format_moment(waiting.at, context.services.zone(context.scope), context.language)
+    at = format_moment(waiting.at, context.turn.zone, context.language)
     lines = [f"`{short_name(waiting)}` {at}"]
     if waiting.document != MEMORY:
         lines[0] += f" {waiting.document}"

@@ -19,7 +19,7 @@ _TYPED = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND})  # what stands in
 @command("dream")
 async def dream(context: CommandContext) -> CommandReply:
     """Run Dream now: the answer comes at once, and what came of it when it is done."""
-    if not context.services.dreams.can_run:
+    if not context.services.memory.dreams.can_run:
         return CommandReply(text=translate("dream.offline", context.language), is_private=True)
     message = context.message
     is_shared = message.chat_kind is ChatKind.GROUP
@@ -33,7 +33,7 @@ async def dream(context: CommandContext) -> CommandReply:
     job = Job(
         id=f"{DREAM}:{context.turn.id}", kind=DREAM, scope=context.scope, payload=asked.payload(), due_at=context.now
     )
-    budget = (await context.services.status())["budget"]
+    budget = (await context.services.status.status())["budget"]
     word = "dream.begins_later" if budget is not None and budget.is_spent else "dream.begins"
     return CommandReply(text=translate(word, context.language), is_private=True, jobs=(job,))
 
@@ -46,11 +46,11 @@ async def dream_log(context: CommandContext) -> CommandReply:
 
 async def _log(context: CommandContext, sha: str) -> str:
     if not sha:
-        newest = await context.services.dreams.log(context.scope, limit=1)
+        newest = await context.services.memory.dreams.log(context.scope, limit=1)
         if not newest:
             return translate("dream.no_changes", context.language)
         sha = newest[0].sha
-    found = await context.services.memory.diff(context.scope, sha)
+    found = await context.services.memory.documents.diff(context.scope, sha)
     if found is None:
         return translate("memory.no_such_change", context.language, sha=sha[:40])
     version, changed = found
@@ -67,12 +67,12 @@ async def dream_restore(context: CommandContext) -> CommandReply:
 
 async def _restore(context: CommandContext, sha: str) -> str:
     if not sha:
-        found = await context.services.dreams.log(context.scope)
+        found = await context.services.memory.dreams.log(context.scope)
         if not found:
             return translate("dream.no_changes", context.language)
         lines = [translate("dream.log_title", context.language), *(f"- {_line(context, each)}" for each in found)]
         return "\n".join(lines)
-    done = await context.services.dreams.restore(context.scope, sha, by=context.account)
+    done = await context.services.memory.dreams.restore(context.scope, sha, by=context.account)
     if done is None:
         return translate("memory.no_such_change", context.language, sha=sha[:40])
     if isinstance(done, RestoreConflict):
@@ -83,7 +83,7 @@ async def _restore(context: CommandContext, sha: str) -> str:
 
 
 def _line(context: CommandContext, version: DocumentVersion) -> str:
-    at = format_moment(version.at, context.services.zone(context.scope), context.language)
+    at = format_moment(version.at, context.turn.zone, context.language)
     return translate(
         "dream.log_line",
         context.language,

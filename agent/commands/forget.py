@@ -37,7 +37,7 @@ async def forget(context: CommandContext) -> CommandReply:
         return CommandReply(text=translate("memory.forget_what", context.language, least=SHORTEST), is_private=True)
     if purges:
         return await _purge(context, wanted)
-    gone = await context.services.forgetter.forget(context.scope, wanted, _asker(context), turn=context.turn.id)
+    gone = await context.services.memory.erasure.forget(context.scope, wanted, _asker(context), turn=context.turn.id)
     lines = _told(context, gone)
     if gone.total:
         lines += [translate("erasure.purge_does", context.language), translate("erasure.remains", context.language)]
@@ -46,7 +46,7 @@ async def forget(context: CommandContext) -> CommandReply:
 
 async def _purge(context: CommandContext, wanted: ErasurePattern) -> CommandReply:
     asker = _asker(context)
-    gone, job = await context.services.forgetter.purge(
+    gone, job = await context.services.memory.erasure.purge(
         context.scope, wanted, asker, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
     )
     lines = [
@@ -67,7 +67,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
     if not is_confirmed:
         return CommandReply(text=translate(f"erasure.everything_{whose}", context.language), is_private=True)
     stays = await _beyond(context, is_all=True)
-    job = await context.services.forgetter.everything(context.scope, turn=context.turn.id)
+    job = await context.services.memory.erasure.everything(context.scope, turn=context.turn.id)
     lines = [
         translate(f"erasure.erased_{whose}", context.language),
         translate(f"erasure.remains_{whose}", context.language),
@@ -78,7 +78,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
 
 async def _beyond(context: CommandContext, *, is_all: bool = False) -> list[str]:
     """Name the folders that stay as they are."""
-    found = await context.services.forgetter.beyond(context.scope, context.key, is_all=is_all)
+    found = await context.services.memory.erasure.beyond(context.scope, context.key, is_all=is_all)
     return [translate(f"erasure.beyond_{each}", context.language) for each in found]
 
 

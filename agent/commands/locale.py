@@ -26,15 +26,17 @@ async def language(context: CommandContext) -> CommandReply:
             text=translate("commands.language", context.language, name=name, languages=list_languages())
         )
     if context.args.lower() in _USUAL:
-        await context.services.prefer(context.scope, "language", "")
-        return CommandReply(text=translate("commands.language_set", context.services.language(context.key)))
+        await context.services.chats.preferences.prefer(context.scope, "language", "")
+        return CommandReply(
+            text=translate("commands.language_set", context.services.chats.locales.language(context.key))
+        )
     wanted = parse_language(context.args)
     if not wanted:
         text = translate(
             "commands.language_unknown", context.language, name=_short(context.args), languages=list_languages()
         )
         return CommandReply(text=text)
-    await context.services.prefer(context.scope, "language", wanted)
+    await context.services.chats.preferences.prefer(context.scope, "language", wanted)
     return CommandReply(text=translate("commands.language_set", wanted))
 
 
@@ -42,18 +44,18 @@ async def language(context: CommandContext) -> CommandReply:
 async def timezone(context: CommandContext) -> CommandReply:
     """Show or set the time zone, by its IANA name or by a city."""
     if not context.args:
-        return CommandReply(
-            text=translate("commands.timezone", context.language, zone=context.services.zone(context.scope))
-        )
+        return CommandReply(text=translate("commands.timezone", context.language, zone=context.turn.zone))
     if context.args.lower() in _USUAL:
-        await context.services.prefer(context.scope, "timezone", "")
+        await context.services.chats.preferences.prefer(context.scope, "timezone", "")
         return CommandReply(
-            text=translate("commands.timezone_set", context.language, zone=context.services.zone(context.scope))
+            text=translate(
+                "commands.timezone_set", context.language, zone=context.services.chats.locales.zone(context.scope)
+            )
         )
     found = await asyncio.to_thread(time_zones.find_zone, context.args)
     if not found.name:
         return CommandReply(text=_no_zone(context, found.near))
-    await context.services.prefer(context.scope, "timezone", found.name)
+    await context.services.chats.preferences.prefer(context.scope, "timezone", found.name)
     return CommandReply(text=translate("commands.timezone_set", context.language, zone=found.name))
 
 

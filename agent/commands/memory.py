@@ -50,7 +50,7 @@ async def memory(context: CommandContext) -> CommandReply:
 
 
 async def _show(context: CommandContext, _: str) -> str:
-    texts = await context.services.memory.displayed_documents(context.scope)
+    texts = await context.services.memory.documents.displayed_documents(context.scope)
     if not texts:
         return translate("memory.empty", context.language)
     both = "\n\n".join([translate("memory.title", context.language), *texts.values()])
@@ -60,21 +60,21 @@ async def _show(context: CommandContext, _: str) -> str:
 
 
 async def _shared(context: CommandContext, _: str) -> str:
-    texts = await context.services.memory.displayed_documents(SHARED)
+    texts = await context.services.memory.documents.displayed_documents(SHARED)
     if not texts:
         return translate("account_links.nothing_shared", context.language)
     return "\n\n".join([translate("account_links.shared_title", context.language), *texts.values()])[:_LONGEST_SHOWN]
 
 
 async def _log(context: CommandContext, _: str) -> str:
-    changes = await context.services.memory.log(context.scope)
+    changes = await context.services.memory.documents.log(context.scope)
     if not changes:
         return translate("memory.no_changes", context.language)
     return "\n".join(f"- {_change(context, each)}" for each in changes)
 
 
 async def _diff(context: CommandContext, sha: str) -> str:
-    found = await context.services.memory.diff(context.scope, sha)
+    found = await context.services.memory.documents.diff(context.scope, sha)
     if found is None:
         return translate("memory.no_such_change" if sha else "memory.no_changes", context.language, sha=sha[:40])
     version, changed = found
@@ -84,7 +84,7 @@ async def _diff(context: CommandContext, sha: str) -> str:
 async def _why(context: CommandContext, text: str) -> str:
     if not text:
         return translate("memory.why_what", context.language)
-    origins = await context.services.memory.why(context.scope, text)
+    origins = await context.services.memory.documents.why(context.scope, text)
     if not origins:
         return translate("memory.no_such_line", context.language)
     return "\n\n".join(_origin(context, each) for each in origins)
@@ -93,7 +93,7 @@ async def _why(context: CommandContext, text: str) -> str:
 async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
         return translate("memory.undo_what", context.language)
-    done = await context.services.memory.undo(context.scope, sha, by=context.account)
+    done = await context.services.memory.documents.undo(context.scope, sha, by=context.account)
     if isinstance(done, NoSuchVersion):
         return translate("memory.no_such_change", context.language, sha=sha[:40])
     if isinstance(done, UndoConflict):
@@ -137,7 +137,7 @@ def _change(context: CommandContext, version: DocumentVersion) -> str:
 
 
 def _local(context: CommandContext, at: datetime) -> str:
-    return format_moment(at, context.services.zone(context.scope), context.language)
+    return format_moment(at, context.turn.zone, context.language)
 
 
 def _cause(context: CommandContext, version: DocumentVersion) -> str:

@@ -19,7 +19,7 @@ _MOST_BUTTONS = 9  # with the one that takes a choice back; the text names all
 @command("model", is_control=True, words={ANY: CommandNeed(shared=Role.ADMIN)})
 async def model(context: CommandContext) -> CommandReply:
     """Show which model answers here and which others could, or let another one answer from the next turn on."""
-    selector = context.services.profiles.models
+    selector = context.services.chats.profiles.models
     if not context.args:
         return _shown(context)
     if context.args.lower() in _USUAL:
@@ -50,11 +50,11 @@ def has_model(context: CommandContext) -> bool:
 
 def _active_now(context: CommandContext) -> ActiveModel:
     # Read again: the command may just have changed the choice that the turn was claimed with.
-    return context.services.profiles.of(context.key, context.message.guild).active
+    return context.services.chats.profiles.of(context.key, context.message.guild).active
 
 
 def _shown(context: CommandContext) -> CommandReply:
-    found, offered = context.turn.profile.active, context.services.profiles.models.models.offered
+    found, offered = context.turn.profile.active, context.services.chats.profiles.models.models.offered
     lines = [translate(f"model.{found.origin}", context.language, model=model_label(found))]
     if found.lost:
         lines.append(model_gone_line(found, context.language))
@@ -78,7 +78,7 @@ def _buttons(context: CommandContext, others: list[str], found: ActiveModel) -> 
 
 def _unknown(context: CommandContext) -> str:
     typed = " ".join(context.args.replace("`", "").split())[:_LONGEST]
-    models = context.services.profiles.models.models
+    models = context.services.chats.profiles.models.models
     if not models.offered:
         return translate("model.none_offered", context.language)
     if near := models.near(context.args):

@@ -20,7 +20,7 @@ async def pair(context: CommandContext) -> CommandReply:
     word, _, rest = context.args.strip().partition(" ")
     if not word:
         return _waiting(context)
-    pairing = context.services.pairing
+    pairing = context.services.people.pairing
     if word.lower() in ("yes", "no"):
         outcome = await pairing.by_ref(rest.strip().lower(), context.decider, is_yes=word.lower() == "yes")
     else:
@@ -50,7 +50,7 @@ def _label(context: CommandContext, waiting: PairingRequest) -> str:
 
 
 def _waiting(context: CommandContext) -> CommandReply:
-    found = context.services.pairing.pending_requests()
+    found = context.services.people.pairing.pending_requests()
     if not found:
         return CommandReply(text=translate("unknown_senders.waits_none", context.language), is_private=True)
     lines = [translate("unknown_senders.waits", context.language)]

@@ -48,7 +48,7 @@ async def allow(context: CommandContext) -> CommandReply:
     wanted = _wanted(context)
     if not wanted:
         return _ask(context, "people.allow_whom")
-    decided = await context.services.access.allow(wanted, context.decider, here=context.key.channel)
+    decided = await context.services.people.access.allow(wanted, context.decider, here=context.key.channel)
     return _told(context, decided, _ALLOW)
 
 
@@ -58,14 +58,14 @@ async def block(context: CommandContext) -> CommandReply:
     wanted = _wanted(context)
     if not wanted:
         return _ask(context, "people.block_whom")
-    decided = await context.services.access.block(wanted, context.decider, here=context.key.channel)
+    decided = await context.services.people.access.block(wanted, context.decider, here=context.key.channel)
     return _told(context, decided, _BLOCK)
 
 
 @command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> CommandReply:
     """List who may write and who may not, and how each came in."""
-    listed = context.services.access.list_access()
+    listed = context.services.people.access.list_access()
     if not listed:
         return CommandReply(text=translate("people.none", context.language), is_private=True)
     lines = [translate("people.title", context.language), *(_line(context, each) for each in listed[:_MOST])]
@@ -107,7 +107,7 @@ def _line(context: CommandContext, each: AccessListing) -> str:
     whom = f"`{_shown(f'{each.channel}:{each.who}')}`"
     name = safe_display_name(each.name)
     how = translate(_CAME[each.standing, each.came_by], context.language, by=_shown(each.by))
-    zone = ZoneInfo(context.services.zone(context.scope))
+    zone = ZoneInfo(context.turn.zone)
     when = f", {each.at.astimezone(zone):%Y-%m-%d}" if each.at is not None else ""
     return f"- {whom}{f' ({name})' if name else ''}: {how}{when}"
 

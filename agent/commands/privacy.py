@@ -17,8 +17,8 @@ from gateway.i18n.formats import format_day, format_file_size
 @command("privacy")
 async def privacy(context: CommandContext) -> CommandReply:
     """Say what is kept of this person or chat, how long, who can read it, and how it is forgotten or taken along."""
-    facts = context.services.rights.facts
-    kept = await context.services.rights.account(context.scope)
+    facts = context.services.memory.privacy.facts
+    kept = await context.services.memory.privacy.account(context.scope)
     lines = [
         translate("privacy.title", context.language),
         *(f"- {line}" for line in _kept(context, kept, facts)),
@@ -39,7 +39,7 @@ async def export(context: CommandContext) -> CommandReply:
     """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
     if context.turn.is_shared:
         return CommandReply(text=translate("privacy.export_here_not", context.language), is_private=True)
-    exports = context.services.rights.exports
+    exports = context.services.memory.privacy.exports
     if not exports.can(context.key.channel):
         return CommandReply(text=translate("privacy.export_no_files", context.language))
     if await exports.is_under_way(context.scope):
@@ -68,7 +68,7 @@ def _kept(context: CommandContext, kept: ScopeInventory, facts: PrivacyFacts) ->
     if kept.since is None:
         said = translate("privacy.transcripts_none", language)
     else:
-        since = format_day(kept.since.astimezone(ZoneInfo(context.services.zone(context.scope))), language)
+        since = format_day(kept.since.astimezone(ZoneInfo(context.turn.zone)), language)
         said = translate("privacy.transcripts", language, conversations=kept.conversations, since=since)
     yield f"{said} {stays}"
     files = translate("privacy.files", language, files=kept.files, size=format_file_size(kept.file_bytes, language))

@@ -20,7 +20,7 @@ async def search(context: CommandContext) -> CommandReply:
     wanted = " ".join(context.args.split())
     if not wanted:
         return CommandReply(text=translate("search.what", context.language), is_private=True)
-    hits = await context.services.recall.search(context.scope, wanted, limit=_MOST)
+    hits = await context.services.memory.search.search(context.scope, wanted, limit=_MOST)
     lines = [translate("search.nothing", context.language)]
     if hits:
         lines = [translate("search.found", context.language), "", *(_line(context, hit) for hit in hits)]
@@ -38,7 +38,7 @@ def _lacks(hits: SearchHits) -> Iterator[str]:
 def _line(context: CommandContext, hit: SearchHit) -> str:
     text = " ".join(hit.text.split()).removeprefix("- ")
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    zone = context.services.zone(context.scope)
+    zone = context.turn.zone
     when = format_moment(hit.at, zone, context.language) if hit.role and hit.at else ""
     who = hit.who or (translate("search.bot", context.language) if hit.role == "assistant" else "")
     where = "" if hit.role else hit.source

@@ -49,7 +49,7 @@ async def new(context: CommandContext) -> CommandReply:
         },
         due_at=context.now,
     )
-    if context.turn.lease.session.next_index and not await context.services.archive(job):
+    if context.turn.lease.session.next_index and not await context.services.memory.archive(job):
         return CommandReply(text=translate("commands.new_failed", context.language))
     return CommandReply(text=translate("commands.new", context.language), new_transcript=True, jobs=(job,))
 
@@ -57,7 +57,7 @@ async def new(context: CommandContext) -> CommandReply:
 @command("retry")
 async def retry(context: CommandContext) -> CommandReply:
     """Answer the last message again: a turn of its own, behind this one, that says what it supersedes."""
-    lines = await context.services.displayed_messages(context.key, limit=_LOOK_BACK)
+    lines = await context.services.memory.sessions.displayed_messages(context.key, limit=_LOOK_BACK)
     commands = {line.turn for line in lines if line.role == "command"}
     said = [line for line in lines if line.role == "user" and line.turn not in commands]
     asked = [line for line in said if line.state == "done" and line.text != FORGOTTEN]
@@ -80,5 +80,5 @@ async def retry(context: CommandContext) -> CommandReply:
         is_forwarded=any(line.is_others for line in again_asked),  # words do not become one's own by asking twice
         attachments=tuple(each for line in again_asked for each in line.attachments),  # by their stored bytes
     )
-    is_taken = await context.services.accept(again, context.turn.role)
+    is_taken = await context.services.queue.enqueue(again, context.turn.role)
     return CommandReply(text=translate("commands.retry" if is_taken else "commands.retry_full", context.language))

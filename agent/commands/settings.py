@@ -13,7 +13,7 @@ _ORIGINS = frozenset({"everywhere", "block", "chosen"})
 @command("settings", is_control=True)
 async def settings(context: CommandContext) -> CommandReply:
     """Show each setting by its name in the file, so that whoever runs us finds it there."""
-    found = context.services.in_force(context.key, context.message.guild, context.scope)
+    found = context.services.chats.list_settings(context.key, context.message.guild, context.scope)
     lines = [f"- `{each.name}`: {each.value} ({_origin(each, context.language)})" for each in found]
     text = "\n".join([translate("settings.title", context.language), *lines])
     return CommandReply(text=f"{text}\n\n{translate('settings.more', context.language)}", is_private=True)

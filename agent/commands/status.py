@@ -24,15 +24,17 @@ async def stop(context: CommandContext) -> CommandReply:
     """
     message = context.message
     whose = "" if context.may_all else message.sender.id
-    stopped, dropped = await context.services.stop(context.key, sender=whose)
+    stopped, dropped = await context.services.queue.stop(context.key, sender=whose)
     in_threads = False
     if not stopped and not dropped:
-        running = context.services.running(context.key)
+        running = context.services.queue.running(context.key)
         if running is not None and whose in ("", running.lease.rows[0].message.sender.id):
             return CommandReply(text=translate("commands.already_answered", context.language))
         # What begins a thread of its own was written at the top level.
         if context.key.thread in ("", message.message_id):
-            stopped, dropped = await context.services.stop_in_threads(context.key.parent, sender=message.sender.id)
+            stopped, dropped = await context.services.queue.stop_in_threads(
+                context.key.parent, sender=message.sender.id
+            )
             in_threads = True
     if not stopped and not dropped:
         return CommandReply(text=translate("commands.nothing_to_stop", context.language))
@@ -49,8 +51,8 @@ async def stop(context: CommandContext) -> CommandReply:
 @command("queue", is_control=True)
 async def queue(context: CommandContext) -> CommandReply:
     """Say what is being answered and what waits."""
-    rows = await context.services.waiting_messages(context.key)
-    running = context.services.running(context.key)
+    rows = await context.services.queue.waiting_messages(context.key)
+    running = context.services.queue.running(context.key)
     at_work = {row.seq for row in running.lease.rows} if running else set()
     waiting = [row for row in rows if row.seq not in at_work]
     if not at_work and not waiting:
@@ -64,10 +66,10 @@ async def queue(context: CommandContext) -> CommandReply:
 @command("status", is_control=True)
 async def status(context: CommandContext) -> CommandReply:
     """Say how the house stands, in words: model, uptime, work, today's tokens."""
-    facts = await context.services.status()
+    facts = await context.services.status.status()
     delayed = facts.get("delayed_chats", 0)
     spent = usage_fields(
-        await context.services.usage(since=day_start(context), chat=str(context.key)), context.language
+        await context.services.usage.totals(since=day_start(context), chat=str(context.key)), context.language
     )
     lines = [
         translate(

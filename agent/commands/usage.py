@@ -17,19 +17,19 @@ from gateway.ports.caps import CapAllowance
 @command("usage", is_control=True)
 async def usage(context: CommandContext) -> CommandReply:
     """Tell the sender what their messages cost today and in the last 30 days, and what is left; nobody else's."""
-    house = context.services
-    today = await house.usage(since=day_start(context), person=context.account)
-    month = await house.usage(since=context.now - timedelta(days=30), person=context.account)
+    service = context.services.usage
+    today = await service.totals(since=day_start(context), account=context.account)
+    month = await service.totals(since=context.now - timedelta(days=30), account=context.account)
     lines = [
         translate("commands.usage_today", context.language, **usage_fields(today, context.language)),
         translate("commands.usage_month", context.language, **usage_fields(month, context.language)),
-        *(_left(context, each) for each in house.allowances(context.turn.row, context.account)),
+        *(_left(context, each) for each in service.allowances(context.message, context.account)),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
 def _left(context: CommandContext, allowance: CapAllowance) -> str:
-    zone = context.services.zone(context.scope)
+    zone = context.turn.zone
     write = format_moment if allowance.cap.is_daily else format_time_of_day
     until = write(allowance.until, zone, context.language) if allowance.until else ""
     left = max(allowance.limit - allowance.used, 0)
@@ -38,8 +38,8 @@ def _left(context: CommandContext, allowance: CapAllowance) -> str:
 
 
 def day_start(context: CommandContext) -> datetime:
-    """Return when the day began that caps and sums go by: the house's, not the chat's."""
-    local = context.now.astimezone(ZoneInfo(context.services.day_zone))
+    """Return the start of the day that caps and sums count, in the installation's time zone."""
+    local = context.now.astimezone(ZoneInfo(context.services.usage.day_zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0)
 
 

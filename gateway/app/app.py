@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
-from agent.command_services import AgentCommandServices
+from agent.command_services import CommandServices
 from agent.llm.model_catalog import ModelCatalog
 from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
@@ -59,7 +59,7 @@ class GatewayApp:
     store: Store
     meter: PrometheusRecorder
     pool: WorkerPool
-    house: AgentCommandServices
+    commands: CommandServices
     intake: GatewayIntake
     sessions: StoredSessions
     projector: TranscriptProjector

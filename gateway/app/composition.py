@@ -81,7 +81,7 @@ async def open_app(
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.people.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
-        await app.house.forgetter.retention.plan()
+        await app.commands.memory.erasure.retention.plan()
         await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
         yield app
 
@@ -194,7 +194,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         store=store,
         meter=meter,
         pool=pool,
-        house=commands,
+        commands=commands,
         intake=intake,
         sessions=memory.sessions,
         projector=projector,

@@ -60,7 +60,7 @@ class MemoryOperations:
         """A line per scope, with how much it holds."""
         for scope in await asyncio.to_thread((await self.names()).all):
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
-            waits = len(await self._app.house.staging.pending_changes(scope))
+            waits = len(await self._app.commands.memory.staging.pending_changes(scope))
             yield {
                 "scope": size.scope,
                 "name": size.name,
@@ -74,20 +74,20 @@ class MemoryOperations:
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
         """A line per document that says something."""
         scope = await self._scope(arguments)
-        for name, text in (await self._app.house.memory.displayed_documents(scope)).items():
+        for name, text in (await self._app.commands.memory.documents.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
     async def log(self, arguments: Line) -> AsyncIterator[Line]:
         """A line per change, the newest first."""
         scope = await self._scope(arguments)
         limit = max(1, min(int(arguments.get("limit", 20)), _MOST_CHANGES))
-        for version in await self._app.house.memory.log(scope, limit=limit):
+        for version in await self._app.commands.memory.documents.log(scope, limit=limit):
             yield _change(version)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """A line per remembered line that holds the words: the change that brought it, and what was said."""
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
-        origins = await self._app.house.memory.why(scope, text, limit=_MOST_ORIGINS)
+        origins = await self._app.commands.memory.documents.why(scope, text, limit=_MOST_ORIGINS)
         if not origins:
             raise UserError(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
         for origin in origins:
@@ -105,7 +105,7 @@ class MemoryOperations:
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
         """One change and what it changed."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
-        found = await self._app.house.memory.diff(scope, sha)
+        found = await self._app.commands.memory.documents.diff(scope, sha)
         if found is None:
             raise _no_such_change(sha) if sha else UserError("nothing has changed this memory yet")
         version, text = found
@@ -114,7 +114,7 @@ class MemoryOperations:
     async def undo(self, arguments: Line) -> AsyncIterator[Line]:
         """Take one change back; later ones stay."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
-        done = await self._app.house.memory.undo(scope, sha, by=OPERATOR)
+        done = await self._app.commands.memory.documents.undo(scope, sha, by=OPERATOR)
         if isinstance(done, NoSuchVersion):
             raise _no_such_change(sha)
         if isinstance(done, UndoConflict):
@@ -130,7 +130,7 @@ class MemoryOperations:
         if wanted is None:
             raise UserError(f"name the words to forget, at least {SHORTEST} characters")
         asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
-        forgetter, told = self._app.house.forgetter, {"scope": scope}
+        forgetter, told = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
             gone, job = await forgetter.purge(
                 scope, wanted, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
@@ -157,11 +157,11 @@ class MemoryOperations:
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
         """Run Dream once, here and now: how many entries it studied, and the changes that it made."""
         scope = await self._scope(arguments)
-        if not self._app.house.dreams.can_run:
+        if not self._app.commands.memory.dreams.can_run:
             raise UserError("the offline model cannot dream; name a model in llm.model")
         folder = scope_folder(self._app.home.path, scope) / "memory"
         before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        known = {version.sha for version in await self._app.house.dreams.log(scope)}
+        known = {version.sha for version in await self._app.commands.memory.dreams.log(scope)}
         job = Job(
             id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
             kind="dream",
@@ -173,7 +173,7 @@ class MemoryOperations:
         if later is not None:
             raise UserError(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
         after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        new = [version for version in await self._app.house.dreams.log(scope) if version.sha not in known]
+        new = [version for version in await self._app.commands.memory.dreams.log(scope) if version.sha not in known]
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:

@@ -59,8 +59,10 @@ class PeopleOperations:
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
         await self._app.memory_jobs.settle(scope)
         try:
-            language = self._app.house.chosen(scope).get("language", self._app.settings.language)
-            exports = self._app.house.rights.exports
+            language = self._app.commands.chats.preferences.preferences(scope).get(
+                "language", self._app.settings.language
+            )
+            exports = self._app.commands.memory.privacy.exports
             packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
             raise UserError(f"{target} is there already; name another file") from None
@@ -83,7 +85,7 @@ class PeopleOperations:
         if is_known:
             await self._note(account)
         try:
-            done = await self._app.house.forgetter.eraser.person(account)
+            done = await self._app.commands.memory.erasure.eraser.person(account)
         except OSError as wrong:
             raise UserError(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
         if not is_known:

@@ -78,7 +78,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         telling = _start(services, alerts=app.alerts.run)
         warming = _start(services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up)
         await stop.wait()
-        log.info("app.stopping", turns=app.pool.busy)
+        log.info("app.stopping", turns=len(app.pool.turns))
         await _end(warming)
         await _end(telling)
         await _end(doors)

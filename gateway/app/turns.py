@@ -18,7 +18,15 @@ from agent.attachments.outgoing_files import OutgoingFiles
 from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
 from agent.chat_profiles import ChatProfiles
-from agent.command_services import AgentCommandServices
+from agent.command_services import (
+    ChatCommandServices,
+    CommandServices,
+    MemoryCommandServices,
+    PeopleCommandServices,
+    QueueService,
+    StatusService,
+    UsageService,
+)
 from agent.commands import CommandRouter
 from agent.llm.usage_recorder import UsageRecorder
 from agent.locks import WorkerSlots
@@ -28,6 +36,7 @@ from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
+from agent.running_turns import RunningTurns
 from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool
@@ -71,18 +80,17 @@ class TurnDependencies:
     jobs: JobRunner
 
 
-def build_pool(
-    context: AppContext, parts: TurnDependencies, slots: WorkerSlots
-) -> tuple[WorkerPool, AgentCommandServices]:
+def build_pool(context: AppContext, parts: TurnDependencies, slots: WorkerSlots) -> tuple[WorkerPool, CommandServices]:
     """Return the worker pool and the services of the commands that it runs."""
-    commands = _build_command_services(context, parts)
-    turns = _build_turn_services(context, parts, commands)
-    pool = WorkerPool(context.store.journal, TurnRunner(turns), slots=slots, meter=context.meter, clock=time.monotonic)
-    commands.pool = pool  # /stop and /status ask the pool that runs them
+    journal = context.store.journal
+    turns = RunningTurns(journal)
+    commands = _build_command_services(context, parts, turns)
+    runner = TurnRunner(_build_turn_services(context, parts, commands))
+    pool = WorkerPool(journal, runner, turns=turns, slots=slots, meter=context.meter, clock=time.monotonic)
     return pool, commands
 
 
-def _build_command_services(context: AppContext, parts: TurnDependencies) -> AgentCommandServices:
+def _build_command_services(context: AppContext, parts: TurnDependencies, turns: RunningTurns) -> CommandServices:
     settings, store, memory = context.settings, context.store, parts.memory
     started = time.monotonic()
 
@@ -95,35 +103,34 @@ def _build_command_services(context: AppContext, parts: TurnDependencies) -> Age
             "delayed_chats": len(parts.dispatcher.delayed()),
         }
 
-    return AgentCommandServices(
-        recall=parts.recall,
-        journal=store.journal,
-        outbox=store.outbox,
-        records=store.records,
-        now=context.now,
-        sessions=memory.sessions,
-        people=store.people,
-        sums=store.usage,
-        memory=memory.service,
-        forgetter=memory.forgetter,
-        staging=memory.staging,
-        rights=parts.privacy,
-        linking=memory.linking,
-        access=parts.access.decisions,
-        dreams=memory.dreams,
-        pairing=parts.access.pairing,
-        locales=parts.locales,
-        profiles=parts.profiles,
-        settings=build_settings_view(context, parts.profiles, parts.locales),
-        caps=parts.caps,
-        background=parts.jobs,
-        day_zone=settings.timezone,
-        new_waits=settings.memory.new_waits,
-        facts=facts,
+    return CommandServices(
+        queue=QueueService(
+            journal=store.journal, outbox=store.outbox, records=store.records, turns=turns, now=context.now
+        ),
+        memory=MemoryCommandServices(
+            documents=memory.service,
+            staging=memory.staging,
+            erasure=memory.forgetter,
+            dreams=memory.dreams,
+            privacy=parts.privacy,
+            search=parts.recall,
+            sessions=memory.sessions,
+            jobs=parts.jobs,
+            archives_first=settings.memory.new_waits,
+        ),
+        people=PeopleCommandServices(access=parts.access.decisions, pairing=parts.access.pairing, links=memory.linking),
+        chats=ChatCommandServices(
+            profiles=parts.profiles,
+            locales=parts.locales,
+            preferences=store.people,
+            list_settings=build_settings_view(context, parts.profiles, parts.locales),
+        ),
+        usage=UsageService(store=store.usage, caps=parts.caps, links=memory.linking, day_zone=settings.timezone),
+        status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
 
 
-def _build_turn_services(context: AppContext, parts: TurnDependencies, commands: AgentCommandServices) -> TurnServices:
+def _build_turn_services(context: AppContext, parts: TurnDependencies, commands: CommandServices) -> TurnServices:
     settings, store, memory = context.settings, context.store, parts.memory
     journal = RetryingJournal(store.journal)
     clock = ClockCheck(

@@ -44,7 +44,7 @@ async def flood(pocket: Pocket) -> int:
 async def all_committed(pocket: Pocket) -> None:
     """Return when no turn waits or runs; what they said may still be on its way."""
     while True:
-        if not (await pocket.app.store.journal.depth())["queued"] and not pocket.app.pool.busy:
+        if not (await pocket.app.store.journal.depth())["queued"] and not pocket.app.pool.turns:
             return
         await asyncio.sleep(0.005)
 

@@ -264,7 +264,7 @@ class Pocket:
         """Return when everything accepted is answered, delivered and in its file."""
         while True:
             depth = await self.app.store.journal.depth()
-            if not self.app.pool.busy and not any(depth[name] for name in ("queued", "undelivered")):
+            if not self.app.pool.turns and not any(depth[name] for name in ("queued", "undelivered")):
                 await self.app.projector.flush()
                 if not (await self.app.store.journal.depth())["unprojected"]:
                     return

@@ -98,7 +98,7 @@ async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
     async with gateway(model=Model(), home=home) as pocket:
         await pocket.channel.ask("ann", "hello")
         await pocket.idle()
-        staging = pocket.app.house.staging
+        staging = pocket.app.commands.memory.staging
         note = staging.note_asked
 
         async def note_and_die(scope: str, names: Any, turn: str) -> None:

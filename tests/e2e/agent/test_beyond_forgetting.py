@@ -38,7 +38,7 @@ async def test_own_files_are_named_where_there_are_some() -> None:
 async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None:
     """In the terminal's own chat, and to the operator; nobody else hears of that folder."""
     async with gateway() as pocket:
-        desk, terminal, scope = pocket.app.house.forgetter, SessionKey("console", "me"), "people/console%3ame"
+        desk, terminal, scope = pocket.app.commands.memory.erasure, SessionKey("console", "me"), "people/console%3ame"
         people = PeopleOperations(pocket.app).forget
         assert await desk.beyond(scope, terminal) == []
         for person in ("console%3ame", "pocket%3aann"):

@@ -119,7 +119,9 @@ async def test_a_model_is_chosen_and_stays_chosen(tmp_path: Path) -> None:
             assert unknown == "I know no model called gpt-9 x. You can choose: `fast`, `careful`."
             assert near == "I know no model called carefull. Did you mean careful?"
             assert back == "From the next message on `openai/test` answers here again."
-            rows = await pocket.app.store.usage.totals(since=pocket.app.house.now().replace(hour=0), chat="pocket:main")
+            rows = await pocket.app.store.usage.totals(
+                since=pocket.app.commands.queue.now().replace(hour=0), chat="pocket:main"
+            )
         asked = [body["model"] for body in of_chat(server)]
         assert asked == ["test", "large", "large", "large", "test"]
         assert {row["model"]: row["calls"] for row in rows} == {"openai/test": 2, "openai/large": 3}

@@ -68,7 +68,7 @@ async def test_stop_after_the_commit_began_is_too_late() -> None:
     async with gateway(model=model) as pocket:
         _, answer = await pocket.channel.say("c", "hello")
         await model.called(1)
-        running = pocket.app.pool.running(KEY)
+        running = pocket.app.pool.turns.get(KEY)
         assert running is not None
         running.is_committing = True
         assert await pocket.channel.ask("c", "/stop") == translate("commands.already_answered")
@@ -242,7 +242,7 @@ async def test_a_command_that_breaks_is_told_and_ends(monkeypatch: pytest.Monkey
         async def broken() -> dict[str, object]:
             raise ZeroDivisionError
 
-        monkeypatch.setattr(type(pocket.app.house), "status", lambda _: broken())
+        monkeypatch.setattr(type(pocket.app.commands.status), "status", lambda _: broken())
         text = await pocket.channel.ask("c", "/status")
         assert text.startswith(translate("failures.bug"))
         await pocket.idle()

@@ -224,7 +224,7 @@ async def test_a_version_of_memory_names_its_entry() -> None:
         await talk(pocket, 5)
         await quiet(pocket)
         [entry] = entries(pocket.home)
-        [change] = await pocket.app.house.memory.log(SCOPE)
+        [change] = await pocket.app.commands.memory.documents.log(SCOPE)
         assert change.why == f"consolidation {entry.entry}"
         why = await pocket.channel.ask("ann", "/memory why fact 1")
         assert "I summarised what was said before" in why

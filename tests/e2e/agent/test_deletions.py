@@ -49,7 +49,7 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
 async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
-        waiting = await pocket.app.house.staging.pending_changes(scope)
+        waiting = await pocket.app.commands.memory.staging.pending_changes(scope)
         if len(waiting) == number:
             return waiting
         await asyncio.sleep(0.01)
@@ -191,7 +191,7 @@ async def test_a_summary_under_way_is_waited_for() -> None:
         pocket.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
         await delete(pocket, "7")
         await until(lambda: "and it leaks" not in transcripts(pocket.home))
-        assert await pocket.app.house.staging.pending_changes(SCOPE) == []
+        assert await pocket.app.commands.memory.staging.pending_changes(SCOPE) == []
         model.go_on.set()
         pending = await waits(pocket, 2)
         assert "Owns a red zeppelin" in pending

@@ -112,7 +112,7 @@ async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_t
         await talk(pocket, 5)
         [job] = await jobs(pocket, lambda found: [each.kind for each in found] == ["dream"])
         assert job.scope == ANN
-        now = pocket.app.house.now()
+        now = pocket.app.commands.queue.now()
         assert timedelta(hours=1, minutes=59) < job.due_at - now <= timedelta(hours=2)
         assert await pocket.app.dreamer.run(job) is None  # as two hours later
         why = await pocket.channel.ask("ann", "/memory why things a lot")

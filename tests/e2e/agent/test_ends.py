@@ -239,5 +239,7 @@ async def test_stopping_at_any_moment_leaves_the_lane_alive() -> None:
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "long")
         await model.called(1)
-        await asyncio.gather(pocket.app.pool.stop(KEY), pocket.app.pool.stop(KEY), pocket.app.pool.stop(KEY))
+        await asyncio.gather(
+            pocket.app.pool.turns.stop(KEY), pocket.app.pool.turns.stop(KEY), pocket.app.pool.turns.stop(KEY)
+        )
         assert await pocket.channel.ask("c", "next") == "answer 2"

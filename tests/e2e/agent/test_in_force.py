@@ -126,11 +126,13 @@ async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path
         await pocket.channel.ask("901", "hello", group=True, guild="811")
         await pocket.idle()
     async with gateway(home=home, model=Model(), environment=settings) as pocket:
-        key, house = SessionKey("pocket", "901"), pocket.app.house
-        assert house.zone("chats/pocket%3a901") == "Asia/Tokyo"
-        assert house.language(key) == "de"
-        assert house.language(SessionKey("pocket", "902")) == "en"
+        key, locales = SessionKey("pocket", "901"), pocket.app.commands.chats.locales
+        assert locales.zone("chats/pocket%3a901") == "Asia/Tokyo"
+        assert locales.language(key) == "de"
+        assert locales.language(SessionKey("pocket", "902")) == "en"
         await pocket.app.submit(key, "say something")
         await pocket.channel.posted("901", 1)
-        rows = await pocket.app.store.usage.totals(since=house.now().replace(hour=0), chat="pocket:901")
+        rows = await pocket.app.store.usage.totals(
+            since=pocket.app.commands.queue.now().replace(hour=0), chat="pocket:901"
+        )
     assert {row["model"] for row in rows} == {"offline"}

@@ -99,7 +99,7 @@ async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
     for place in (home, killed):
         async with gateway(home=place, model=Stage()) as pocket:
             key = SessionKey("pocket", "a-chat-not-named-after-ann")
-            assert pocket.app.house.language(key) == "de"
+            assert pocket.app.commands.chats.locales.language(key) == "de"
             assert await pocket.channel.ask(key.chat, "/stop") == translate("commands.nothing_to_stop", "de")
 
 
@@ -178,7 +178,7 @@ async def test_a_city_is_a_time_zone(name: str) -> None:
         assert await pocket.channel.ask("c", f"/timezone {name}") == translate(
             "commands.timezone_set", zone="Europe/Berlin"
         )
-        assert pocket.app.house.zone("people/pocket%3aann") == "Europe/Berlin"
+        assert pocket.app.commands.chats.locales.zone("people/pocket%3aann") == "Europe/Berlin"
 
 
 async def test_a_misspelt_zone_gets_a_suggestion_and_changes_nothing() -> None:

@@ -91,7 +91,7 @@ async def begun(home: Path) -> Job:
         asker = ErasureRequester(person="pocket%3aann", sender="ann", may_all=True)
         wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
-        _, job = await app.house.forgetter.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
+        _, job = await app.commands.memory.erasure.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")
         await app.store.jobs.put(job)
         return job
 
@@ -99,7 +99,7 @@ async def begun(home: Path) -> Job:
 async def purge(home: Path, job: Job, fate: Fate) -> None:
     """Do the job with a process that may be killed."""
     async with owned(home) as app:
-        whole = app.house.forgetter.purging
+        whole = app.commands.memory.erasure.purging
         disk = MortalDisk(fate)
         erasing: Any = Mortal(whole.erasing, fate)
         versions: Any = Mortal(whole.versions, fate)
@@ -139,7 +139,7 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
             await app.store.jobs.finish(job)
             for each in await app.store.jobs.pending_in(SCOPE):
                 if each.kind == "scrub":
-                    assert await app.house.forgetter.purging.scrub(each) is None
+                    assert await app.commands.memory.erasure.purging.scrub(each) is None
         assert not where(there, CYRILLIC), at
         assert b"- my dog is Bello\n" in VersionStore(there).texts(SCOPE)["MEMORY.md"], at
         shutil.rmtree(there)

@@ -77,7 +77,7 @@ async def test_what_the_bot_said_with_the_order_in_view_taints() -> None:
         await forward(pocket, "hello from Mallory")
         await pocket.channel.ask("c", "/new")
         await pocket.channel.ask("c", "where do my invoices go? keep it in mind")
-        hits = await pocket.app.house.recall.search("people/pocket%3aann", "which account?")
+        hits = await pocket.app.commands.memory.search.search("people/pocket%3aann", "which account?")
         assert {hit.origin for hit in hits if hit.role == "assistant" and "Understood" in hit.text} == {"tainted"}
         assert told(model) == ASKED
         await quiet(pocket)
@@ -91,7 +91,7 @@ async def test_reading_around_a_line_taints() -> None:
         await pocket.channel.ask("c", "kettles boil water")
         await pocket.channel.ask("c", "/new")
         await pocket.app.projector.flush()
-        hits = await pocket.app.house.recall.search("people/pocket%3aann", "what do kettles do?")
+        hits = await pocket.app.commands.memory.search.search("people/pocket%3aann", "what do kettles do?")
         place = next(hit for hit in hits if hit.text == "kettles boil water")
         model.script[2] = calls(("memory_get", json.dumps({"source": place.source, "line": place.line})))
         await pocket.channel.ask("c", "what do kettles do? keep it in mind")

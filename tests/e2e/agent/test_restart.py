@@ -101,7 +101,7 @@ async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: 
         _, answer = await pocket.channel.say("c", "tea please")
         await kettle.begun.wait()
         await pocket.channel.say("c", "with milk")
-        running = pocket.app.pool.running(KEY)
+        running = pocket.app.pool.turns.get(KEY)
         assert running is not None
         await pocket.app.store.journal.steer(running.lease)
         copy = pocket.kill(tmp_path / "copy")

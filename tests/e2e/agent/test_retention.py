@@ -48,7 +48,7 @@ class CountingDisk(Disk):
 def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
-    mine = pocket.app.house.forgetter.retention
+    mine = pocket.app.commands.memory.erasure.retention
     return dataclasses.replace(mine, days=DAYS, now=lambda: now, disk=disk or Disk())
 
 

@@ -68,7 +68,7 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)
         await quiet(pocket)
-        [waiting] = await pocket.app.house.staging.pending_changes(SCOPE)
+        [waiting] = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
         assert len(waiting.would_remove) == len(FACTS)
         late = StagedChangeStore(
             pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1)

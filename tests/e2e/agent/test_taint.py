@@ -146,7 +146,7 @@ async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
         await pocket.channel.ask("ann", "look it up")
         await quiet(pocket)
         assert memory(pocket) == ""
-        (waiting,) = await pocket.app.house.staging.pending_changes(SCOPE)
+        (waiting,) = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
         assert waiting.would_add == (f"- {ORDER}",)
         assert (waiting.session, waiting.why) == ("pocket:ann", "untrusted")
 
@@ -214,5 +214,5 @@ async def test_a_harmless_photograph_makes_nobody_click() -> None:
         await quiet(pocket)
         assert "Ann has a dog called Rex" in memory(pocket)
         assert any("I shall remember Rex" in shown for shown in model.shown)
-        assert await pocket.app.house.staging.pending_changes(SCOPE) == []
+        assert await pocket.app.commands.memory.staging.pending_changes(SCOPE) == []
         assert not any("Shall I" in post.text for post in pocket.channel.posts["ann"])

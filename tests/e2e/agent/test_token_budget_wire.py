@@ -129,7 +129,7 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
             await settled(pocket)
             before = server.requests[[what for what, _ in narrow.answered].index("answer")]["messages"]
             last = [body["messages"] for body in server.requests if is_answer(body)][-1]
-            story = await pocket.app.store.usage.totals(since=pocket.app.house.now().replace(year=2000))
+            story = await pocket.app.store.usage.totals(since=pocket.app.commands.queue.now().replace(year=2000))
         refused = narrow.refused
         async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
             assert (await pocket.channel.ask(CHAT, "after the restart")).startswith("answer ")

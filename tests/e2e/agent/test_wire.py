@@ -292,7 +292,7 @@ async def test_usage_adds_up_to_what_the_server_was_asked() -> None:
     async with wired(script) as (pocket, server):
         for n in range(3):
             await pocket.channel.ask("c", f"m{n}")
-        sums = await pocket.app.house.usage(since=datetime.now(UTC) - timedelta(hours=1))
+        sums = await pocket.app.commands.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
         assert len(server.bodies) == 4
         assert sum(row["calls"] for row in sums) == 4
         assert sum(row["tokens_in"] for row in sums) == 100

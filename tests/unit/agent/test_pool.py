@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurn
+from agent.running_turns import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
@@ -144,7 +144,14 @@ async def desk(
     store = await open_inline_store(path, limits=limits, clock=clock.now)
     clerk = Clerk(store, clock, seconds=seconds)
     slots = WorkerSlots(workers)
-    pool = WorkerPool(store.journal, clerk, slots=slots, meter=FakeMeter(), clock=lambda: clock.seconds)
+    pool = WorkerPool(
+        store.journal,
+        clerk,
+        turns=RunningTurns(store.journal),
+        slots=slots,
+        meter=FakeMeter(),
+        clock=lambda: clock.seconds,
+    )
     running = asyncio.create_task(pool.run())
     try:
         yield Desk(store, clerk, pool, clock, slots)
@@ -196,12 +203,12 @@ async def test_stop_ends_the_turn_and_the_queue(clock: Clock) -> None:
         for n in range(3):
             await at.say("a", f"a{n}")
         await asyncio.sleep(0.5)
-        assert await at.pool.stop(SessionKey("web", "a")) == (True, 2)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 2)
         await at.idle()
         await at.say("a", "later")
         await at.idle()
         assert set(at.clerk.times("end")) == {"later"}
-        assert await at.pool.stop(SessionKey("web", "a")) == (False, 0)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
 
 
 async def test_a_member_stops_only_their_own(clock: Clock) -> None:
@@ -210,7 +217,7 @@ async def test_a_member_stops_only_their_own(clock: Clock) -> None:
         await at.say("a", "anns", sender="ann")
         await at.say("a", "bobs", sender="bob")
         await asyncio.sleep(0.5)
-        assert await at.pool.stop(SessionKey("web", "a"), sender="bob") == (False, 1)
+        assert await at.pool.turns.stop(SessionKey("web", "a"), sender="bob") == (False, 1)
         await at.idle()
         assert set(at.clerk.times("end")) == {"anns"}
 
@@ -220,10 +227,10 @@ async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: Clock) -> No
     async with desk(clock) as at:
         await at.say("a", "a0")
         await asyncio.sleep(0.5)
-        running = at.pool.running(SessionKey("web", "a"))
+        running = at.pool.turns.get(SessionKey("web", "a"))
         assert running is not None
         running.is_committing = True
-        assert await at.pool.stop(SessionKey("web", "a")) == (False, 0)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
         await at.idle()
         assert "a0" in at.clerk.times("end")
 
@@ -272,9 +279,9 @@ async def test_stopping_twice_does_not_break_the_first_stop(clock: Clock) -> Non
         at.clerk.ending = 1.0
         await at.say("a", "a0")
         await asyncio.sleep(0.5)
-        first = asyncio.create_task(at.pool.stop(SessionKey("web", "a")))  # returns when the turn has ended
+        first = asyncio.create_task(at.pool.turns.stop(SessionKey("web", "a")))  # returns when the turn has ended
         await asyncio.sleep(0.5)
-        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 0)
         assert await first == (True, 0)
         await at.idle()
         await at.say("a", "later")
@@ -355,7 +362,7 @@ async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: Clock, tm
     async with desk(clock, path=path, seconds=10) as at:
         with at.slots.job():
             await asyncio.sleep(35)
-            running = at.pool.running(SessionKey("web", "a"))
+            running = at.pool.turns.get(SessionKey("web", "a"))
             assert running is not None
             assert running.lease.attempts == 0
 
@@ -377,7 +384,7 @@ async def test_a_suspect_can_be_stopped(clock: Clock, tmp_path: Path) -> None:
     path = await leave_suspects(tmp_path, clock, "ab")
     async with desk(clock, path=path) as at:
         await asyncio.sleep(0.5)
-        assert await at.pool.stop(SessionKey("web", "a")) == (True, 0)
+        assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 0)
         await at.idle()
         assert set(at.clerk.times("end")) == {"b0"}
 
@@ -427,6 +434,6 @@ async def test_the_tables_are_empty_when_all_is_done(clock: Clock) -> None:
         await at.idle()
         await asyncio.sleep(1)
         assert len(at.pool._locks) == 0
-        assert not at.pool._active
+        assert not at.pool.turns.active
         assert not at.pool._again
-        assert at.pool.busy == 0
+        assert not at.pool.turns

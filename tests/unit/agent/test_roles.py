@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,7 +125,7 @@ class NobodysStaging:
 class NobodysServices:
     """All that a check of roles may ask."""
 
-    staging = NobodysStaging()
+    memory = SimpleNamespace(staging=NobodysStaging())
 
 
 def said(text: str, place: Where, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:

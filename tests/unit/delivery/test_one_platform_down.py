@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.turn import RunningTurn
+from agent.running_turns import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
 from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
@@ -139,6 +139,7 @@ async def spend_a_minute(clock: Clock, down: str, trouble: str) -> dict[str, flo
     pool = WorkerPool(
         store.journal,
         Thinker(store, deliverer),
+        turns=RunningTurns(store.journal),
         slots=WorkerSlots(WORKERS),
         meter=FakeMeter(),
         clock=asyncio.get_running_loop().time,

@@ -1,0 +1,43 @@
+"""What /stop does to an answer that is on its way."""
+
+from __future__ import annotations
+
+from agent.command_services import QueueService
+from agent.running_turns import RunningTurns
+from gateway.events import DeliveryReceipt, MessagePart
+from tests.fakes.clock import Clock
+from tests.fakes.store import open_inline_store
+from tests.fakes.turns import ANN, accept, answered, claim, said
+
+
+async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
+    """Of an answer in three parts, one is shown: the others are cancelled, and a `cut` line says which was seen."""
+    store = await open_inline_store(clock=clock.now)
+    queue = QueueService(
+        journal=store.journal,
+        outbox=store.outbox,
+        records=store.records,
+        turns=RunningTurns(store.journal),
+        now=clock.now,
+    )
+    await accept(store, said("a long question"))
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "one two three"))
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    answer = delivery.message
+    parts = [
+        MessagePart(id=f"{answer.id}.{n}", key=ANN, payload=word, plain=word)
+        for n, word in enumerate(("1", "2", "3"), 1)
+    ]
+    await store.outbox.freeze(answer, parts)
+    await store.outbox.mark_sent(DeliveryReceipt(part=parts[0].id, message_id="m1", at=clock.now()))
+
+    assert await queue.stop(ANN, sender="somebody") == (False, 0)  # a member stops their own only
+    assert await queue.stop(ANN, sender="") == (True, 0)
+    assert await queue.stop(ANN, sender="") == (False, 0)
+
+    assert await store.outbox.next(ANN) is None
+    written = [line for stored in await store.records.unprojected(1, 10) for line in stored.record.lines]
+    assert [(line["kind"], line["turn"], line["shown"]) for line in written] == [("cut", lease.turn, [1])]
+    await store.close()
