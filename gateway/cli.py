@@ -15,6 +15,7 @@ from gateway.commands.admission import add_to
 from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
 from gateway.commands.web import app as web
+from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
 from gateway.journal_file import OpenChoice
 
@@ -52,7 +53,7 @@ def main() -> NoReturn:
         app()
     except UserError as wrong:
         _tell(str(wrong))
-        sys.exit(2)
+        sys.exit(wrong.exit_code if isinstance(wrong, OperationFailed) else 2)
     except ParlourError as wrong:
         _tell(str(wrong) or type(wrong).__name__)
         sys.exit(1)

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.access.refusal_log import ChannelRefusals, RefusalLog
 from gateway.backup import backup
-from gateway.control import ControlConnection, Handler, Line
+from gateway.control import ControlConnection, Conversation, Line, Operation
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
 from gateway.home import Home
@@ -25,7 +25,6 @@ from gateway.ports import Channel, SessionReader, Store
 from gateway.ports.entry_points import package_version
 from gateway.quarantine import Quarantine, list_events
 
-Operation: TypeAlias = Callable[[Line], AsyncIterator[Line]]
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -101,8 +100,8 @@ class OperableApp(Protocol):
 class SupportsAttach(Protocol):
     """A channel that terminals attach to."""
 
-    async def converse(self, receive: Receive, send: Send) -> None:
-        """Serve one terminal until it leaves."""
+    async def attach(self, receive: Receive, send: Send) -> None:
+        """Serve one terminal until it disconnects."""
         ...
 
 
@@ -135,9 +134,9 @@ class GatewayOperations:
             **self._more,
         }
 
-    def handlers(self) -> Mapping[str, Handler]:
-        """Return everything as handlers of the control socket, the terminal chat included."""
-        return {"chat attach": self.attach} | {name: _handler(run) for name, run in self.by_name().items()}
+    def conversations(self) -> Mapping[str, Conversation]:
+        """Return the operations in which both sides send lines, by name."""
+        return {"chat attach": self.attach}
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
         """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""
@@ -224,7 +223,7 @@ class GatewayOperations:
         consoles = [channel for channel in self._channels("console") if isinstance(channel, SupportsAttach)]
         if not consoles:
             raise self._absent("the console is switched off; set channels.console.enabled to true")
-        await consoles[0].converse(connection.receive, connection.send)
+        await consoles[0].attach(connection.receive, connection.send)
 
     def _channels(self, first: str) -> list[Channel]:
         """Return the open channels, the block named *first* before the others."""
@@ -242,14 +241,6 @@ def _figures(unheard: ChannelRefusals) -> Line:
         "people": len(unheard.people),
         "reasons": reasons,
     }
-
-
-def _handler(run: Operation) -> Handler:
-    async def handle(arguments: Line, connection: ControlConnection) -> None:
-        async for line in run(arguments):
-            await connection.send(line)
-
-    return handle
 
 
 def _key(arguments: Line) -> SessionKey:

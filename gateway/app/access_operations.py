@@ -13,9 +13,9 @@ from agent.memory.scope_names import ScopeSelector
 from gateway.access import codes
 from gateway.access.refusal_reasons import explain_refusal
 from gateway.app.memory_operations import MemoryOperations
-from gateway.control import Line
+from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.operations import Operation, plain
+from gateway.operations import plain
 from gateway.ports import Job
 from gateway.ports.access import OPERATOR, AccessChange, AccessDecision, AuditEntry, DecisionActor, DecisionOutcome
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest

@@ -17,10 +17,9 @@ from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
-from gateway.control import Line
+from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import SessionKey
-from gateway.operations import Operation
 from gateway.ports import MEMORY, Job
 
 if TYPE_CHECKING:

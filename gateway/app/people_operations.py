@@ -17,9 +17,8 @@ from gateway.access.access_roster import PlatformAccount
 from gateway.app.access_operations import operator
 from gateway.app.channels import accounts_of, platform_id
 from gateway.app.memory_operations import MemoryOperations
-from gateway.control import Line
+from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.operations import Operation
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp

@@ -17,7 +17,7 @@ import structlog
 from gateway.app.app import GatewayApp
 from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
-from gateway.control import ControlServer
+from gateway.control.control_server import ControlServer
 from gateway.settings import Settings
 from gateway.supervisor import run_prune_loop, stamp_for_ever
 from gateway.web.connections import raise_open_file_limit
@@ -62,7 +62,8 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)
-        control = ControlServer(app.home.socket, build_operations(app).handlers())
+        operations = build_operations(app)
+        control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
         doors = _start(
             services,
             web=app.web.serve,

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
-from gateway.control import Line
+from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.operations import Operation
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from gateway.control import Line
+from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.operations import NO_GATEWAY, Operation
+from gateway.operations import NO_GATEWAY
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp

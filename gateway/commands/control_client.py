@@ -15,7 +15,8 @@ import typer
 from gateway.access.access_summary import pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
 from gateway.commands.sums import summarize_usage
-from gateway.control import Line, call, connect
+from gateway.control import Line
+from gateway.control.gateway_client import connect
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
@@ -35,9 +36,9 @@ def call_operation(name: str, arguments: Line | None = None) -> list[Line]:
 
 
 async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterator[Line]:
-    async with connect(Home(settings.home)) as connection:
-        if connection is not None:
-            async for line in call(connection, name, arguments):
+    async with connect(Home(settings.home)) as client:
+        if client is not None:
+            async for line in client.call(name, arguments):
                 yield line
             return
     # No gateway: the same operation here, under the home's lock. Its logs would only disturb.

@@ -10,7 +10,8 @@ from pathlib import Path
 import typer
 
 from gateway.commands.control_client import print_json, strip_control_characters
-from gateway.control import Line, connect
+from gateway.control import Line
+from gateway.control.gateway_client import connect
 from gateway.errors import UserError
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -57,8 +58,8 @@ def _show(lines: Sequence[Line]) -> None:
 async def _take(
     settings: Settings, system: str, folder: Path, person: str, mapped: Sequence[str], is_dry: bool
 ) -> Sequence[Line]:
-    async with connect(Home(settings.home)) as connection:
-        if connection is not None:
+    async with connect(Home(settings.home)) as client:
+        if client is not None:
             raise UserError("a gateway runs on this home; stop it, import, and start it again")
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import open_app

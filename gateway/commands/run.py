@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from gateway.control import ControlConnection, connect, connection_pair, start_call
+from gateway.control import ControlConnection, Line
+from gateway.control.gateway_client import connect
 from gateway.errors import UserError
 from gateway.home import Home
 from gateway.logs import configure_logs
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _SWITCH_INTERVAL = 0.001  # seconds
+_QUEUED_LINES = 64
 
 
 def run_gateway() -> None:
@@ -77,9 +79,10 @@ def _first_mistake(several: BaseExceptionGroup[BaseException]) -> UserError | No
 
 
 async def _chat(settings: Settings) -> int:
-    async with connect(Home(settings.home)) as connection:
-        if connection is not None:
-            return await _converse(await start_call(connection, "chat attach", {}), settings)
+    async with connect(Home(settings.home)) as client:
+        if client is not None:
+            async with client.converse("chat attach") as conversation:
+                return await _converse(conversation, settings)
     require_startable(settings)
     # The terminal belongs to the conversation.
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
@@ -95,14 +98,31 @@ async def _chat_with_own_gateway(settings: Settings) -> int:
     async with open_app(settings) as app, asyncio.TaskGroup() as services:
         services.create_task(serve(app, stop, ready=lambda _: ready.set()), name="gateway")
         await ready.wait()
-        ours, theirs = connection_pair()
-        attached = services.create_task(GatewayOperations(app).attach({}, theirs), name="terminal")
+        to_console, to_terminal = asyncio.Queue[Line | None](_QUEUED_LINES), asyncio.Queue[Line | None](_QUEUED_LINES)
+        console = QueueConnection(incoming=to_console, outgoing=to_terminal)
+        attached = services.create_task(GatewayOperations(app).attach({}, console), name="terminal")
         try:
-            return await _converse(ours, settings)
+            return await _converse(QueueConnection(incoming=to_terminal, outgoing=to_console), settings)
         finally:
-            await ours.close()
+            await to_console.put(None)
             await attached
             stop.set()
+
+
+class QueueConnection:
+    """One end of a conversation inside a process: `gateway.control.ControlConnection` over two queues."""
+
+    def __init__(self, *, incoming: asyncio.Queue[Line | None], outgoing: asyncio.Queue[Line | None]) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    async def receive(self) -> Line | None:
+        """Return the other end's next line; None once it has closed."""
+        return await self._incoming.get()
+
+    async def send(self, line: Line) -> None:
+        """Send one line."""
+        await self._outgoing.put(line)
 
 
 async def _converse(connection: ControlConnection, settings: Settings) -> int:

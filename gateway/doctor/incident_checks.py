@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from gateway.access.access_summary import pending_summary, refusal_summary
 from gateway.alerts.alert_messages import alert_status, line_of_delay, status_line
 from gateway.alerts.alert_state import is_unnotified
-from gateway.control import call, connect
+from gateway.control.gateway_client import connect
 from gateway.doctor.findings import DoctorFinding, FindingLevel
 from gateway.errors import UserError
 from gateway.home import Home, in_use, is_held
@@ -75,10 +75,10 @@ def _quarantine(home: Home) -> Iterator[DoctorFinding]:
 
 async def _status(home: Home) -> dict[str, Any] | None:
     """Return what a running gateway says of itself; None when none runs."""
-    async with connect(home) as connection:
-        if connection is None:
+    async with connect(home) as client:
+        if client is None:
             return None
-        lines = [line async for line in call(connection, "status", {})]
+        lines = [line async for line in client.call("status", {})]
         return dict(lines[0]) if lines else {}
 
 

@@ -175,6 +175,11 @@ class ConnectionLimiter:
         if connection is not None:
             self.note(connection, is_waiting=False)
 
+    def close_all(self) -> None:
+        """Close every connection now, without what is not sent yet."""
+        for connection in tuple(self._open.values()):
+            connection.drop()
+
     def _drop(self, connection: HttpConnection, too_many: str) -> None:
         self._dropped += 1
         now = time.monotonic()

@@ -29,8 +29,8 @@ _BACKLOG = 512  # connections that the kernel holds for us
 _ACCEPTED_AT_ONCE = 16  # before the loop looks at anything else
 
 
-class _UvicornServer(uvicorn.Server):
-    """Uvicorn that says when it has started, and leaves signals alone: SIGTERM is the whole house's affair."""
+class EmbeddedServer(uvicorn.Server):
+    """Uvicorn that calls *on_started*, and leaves signals to the gateway."""
 
     def __init__(self, config: uvicorn.Config, limiter: ConnectionLimiter, on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -38,6 +38,7 @@ class _UvicornServer(uvicorn.Server):
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does, with a backlog of our own."""
         await super().startup(sockets)
         for listener in sockets or ():
             # asyncio has one number for both: what it accepts at once, and what the kernel holds.
@@ -46,6 +47,7 @@ class _UvicornServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        """Handle no signal."""
         yield
 
 
@@ -107,7 +109,7 @@ class WebServer:
         await self.bind()
         sockets = [self._socket] if self._socket is not None else []
         limits = self._limits or ConnectionLimits(connections=connection_limit())
-        server = _UvicornServer(
+        server = EmbeddedServer(
             self._config(), ConnectionLimiter(limits, is_proxy=self._way.is_proxy), self._say_started
         )
         serving = asyncio.create_task(server.serve(sockets=sockets), name="web server")

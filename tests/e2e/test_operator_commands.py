@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.app import build_operations
-from tests.fakes.gateway import gateway
+from tests.fakes.gateway import COMMAND, GatewayProcess, free_port, gateway
 from tests.fakes.pocket import gateway as pocket_gateway
 from tests.unit.ops.test_memory_cli import Terminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
@@ -42,16 +42,16 @@ class Operator:
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Collect the names of the operations that go over a socket."""
-    from gateway.commands import control_client
-    from gateway.control import call
+    from gateway.control.gateway_client import GatewayClient
 
     names: set[str] = set()
+    call = GatewayClient.call
 
-    def noted(connection: Any, name: str, arguments: Any) -> Any:
+    def noted(client: GatewayClient, name: str, arguments: Any) -> Any:
         names.add(name)
-        return call(connection, name, arguments)
+        return call(client, name, arguments)
 
-    monkeypatch.setattr(control_client, "call", noted)
+    monkeypatch.setattr(GatewayClient, "call", noted)
     return names
 
 
@@ -75,6 +75,43 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
     async with pocket_gateway(home=tmp_path / "names") as other:
         every = set(build_operations(other.app).by_name())
     assert every - asked == set()
+
+
+async def _chat(process: GatewayProcess, typed: str) -> tuple[int | None, str, str]:
+    """Run `parlour chat` with *typed* on its standard input; return exit code, output and errors."""
+    chat = await asyncio.create_subprocess_exec(
+        COMMAND,
+        "chat",
+        env=process.environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await chat.communicate(typed.encode())
+    return chat.returncode, out.decode(), err.decode()
+
+
+@pytest.mark.parametrize("is_running", [True, False], ids=["attached", "on its own"])
+async def test_a_terminal_chats_with_or_without_a_gateway(tmp_path: Path, is_running: bool) -> None:
+    """A message per line of standard input is answered: by the gateway that runs, over its socket, or by our own."""
+    process = GatewayProcess(tmp_path / "home", free_port())
+    try:
+        if is_running:
+            await process.start()
+        code, out, err = await _chat(process, "remember: I like oolong\nand what is the weather like?\n")
+        assert (code, err) == (0, "")
+        assert "oolong" in out
+        if is_running:
+            assert "oolong" in await process.command("sessions", "show", "console:owner")
+    finally:
+        await process.close()
+
+
+async def test_a_terminal_hears_why_it_cannot_attach(tmp_path: Path) -> None:
+    """With the console switched off the command says which setting switches it on."""
+    async with gateway(tmp_path / "home", PARLOUR_CHANNELS__CONSOLE__ENABLED="false") as process:
+        code, _, err = await _chat(process, "hello\n")
+        assert (code, err.strip()) == (2, "parlour: the console is switched off; set channels.console.enabled to true")
 
 
 async def _say_and_search(operator: Operator) -> None:

@@ -1,4 +1,4 @@
-"""Lines over the socket: every operation ends, errors arrive as one line, and only the owner gets in."""
+"""The operator API over the socket: every operation ends, errors arrive as one line, and only the owner gets in."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import asyncio
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
-from gateway.control import LONGEST_LINE, ControlConnection, ControlServer, Handler, Line, call, connect, start_call
-from gateway.errors import UserError
+from gateway.control import LONGEST_LINE, ControlConnection, Conversation, Line, Operation, OperationFailed
+from gateway.control.control_server import ControlServer
+from gateway.control.gateway_client import connect
+from gateway.errors import StoreUnavailable, UserError
 from gateway.home import Home, hold_lock
 
 
-async def count(arguments: Line, connection: ControlConnection) -> None:
-    """Send as many lines as asked."""
+async def count(arguments: Line) -> AsyncIterator[Line]:
+    """Yield as many lines as asked."""
     for number in range(int(arguments["to"])):
-        await connection.send({"n": number})
+        yield {"n": number}
 
 
 async def echo(_: Line, connection: ControlConnection) -> None:
@@ -30,41 +34,63 @@ async def echo(_: Line, connection: ControlConnection) -> None:
         await connection.send({"echo": line["text"]})
 
 
-async def odd(_: Line, connection: ControlConnection) -> None:
-    """Send lines whose fields the protocol has too."""
-    for line in ({"end": 3}, {"error": "of a turn"}, {"line": 1}):
-        await connection.send(line)
+async def refuse(_: Line, __: ControlConnection) -> None:
+    """Refuse to converse."""
+    raise UserError("the console is switched off; " + "switch it on " * 20)
 
 
-async def mistake(_: Line, __: ControlConnection) -> None:
+async def odd(_: Line) -> AsyncIterator[Line]:
+    """Yield lines whose fields the protocol has too."""
+    for line in ({"end": 3}, {"error": "of a turn"}, {"line": 1}, {"text": "a\u2028b\x1cc\nd"}):
+        yield line
+
+
+async def mistake(_: Line) -> AsyncIterator[Line]:
     """Fail as a person can mend."""
     raise UserError("that cannot be; do this instead")
+    yield {}
 
 
-async def bug(_: Line, __: ControlConnection) -> None:
+async def late(_: Line) -> AsyncIterator[Line]:
+    """Fail behind a line."""
+    yield {"n": 0}
+    raise UserError("that was one too many")
+
+
+async def store_down(_: Line) -> AsyncIterator[Line]:
+    """Fail as no operator's mistake."""
+    raise StoreUnavailable("the journal cannot write now")
+    yield {}
+
+
+async def bug(_: Line) -> AsyncIterator[Line]:
     """Fail as nobody foresaw."""
     raise ZeroDivisionError("inner words")
+    yield {}
 
 
-async def full(_: Line, __: ControlConnection) -> None:
+async def full(_: Line) -> AsyncIterator[Line]:
     """Fail as a disk makes it fail."""
     raise OSError(errno.ENOSPC, "No space left on device", "/data/x")
+    yield {}
 
 
-HANDLERS: Mapping[str, Handler] = {
+OPERATIONS: Mapping[str, Operation] = {
     "count": count,
-    "echo": echo,
-    "odd": odd,
+    "odd lines": odd,
     "mistake": mistake,
+    "late": late,
+    "store down": store_down,
     "bug": bug,
     "full": full,
 }
+CONVERSATIONS: Mapping[str, Conversation] = {"echo": echo, "refuse": refuse}
 
 
 @asynccontextmanager
-async def serving(home: Home) -> AsyncIterator[ControlServer]:
+async def serving(home: Home, **more: Operation) -> AsyncIterator[ControlServer]:
     """Serve the operations above on the home's socket."""
-    server = ControlServer(home.socket, HANDLERS)
+    server = ControlServer(home.socket, {**OPERATIONS, **more}, CONVERSATIONS)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(server.serve(), name="control")
         await server.wait_listening()
@@ -74,9 +100,17 @@ async def serving(home: Home) -> AsyncIterator[ControlServer]:
 
 async def ask(home: Home, name: str, arguments: Line | None = None) -> list[Line]:
     """Run one operation to its end."""
-    async with connect(home) as connection:
-        assert connection is not None
-        return [line async for line in call(connection, name, arguments or {})]
+    async with connect(home) as client:
+        assert client is not None
+        return [line async for line in client.call(name, arguments or {})]
+
+
+@asynccontextmanager
+async def plain_client(home: Home) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client on the socket, as another program has it."""
+    transport = httpx.AsyncHTTPTransport(uds=str(home.socket))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        yield client
 
 
 @pytest.fixture
@@ -96,21 +130,31 @@ async def test_an_operation_yields_its_lines_and_ends(tmp_path: Path, depth: int
 
 async def test_both_sides_may_speak(home: Home) -> None:
     """A terminal's conversation goes both ways until one of them leaves."""
-    async with serving(home), connect(home) as connection:
-        assert connection is not None
-        operation = await start_call(connection, "echo", {})
-        for text in ("one", "two"):
-            await operation.send({"text": text})
-            assert await operation.receive() == {"echo": text}
-        await operation.send({"text": "bye"})
-        assert await operation.receive() is None
-        assert operation.has_ended
+    async with serving(home), connect(home) as client:
+        assert client is not None
+        async with client.converse("echo") as conversation:
+            for text in ("one", "two"):
+                await conversation.send({"text": text})
+                assert await conversation.receive() == {"echo": text}
+            await conversation.send({"text": "bye"})
+            assert await conversation.receive() is None
+            assert conversation.has_ended
+
+
+async def test_a_conversation_that_is_refused_says_why(home: Home) -> None:
+    """The whole line arrives, however long, and not that the gateway has gone."""
+    async with serving(home), connect(home) as client:
+        assert client is not None
+        async with client.converse("refuse") as conversation:
+            with pytest.raises(UserError, match=r"the console is switched off; .*switch it on $"):
+                await conversation.receive()
 
 
 async def test_no_field_of_an_answer_is_taken_for_the_protocol(home: Home) -> None:
     """A line may have fields called `end`, `error` and `line`: a search hit has an end, a dead letter an error."""
     async with serving(home):
-        assert await ask(home, "odd", {}) == [{"end": 3}, {"error": "of a turn"}, {"line": 1}]
+        odd_text = {"text": "a\u2028b\x1cc\nd"}
+        assert await ask(home, "odd lines", {}) == [{"end": 3}, {"error": "of a turn"}, {"line": 1}, odd_text]
 
 
 async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
@@ -118,6 +162,106 @@ async def test_a_mistake_arrives_as_its_line(home: Home) -> None:
     async with serving(home):
         with pytest.raises(UserError, match=r"^that cannot be; do this instead$"):
             await ask(home, "mistake")
+
+
+async def test_a_mistake_behind_a_line_arrives_too(home: Home) -> None:
+    """What was answered before it arrives as well."""
+    async with serving(home), connect(home) as client:
+        assert client is not None
+        lines = client.call("late", {})
+        assert await anext(lines) == {"n": 0}
+        with pytest.raises(UserError, match=r"^that was one too many$"):
+            await anext(lines)
+
+
+@pytest.mark.parametrize(("name", "status", "exit_code"), [("mistake", 400, 2), ("store down", 500, 1)])
+async def test_an_error_is_a_status_a_line_and_an_exit_code(home: Home, name: str, status: int, exit_code: int) -> None:
+    """Another client than the command line sees by the status that it failed, and the exit code is the command's."""
+    async with serving(home):
+        with pytest.raises(OperationFailed) as caught:
+            await ask(home, name)
+        assert caught.value.exit_code == exit_code
+        async with plain_client(home) as client:
+            response = await client.post(f"/v1/{name.replace(' ', '/')}", json={})
+            assert response.status_code == status
+            assert response.json() == {"error": str(caught.value), "exit_code": exit_code}
+
+
+async def test_one_operation_is_one_route(home: Home) -> None:
+    """Any HTTP client can list the operations and call one."""
+    async with serving(home), plain_client(home) as client:
+        listed = (await client.get("/v1")).json()
+        assert set(listed["operations"]) == {*OPERATIONS, *CONVERSATIONS}
+        response = await client.post("/v1/count", json={"to": 2})
+        assert response.headers["content-type"] == "application/x-ndjson"
+        assert [json.loads(line) for line in response.text.splitlines()] == [{"line": {"n": 0}}, {"line": {"n": 1}}]
+
+
+async def test_an_operation_goes_on_without_its_client(home: Home) -> None:
+    """A client that disconnects does not cancel what it asked for: half a backup, or half of forgetting."""
+    asked, may_end, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slow(_: Line) -> AsyncIterator[Line]:
+        yield {"n": 0}
+        asked.set()
+        await may_end.wait()
+        has_ended.set()
+        yield {"n": 1}
+
+    async with serving(home, slow=slow):
+        asking = asyncio.create_task(ask(home, "slow"))
+        await asked.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        may_end.set()
+        async with asyncio.timeout(5):
+            await has_ended.wait()
+        assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
+
+
+async def test_a_stop_ends_operations(home: Home) -> None:
+    """An operation under way is cancelled, and its client hears that the gateway stopped."""
+    started = asyncio.Event()
+
+    async def endless(_: Line) -> AsyncIterator[Line]:
+        yield {"n": 0}
+        started.set()
+        await asyncio.Event().wait()
+
+    async with serving(home, endless=endless):
+        asking = asyncio.create_task(ask(home, "endless"))
+        await started.wait()
+    with pytest.raises(UserError, match="the gateway stopped before it had answered"):
+        await asking
+
+
+async def test_a_command_from_before_http_is_answered_in_one_line(home: Home) -> None:
+    """It reads a line of its own protocol, which says that the versions differ."""
+    async with serving(home):
+        reader, writer = await asyncio.open_unix_connection(str(home.socket))
+        writer.write(b'{"do": "status", "with": {}}\n')
+        answer = json.loads(await reader.readline())
+        assert re.search("newer version .* same version", answer["error"])
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_gateway_from_before_http_is_said(home: Home) -> None:
+    """A new command says in one line that the gateway is of another version."""
+
+    async def answer_lines(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.readline():
+            writer.write(b'{"error": "a line is one JSON object"}\n')
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer_lines, str(home.socket)):
+        with pytest.raises(UserError, match="of another version"):
+            await ask(home, "status")
+        async with connect(home) as client:
+            assert client is not None
+            with pytest.raises(UserError, match="of another version"):
+                async with client.converse("chat attach"):
+                    pass
 
 
 async def test_a_full_disk_is_said_and_is_no_gateway_that_stopped(home: Home) -> None:
@@ -137,23 +281,33 @@ async def test_a_bug_ends_that_call_alone(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("path", "body", "status"),
     [
-        b"nonsense\n",
-        b"[]\n",
-        b'{"do": "nothing-of-ours"}\n',
-        b'{"do": "count", "with": 3}\n',
-        b"x" * (LONGEST_LINE + 2) + b"\n",
+        ("/v1/count", b"nonsense", 400),
+        ("/v1/count", b"[]", 400),
+        ("/v1/nothing-of-ours", b"{}", 404),
+        ("/v1/count", b'"x"', 400),
+        ("/v1/count", b'{"x": "' + b"x" * LONGEST_LINE + b'"}', 413),
     ],
     ids=["no-json", "no-object", "unknown", "bad-arguments", "too-long"],
 )
-async def test_what_is_no_request_is_answered_and_ended(home: Home, line: bytes) -> None:
-    """A line of another protocol, or one without end, costs its sender the connection and nobody else."""
+async def test_what_is_no_request_is_answered_and_ended(home: Home, path: str, body: bytes, status: int) -> None:
+    """A request that is none costs its sender an error of one line and nobody else."""
+    async with serving(home):
+        async with plain_client(home) as client:
+            response = await client.post(path, content=body)
+        assert response.status_code == status
+        assert set(response.json()) == {"error", "exit_code"}
+        assert "\n" not in response.json()["error"]
+        assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
+
+
+async def test_what_is_no_http_costs_its_sender_the_connection(home: Home) -> None:
+    """Bytes of another protocol are answered and the connection is closed."""
     async with serving(home):
         reader, writer = await asyncio.open_unix_connection(str(home.socket))
-        writer.write(line)
-        answer = json.loads(await reader.readline())
-        assert set(answer) == {"error"}
+        writer.write(b"nonsense\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
         writer.close()
         assert await ask(home, "count", {"to": 1}) == [{"n": 0}]
 
@@ -174,16 +328,15 @@ async def test_a_stop_ends_conversations(home: Home) -> None:
     """Nobody waits for a gateway that has gone: an attached terminal hears the end."""
     async with connect(home) as nothing:
         assert nothing is None
-    async with serving(home):
-        lingering = connect(home)
-        connection = await lingering.__aenter__()
-        assert connection is not None
-        operation = await start_call(connection, "echo", {})
-        await operation.send({"text": "one"})
-        assert await operation.receive() == {"echo": "one"}
-    assert await operation.receive() is None
-    assert not operation.has_ended
-    await lingering.__aexit__(None, None, None)
+    async with AsyncExitStack() as stack:
+        async with serving(home):
+            client = await stack.enter_async_context(connect(home))
+            assert client is not None
+            conversation = await stack.enter_async_context(client.converse("echo"))
+            await conversation.send({"text": "one"})
+            assert await conversation.receive() == {"echo": "one"}
+        assert await conversation.receive() is None
+        assert not conversation.has_ended
 
 
 async def test_a_home_that_is_held_but_silent_is_said(home: Home) -> None:

@@ -1,0 +1,153 @@
+"""The client of the operator API. httpx and websockets are imported only once a gateway is known to run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from gateway.control import API, LONGEST_LINE, Line, OperationFailed, route_of
+from gateway.errors import UserError
+from gateway.home import Home, in_use, is_held, short_socket_path
+
+if TYPE_CHECKING:
+    import httpx
+    from websockets.asyncio.client import ClientConnection
+
+_STOPPED = "the gateway stopped before it had answered; ask again when it is back"
+_OTHER_PROTOCOL = "the gateway that runs is of another version than this command; restart it with this version"
+_HTTP = b"HTTP/"
+_PROBE_SECONDS = 5
+
+
+@asynccontextmanager
+async def connect(home: Home) -> AsyncIterator[GatewayClient | None]:
+    """Return a client of the gateway that runs on *home*; None when none runs.
+
+    Raises UserError when a process holds the home but does not listen: it is starting or stopping.
+    """
+    with short_socket_path(home.socket) as address:
+        try:
+            _, writer = await asyncio.open_unix_connection(address)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            if is_held(home):
+                raise UserError(f"{in_use(home)} (it is starting or stopping: try again in a moment)") from None
+            yield None
+            return
+        except OSError as error:
+            raise UserError(
+                f"{home.socket} cannot be opened ({error.strerror}); run this as the user who runs Parlour"
+            ) from None
+        writer.close()
+        yield GatewayClient(address)
+
+
+class GatewayClient:
+    """Calls operations of a running gateway."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def call(self, name: str, arguments: Line) -> AsyncIterator[Line]:
+        """Run one operation and yield its lines; raise UserError when it failed or its gateway stopped."""
+        import httpx
+
+        transport = httpx.AsyncHTTPTransport(uds=self._address)
+        # Without a timeout, because backups and forgetting take as long as they take.
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://gateway", timeout=httpx.Timeout(None), trust_env=False
+        ) as client:
+            has_response = False
+            try:
+                async with client.stream("POST", route_of(name), json=dict(arguments)) as response:
+                    has_response = True
+                    if response.is_error:
+                        raise await _error_of(response)
+                    async for text in response.aiter_lines():
+                        yield _line_of(json.loads(text))
+            except httpx.TransportError:
+                raise UserError(_STOPPED if has_response else await _explain_failure(self._address)) from None
+
+    @asynccontextmanager
+    async def converse(self, name: str) -> AsyncIterator[GatewayConversation]:
+        """Start a conversation with the operation called *name*; close it on exit."""
+        from websockets.asyncio.client import unix_connect
+        from websockets.exceptions import WebSocketException
+
+        opening = unix_connect(
+            self._address,
+            f"ws://gateway{route_of(name)}",
+            max_size=LONGEST_LINE,
+            ping_interval=None,
+            compression=None,
+            close_timeout=1,
+        )
+        try:
+            websocket = await opening
+        except (WebSocketException, EOFError, OSError):
+            raise UserError(await _explain_failure(self._address)) from None
+        try:
+            yield GatewayConversation(websocket)
+        finally:
+            await websocket.close()
+
+
+class GatewayConversation:
+    """The client's end of a conversation."""
+
+    def __init__(self, websocket: ClientConnection) -> None:
+        self._websocket = websocket
+        self.has_ended = False  # False after `receive` returned None: the gateway has stopped
+
+    async def receive(self) -> Line | None:
+        """Return the next line; None when the conversation has ended or its gateway has stopped.
+
+        Raises UserError when the operation failed.
+        """
+        from websockets.exceptions import ConnectionClosed, ConnectionClosedOK
+
+        try:
+            return _line_of(json.loads(await self._websocket.recv()))
+        except ConnectionClosedOK:
+            self.has_ended = True
+        except ConnectionClosed:
+            pass
+        return None
+
+    async def send(self, line: Line) -> None:
+        """Send one line; raise ConnectionError when the gateway has stopped."""
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._websocket.send(json.dumps(line))
+        except ConnectionClosed:
+            raise ConnectionError("the gateway has stopped") from None
+
+
+def _line_of(message: Any) -> Line:
+    if "error" in message:
+        raise OperationFailed(str(message["error"]), int(message.get("exit_code", 2)))
+    line: Line = message["line"]
+    return line
+
+
+async def _error_of(response: httpx.Response) -> UserError:
+    with suppress(ValueError):
+        message = json.loads(await response.aread())
+        if isinstance(message, dict) and "error" in message:
+            return OperationFailed(str(message["error"]), int(message.get("exit_code", 2)))
+    return UserError(f"{_OTHER_PROTOCOL} (HTTP {response.status_code})")
+
+
+async def _explain_failure(address: str) -> str:
+    """Return the error line of a gateway that sent no HTTP response: it has stopped, or it is from before HTTP."""
+    answer = b""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_PROBE_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(address)
+            writer.write(f"GET {API} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\n\r\n".encode())
+            answer = await reader.read(len(_HTTP))
+            writer.close()
+    return _OTHER_PROTOCOL if answer and answer != _HTTP else _STOPPED
