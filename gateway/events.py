@@ -5,13 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
+from urllib.parse import unquote
 
 _BLOCK = re.compile(r"[a-z][a-z0-9-]*\Z")
 _PRESSED = re.compile(r"/[a-z][ -~]{0,62}\Z")  # 64 bytes are the least that a platform takes with a button
 _LABEL = 40  # characters
+NAME_BYTES = 200  # of a quoted name: room for `.jsonl.corrupt` under the usual limit of 255
+_PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
 UNKNOWN = "?"  # whose words something is, where the platform does not tell
 
@@ -55,6 +60,97 @@ class SessionKey:
 
     def __str__(self) -> str:
         return f"{self.channel}:{self.chat}"
+
+
+@dataclass(frozen=True, slots=True, order=True, kw_only=True)
+class PlatformAccount:
+    """One user on one platform, whichever of its channels they write to.
+
+    Text form: ``<kind>:[<team>:]<id>``. Colons and percent signs within a team or an id are percent-encoded, so that
+    the text is never ambiguous. Ids without either look as they do on the platform.
+    """
+
+    kind: str  # platform: telegram, slack
+    id: str  # user id on the platform
+    team: str = ""  # Slack workspace; empty on platforms whose plugin does not declare `has_teams`
+
+    @classmethod
+    def parse(cls, text: str) -> PlatformAccount:
+        """Parse the text form. Texts without a colon are the id of an account of an unknown platform."""
+        kind, colon, rest = text.partition(":")
+        if not colon:
+            return cls(kind="", id=_decode_colons(text))
+        team, colon, user = rest.partition(":")
+        if not colon:
+            return cls(kind=kind, id=_decode_colons(rest))
+        return cls(kind=kind, team=_decode_colons(team), id=_decode_colons(user))
+
+    @classmethod
+    @lru_cache(maxsize=4096)
+    def from_name(cls, name: str) -> PlatformAccount:
+        """Undo `name`. A name beyond 200 bytes is shortened: the id of its account cannot be read from it."""
+        return cls.parse(unquote(name))
+
+    @classmethod
+    def from_input(cls, text: str, *, has_teams: Callable[[str], bool]) -> PlatformAccount:
+        """Read an account as people type it: as `label` formats it, or as `name`.
+
+        *has_teams* returns True for platforms whose user ids belong to teams.
+        """
+        if "%3a" in text:
+            return cls.from_name(text)
+        kind, _, rest = text.partition(":")
+        team, colon, user = rest.partition(":")
+        return cls(kind=kind, team=team, id=user) if colon and has_teams(kind) else cls(kind=kind, id=rest)
+
+    @property
+    def name(self) -> str:
+        """The account as a file name: the folder of the person that it names, and its key in links."""
+        return quote_file_name(str(self))
+
+    @property
+    def label(self) -> str:
+        """The account as people write it, colons as they are."""
+        return ":".join(part for part in (self.kind, self.team, self.id) if part)
+
+    @property
+    def user(self) -> PlatformAccount:
+        """The account without its team, as settings and decisions name it."""
+        return PlatformAccount(kind=self.kind, id=self.id)
+
+    def __str__(self) -> str:
+        return ":".join(_encode_colons(part) for part in (self.kind, self.team, self.id) if part)
+
+
+def _encode_colons(text: str) -> str:
+    return text.replace("%", "%25").replace(":", "%3a")
+
+
+def _decode_colons(text: str) -> str:
+    return text.replace("%3a", ":").replace("%25", "%")
+
+
+def quote_file_name(text: str) -> str:
+    """Return a file name for *text*: two texts never share one, and no file system confuses two of them.
+
+    Everything but ``a-z 0-9 - _ .`` is ``%`` and lower-case hex (leading dots too). A name beyond
+    200 bytes is its beginning, ``%-`` (which quoting never makes) and a hash of the whole.
+    """
+    data = text.encode("utf-8", "surrogatepass")
+    dots = len(data) - len(data.lstrip(b"."))
+    pieces = [chr(byte) if byte in _PLAIN_BYTES and n >= dots else f"%{byte:02x}" for n, byte in enumerate(data)]
+    name = "".join(pieces)
+    if not name:
+        return "%"
+    if len(name) <= NAME_BYTES:
+        return name
+    ending = "%-" + hashlib.sha256(data).hexdigest()[:40]
+    kept = ""
+    for piece in pieces:
+        if len(kept) + len(piece) > NAME_BYTES - len(ending):
+            break
+        kept += piece
+    return kept + ending
 
 
 class ChatKind(StrEnum):

@@ -19,21 +19,17 @@ from structlog.typing import EventDict, Processor
 from gateway.text.redaction import REDACTED as REDACTED
 from gateway.text.redaction import SecretRedactor
 
-# Loggers that tell addresses (Telegram's holds the token), headers or bodies at their lower levels.
+# Loggers that write addresses, headers or bodies below warnings. Channel plugins quiet those of their own libraries.
 _QUIET = (
     "LiteLLM",
     "aiohttp",
     "anthropic",
     "asyncio",
-    "discord",
     "httpcore",
     "httpcore2",
     "httpx",
     "httpx2",
     "openai",
-    "slack_bolt",
-    "slack_sdk",
-    "telegram",
     "urllib3",
     "uvicorn.access",
     "websockets",

@@ -24,6 +24,7 @@ from gateway.home import Home
 from gateway.ports import Channel, SessionReader, Store
 from gateway.ports.entry_points import package_version
 from gateway.quarantine import Quarantine, list_events
+from gateway.settings.channel_blocks import TERMINAL
 
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -220,7 +221,7 @@ class GatewayOperations:
 
     async def attach(self, _: Line, connection: ControlConnection) -> None:
         """Let a terminal into the console channel until it leaves."""
-        consoles = [channel for channel in self._channels("console") if isinstance(channel, SupportsAttach)]
+        consoles = [channel for channel in self._channels(TERMINAL) if isinstance(channel, SupportsAttach)]
         if not consoles:
             raise self._absent("the console is switched off; set channels.console.enabled to true")
         await consoles[0].attach(connection.receive, connection.send)

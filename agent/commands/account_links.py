@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import unquote
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
@@ -12,7 +11,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
-from gateway.events import MessageButton, OutboundMessage, Role
+from gateway.events import MessageButton, OutboundMessage, PlatformAccount, Role
 from gateway.i18n import translate
 
 _LONGEST_NAME = 40
@@ -131,7 +130,7 @@ def _account(context: CommandContext) -> LinkParty:
 
 def _shown(identity: str) -> str:
     """Return an account as people know it: the platform and the id there."""
-    return _UNSAID.sub(" ", unquote(identity))
+    return _UNSAID.sub(" ", PlatformAccount.from_name(identity).label)
 
 
 def _to(

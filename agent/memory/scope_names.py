@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from agent.memory.scopes import quote, scope_folder
 from gateway.errors import UserError
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import SessionRow
 
 SHARED = "shared"
@@ -29,7 +29,10 @@ class ScopeSelector:
 
 def label(scope: str) -> str:
     """Return a scope as people name it."""
-    return unquote(scope.partition("/")[2]) or scope or "home"
+    area, _, name = scope.partition("/")
+    if area == "people":
+        return PlatformAccount.from_name(name).label
+    return unquote(name) or scope or "home"
 
 
 class ScopeNames:
@@ -42,11 +45,14 @@ class ScopeNames:
         sessions: Sequence[SessionRow] = (),
         person: Callable[[str], str] = lambda identity: identity,
         kind: Callable[[str], str] = lambda channel: channel,
+        has_teams: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """*has_teams* returns True for platforms whose user ids belong to teams."""
         self._home = home
         self._chats = {str(each.key): each.scope for each in sessions if each.scope}
         self._person = person
         self._kind = kind
+        self._has_teams = has_teams
 
     def all(self) -> list[str]:
         """Return every scope that is there, in order; "" is the home itself, where it remembers something."""
@@ -89,7 +95,7 @@ class ScopeNames:
             key = SessionKey.parse(text)
         except ValueError:
             raise UserError(f"{text!r} names nobody; write channel:user_id, such as telegram:42") from None
-        return f"people/{self._person(quote(f'{self._kind(key.channel)}:{key.chat}'))}"
+        return f"people/{self._person(self._account(key.channel, key.chat).name)}"
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -103,15 +109,18 @@ class ScopeNames:
         """Return the scopes of people that may be meant: by scope, by account, by its id alone."""
         wanted = text.removeprefix("people/")
         channel, sign, rest = wanted.partition(":")
-        account = f"{self._kind(channel)}:{rest}" if sign else wanted
-        found = [f"people/{wanted}", f"people/{self._person(quote(account))}"]
-        there = [scope for scope in self.all() if scope.startswith("people/")]
-        if sign:  # a workspace may stand between platform and id
-            kind = self._kind(channel)
-            found += [each for each in there if label(each).startswith(f"{kind}:") and label(each).endswith(f":{rest}")]
-        else:
-            found += [each for each in there if label(each).rpartition(":")[2] == wanted]
+        account = self._account(channel, rest) if sign else PlatformAccount(kind="", id=wanted)
+        found = [f"people/{wanted}", f"people/{self._person(account.name)}"]
+        for scope in self.all():
+            if scope.startswith("people/"):
+                known = PlatformAccount.from_name(scope.removeprefix("people/"))
+                # Without its team, or by the id alone, which may hold colons itself.
+                if wanted == known.id or (account.user == known.user and account.team in ("", known.team)):
+                    found.append(scope)
         return found
+
+    def _account(self, channel: str, user: str) -> PlatformAccount:
+        return PlatformAccount.from_input(f"{self._kind(channel)}:{user}", has_teams=self._has_teams)
 
     def _rooms(self, text: str) -> list[str]:
         """Return the scopes that a chat may read: as its last turn said, else its own, or its parent's."""

@@ -1,61 +1,28 @@
-"""Whose memory a message reads and writes, and how names become file names.
+"""Memory scope of a message, and the paths of a scope's files.
 
-A scope is decided by typed facts of the event, never by a model's arguments (MEMORY-SPEC.md).
+A scope is decided by typed facts of the event, never by arguments of a model.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from pathlib import Path
 
-from gateway.events import ChatKind, InboundMessage
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, quote_file_name
 
 SHARED = "shared"  # the scope that everybody reads and owners write
-NAME_BYTES = 200  # of a quoted name; room is left for `.jsonl.corrupt` under the usual 255
-_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
+quote = quote_file_name
 _SCOPE = re.compile(r"(?:shared|(?:people|chats)/[a-z0-9_%-][a-z0-9._%-]*)?\Z")
 
 
-def quote(text: str) -> str:
-    """Return a file name for *text*: two texts never share one, and no file system confuses two of them.
-
-    Everything but ``a-z 0-9 - _ .`` is ``%`` and lower-case hex (leading dots too). A name beyond
-    200 bytes is its beginning, ``%-`` (which quoting never makes) and a hash of the whole.
-    """
-    data = text.encode("utf-8", "surrogatepass")
-    dots = len(data) - len(data.lstrip(b"."))
-    pieces = [chr(byte) if byte in _PLAIN and n >= dots else f"%{byte:02x}" for n, byte in enumerate(data)]
-    name = "".join(pieces)
-    if not name:
-        return "%"
-    if len(name) <= NAME_BYTES:
-        return name
-    ending = "%-" + hashlib.sha256(data).hexdigest()[:40]
-    kept = ""
-    for piece in pieces:
-        if len(kept) + len(piece) > NAME_BYTES - len(ending):
-            break
-        kept += piece
-    return kept + ending
+def account_of(message: InboundMessage, kind: str = "") -> PlatformAccount:
+    """Return the sender's account. *kind* is the channel's platform; by default the channel's own name."""
+    return PlatformAccount(kind=kind or message.key.channel, team=message.sender.team, id=message.sender.id)
 
 
 def person_of(message: InboundMessage, kind: str = "") -> str:
-    """Return the sender's name as a person: the quoted ``<kind>:[<team>:]<id>``.
-
-    *kind* is the channel's kind (`telegram` for a block called `telegram-work`); by default the
-    block's own name.
-    """
-    sender = message.sender
-    parts = (
-        [kind or message.key.channel, sender.team, sender.id]
-        if sender.team
-        else [
-            kind or message.key.channel,
-            sender.id,
-        ]
-    )
-    return quote(":".join(parts))
+    """Return the file name of the sender's account, which names the person while the account is not linked."""
+    return account_of(message, kind).name
 
 
 def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict") -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from channels.discord import setup
 from channels.discord.settings import DiscordSettings
 from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
+
+# Below this level the library logs addresses, headers or bodies, which hold the token.
+logging.getLogger("discord").setLevel(logging.WARNING)
 
 
 class DiscordPlugin:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -15,6 +16,9 @@ from gateway.ports.entry_points import HOW_TO_INSTALL
 
 _DIRECT = "D"  # what the id of a direct message begins with
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
+# Below this level the library logs addresses, headers or bodies, which hold the token.
+logging.getLogger("slack_bolt").setLevel(logging.WARNING)
+logging.getLogger("slack_sdk").setLevel(logging.WARNING)
 
 
 class SlackPlugin:

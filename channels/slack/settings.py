@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, ValidationInfo, field_validator, model_validator
 
+from gateway.ports import PlatformTraits
+
 _SHAPES: Mapping[str, tuple[str, str]] = {
     "bot_token": (r"xoxb-[A-Za-z0-9-]{10,}", "a Slack bot token; it begins with xoxb- (OAuth & Permissions)"),
     "app_token": (r"xapp-[A-Za-z0-9-]{10,}", "a Slack app-level token; it begins with xapp- (Basic Information)"),
@@ -23,6 +25,7 @@ class SlackSettings(BaseModel):
         "team": r"[TE][A-Z0-9]{2,20}",
         "chat": r"[CDG][A-Z0-9]{2,20}",
     }
+    traits: ClassVar[PlatformTraits] = PlatformTraits(has_teams=True)
     one_bot: ClassVar[Sequence[str]] = ("bot_token", "app_token")
 
     enabled: bool = True

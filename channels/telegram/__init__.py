@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
@@ -10,6 +11,9 @@ from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
 from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
 from gateway.ports.entry_points import HOW_TO_INSTALL
+
+# Below this level the library logs addresses, headers or bodies, which hold the token.
+logging.getLogger("telegram").setLevel(logging.WARNING)
 
 
 class TelegramPlugin:

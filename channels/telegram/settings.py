@@ -8,6 +8,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, SecretStr, field_validator, model_validator
 
+from gateway.ports import PlatformTraits
+
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]{30,}\Z")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}\Z")
 
@@ -19,6 +21,7 @@ class TelegramSettings(BaseModel):
     """A bot, as BotFather made it. The two addresses are as python-telegram-bot takes them."""
 
     entry_shapes: ClassVar[Mapping[str, str]] = {"user": r"[1-9][0-9]{0,19}", "chat": r"-?[1-9][0-9]{0,19}"}
+    traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, group_prefix="-")
     one_bot: ClassVar[Sequence[str]] = ("token",)
 
     enabled: bool = True

@@ -6,8 +6,14 @@ Where the page is served and who must log in is the web server's affair (`web.ho
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel
+
+from gateway.ports import PlatformTraits
 
 
 class WebSettings(BaseModel):
     """What only this kind of channel can be told; the common part of a block is added by the gateway."""
+
+    traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, is_local=True, has_uploads=True)

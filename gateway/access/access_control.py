@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 import structlog
 
-from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.access_roster import AccessRoster
 from gateway.admission import AdmissionGrant, AllowEntry
+from gateway.events import PlatformAccount
 from gateway.ports.access import (
     AccessChange,
     AccessDecision,
@@ -156,7 +157,8 @@ class AccessControlService:
             entry = AllowEntry.parse(mention[1] if mention else rest)
         except ValueError:
             return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
-        if entry.grants is AdmissionGrant.EVERYONE or rest.startswith("@"):
+        is_handle = rest.startswith("@") and ":" not in rest  # ids of Matrix have a colon: @ann:example.org
+        if entry.grants is AdmissionGrant.EVERYONE or is_handle:
             return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
         return channel, entry
 

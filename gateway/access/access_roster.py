@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
-from gateway.events import ChatKind, InboundMessage
+from gateway.events import ChatKind, InboundMessage, PlatformAccount
 from gateway.ports.access import AccessEntry, AccessListing, AccessStatus, AccessStore
-
-PlatformAccount: TypeAlias = tuple[str, str]  # (platform kind, user id): somebody, whichever bot they wrote to
 
 _LETS_IN = frozenset({AccessStatus.ALLOWED, AccessStatus.PAIRED})
 _NOBODY: frozenset[str] = frozenset()
@@ -55,7 +52,7 @@ class AccessRoster:
 
     def account(self, channel: str, user: str) -> PlatformAccount:
         """Return a block's user as an account of the platform."""
-        return self._kinds.get(channel, channel), user
+        return PlatformAccount(kind=self._kinds.get(channel, channel), id=user)
 
     def facts(self, message: InboundMessage, linked: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
         """Return what was decided about the sender of *message*; *linked* are all accounts of that person.

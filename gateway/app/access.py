@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent.memory.scopes import quote
 from gateway.access.access_control import AccessControlService
-from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.access_roster import AccessRoster
 from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
@@ -16,7 +15,7 @@ from gateway.access.unknown_senders import UnknownSenderHandler
 from gateway.app.channels import Judge, accounts_of, build_admission_judge, policies_of
 from gateway.app.context import AppContext
 from gateway.app.owner_chats import OwnerChats
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import MembershipChange
 from gateway.settings.channel_blocks import entry_error
 
@@ -41,7 +40,7 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
     roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named=settings.owners)
 
     def linked(channel: str, user: str) -> Sequence[PlatformAccount]:
-        return accounts_of(store.links, quote(f"{context.platform(channel)}:{user}"))
+        return accounts_of(store.links, PlatformAccount(kind=context.platform(channel), id=user).name)
 
     def has_pairing(channel: str) -> bool:
         block = settings.channels.get(channel)

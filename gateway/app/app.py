@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from agent.command_services import CommandServices
@@ -28,15 +27,17 @@ from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
+from gateway.app.context import ChannelPlatforms
 from gateway.app.second_tries import SecondTries
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
-from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey, turn_id
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
 from gateway.home import Home
 from gateway.intake import GatewayIntake
 from gateway.ports import (
     Channel,
     IntakeVerdict,
+    PlatformTraits,
     SessionRow,
     Store,
 )
@@ -46,8 +47,6 @@ from gateway.web.metrics import PrometheusRecorder
 from gateway.web.server import WebServer
 
 _MOST_DELAYED = 20  # chats that operators are shown
-# Where the id of a direct chat is the person's own; elsewhere only a message tells who is behind a chat.
-_CHAT_IS_PERSON = frozenset({"telegram", "web", "console", "pocket"})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class GatewayApp:
     alerts: AlertServices
     people: AccessServices
     channels: Mapping[str, Channel]
-    kinds: Mapping[str, str]  # block name -> platform kind
+    kinds: ChannelPlatforms
     supervisor: Supervisor
     second_tries: SecondTries
     web: WebServer
@@ -115,7 +114,7 @@ class GatewayApp:
             known = ", ".join(sorted(self.kinds))
             raise UserError(f"there is no channel called {key.channel}; there are: {known}")
         sessions = await self.store.records.sessions()
-        chat_kind, sender = resolve_recipient(key, self.kinds[key.channel], sessions)
+        chat_kind, sender = resolve_recipient(key, self.kinds.traits(key.channel), sessions)
         message = InboundMessage(
             key=key,
             message_id=f"job:send/{secrets.token_hex(8)}",
@@ -132,7 +131,9 @@ class GatewayApp:
         return turn_id(message)
 
 
-def resolve_recipient(key: SessionKey, kind: str, sessions: Sequence[SessionRow]) -> tuple[ChatKind, Sender]:
+def resolve_recipient(
+    key: SessionKey, traits: PlatformTraits, sessions: Sequence[SessionRow]
+) -> tuple[ChatKind, Sender]:
     """Return what kind of chat *key* is and who is behind it; raise UserError when nothing tells.
 
     What was said there decides; a thread is its parent chat's.
@@ -143,9 +144,9 @@ def resolve_recipient(key: SessionKey, kind: str, sessions: Sequence[SessionRow]
     if area == "chats":
         return ChatKind.GROUP, Sender(id=key.chat)
     if area == "people":
-        *team, person = unquote(name).partition(":")[2].rsplit(":", 1)
-        return ChatKind.DIRECT, Sender(id=person, team="".join(team))
-    if kind in _CHAT_IS_PERSON and not key.thread and not key.chat.startswith("-"):
+        account = PlatformAccount.from_name(name)
+        return ChatKind.DIRECT, Sender(id=account.id, team=account.team)
+    if traits.chat_is_person and not key.thread and not traits.is_group(key):
         return ChatKind.DIRECT, Sender(id=key.chat)
     raise UserError(f"nobody wrote in {key} yet, so I cannot tell whose memory is meant; write there once first")
 

@@ -7,16 +7,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
-from urllib.parse import unquote
 
 from starlette.routing import BaseRoute
 
 from agent.memory.scopes import person_of
-from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.access_roster import AccessRoster
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy, Admitted, GroupPolicy, Rejected, admit, policy_of
-from gateway.app.context import AppContext, ExtraPlugins
-from gateway.events import InboundMessage, SessionKey
+from gateway.app.context import AppContext, ChannelPlatforms, ExtraPlugins
+from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.i18n import SLASH
 from gateway.ports import (
     AccountLinkStore,
@@ -35,7 +34,6 @@ from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
 
 Judge = Callable[[InboundMessage], Admitted | Rejected]
-_LOCAL = frozenset({"web", "console"})  # their users are authenticated as the owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +49,13 @@ class ConfiguredChannels:
         return found.capabilities.file_limit if found is not None else 0
 
 
-def platforms_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, str]:
+def platforms_of(settings: Settings, plugins: ExtraPlugins) -> ChannelPlatforms:
     """Return the platform of every channel, the caller's extra channels included."""
-    return {name: block.kind for name, block in settings.channels.items()} | {
-        extra.name: extra.kind.name for extra in plugins.channels
-    }
+    blocks, extras = settings.channels, plugins.channels
+    return ChannelPlatforms(
+        {name: block.kind for name, block in blocks.items()} | {extra.name: extra.kind.name for extra in extras},
+        {block.kind: block.traits for block in blocks.values()} | {extra.kind.name: extra.traits for extra in extras},
+    )
 
 
 def build_command_prefix(settings: Settings, plugins: ExtraPlugins) -> Callable[[SessionKey], str]:
@@ -140,7 +140,7 @@ async def open_channels(
 def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, AdmissionPolicy]:
     """Return each channel's admission policy from the settings, the caller's extra channels included."""
     return {
-        name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.kind in _LOCAL)
+        name: policy_of(name, block.allow_from, settings.owners, block.group_policy, is_local=block.traits.is_local)
         for name, block in settings.channels.items()
     } | {extra.name: extra.policy for extra in plugins.channels}
 
@@ -164,14 +164,8 @@ def build_admission_judge(
 
 
 def accounts_of(links: AccountLinkStore, account: str) -> Sequence[PlatformAccount]:
-    """Return all accounts of the person *account* belongs to, each as its platform and id; () if not linked."""
-    return [platform_id(each.identity) for each in links.accounts(links.person(account))]
-
-
-def platform_id(identity: str) -> PlatformAccount:
-    """Return an account as its platform and the id there; its name is <kind>:[<team>:]<id>."""
-    kind, _, rest = unquote(identity).partition(":")
-    return kind, rest.rpartition(":")[2]
+    """Return all accounts, without teams, of the person whose account is named *account*; () if not linked."""
+    return [each.account.user for each in links.accounts(links.person(account))]
 
 
 def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:

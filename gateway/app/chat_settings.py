@@ -11,7 +11,7 @@ from agent.memory.scopes import person_of, quote, scope_of
 from agent.tools.toolbox import Toolbox
 from gateway.app.context import AppContext
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
-from gateway.events import InboundMessage, SessionKey
+from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, LocaleProvider, ReplyPolicy
 from gateway.settings.chat_overrides import ChatOverride
 
@@ -57,7 +57,7 @@ def _scopes(
     def scopes(key: SessionKey) -> tuple[str, ...]:
         if isolation == "shared":
             return ("",)
-        account = quote(f"{platforms.get(key.channel, key.channel)}:{key.chat}")
+        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat).name
         chats = dict.fromkeys((f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}"))
         return (f"people/{links.person(account)}", *chats)
 

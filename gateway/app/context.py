@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -14,9 +14,9 @@ from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy
 from gateway.errors import SettingsError
 from gateway.home import Home
-from gateway.ports import BLANK_AFTER, ChannelPlugin, Store, StoreLimits
+from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
 from gateway.ports.entry_points import load_entry_points
-from gateway.settings import Settings
+from gateway.settings import InstalledPlugins, Settings
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.text.redaction import SecretRedactor
 from gateway.web.metrics import PrometheusRecorder
@@ -30,6 +30,7 @@ class ExtraChannel:
     kind: ChannelPlugin
     settings: Any
     policy: AdmissionPolicy
+    traits: PlatformTraits = field(default_factory=PlatformTraits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,36 @@ class ExtraPlugins:
     channels: Sequence[ExtraChannel] = ()
     tools: Sequence[Tool] = ()
     models: Sequence[ChatModel] = ()  # instead of those that the settings name
+
+
+class ChannelPlatforms(Mapping[str, str]):
+    """Platform of every channel by the channel's name, and the traits of platforms."""
+
+    def __init__(self, platforms: Mapping[str, str], traits: Mapping[str, PlatformTraits]) -> None:
+        """*traits* are by platform. Those of other installed platforms are loaded on demand."""
+        self._platforms = platforms
+        self._traits = dict(traits)
+
+    def __getitem__(self, channel: str) -> str:
+        return self._platforms[channel]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._platforms)
+
+    def __len__(self) -> int:
+        return len(self._platforms)
+
+    def traits(self, channel: str) -> PlatformTraits:
+        """Return the traits of the platform of *channel*. A name without a channel counts as a platform's name."""
+        platform = self._platforms.get(channel, channel)
+        if platform not in self._traits:
+            model = InstalledPlugins.installed().model(platform)
+            self._traits[platform] = PlatformTraits() if model is None else model.traits
+        return self._traits[platform]
+
+    def has_teams(self, platform: str) -> bool:
+        """Return True if the user ids of a platform belong to teams."""
+        return self.traits(platform).has_teams
 
 
 def utc_now() -> datetime:
@@ -55,7 +86,7 @@ class AppContext:
     home: Home
     store: Store
     chats: ChatOverrides
-    platforms: Mapping[str, str]  # channel name -> platform
+    platforms: ChannelPlatforms
     redactor: SecretRedactor
     unclean_stops: int  # crashes in a row before this start
     meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)

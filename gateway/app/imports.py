@@ -22,7 +22,7 @@ from agent.memory.storage.disk import Disk
 from gateway.app.app import GatewayApp, resolve_recipient
 from gateway.app.memory_operations import MemoryOperations
 from gateway.errors import UserError
-from gateway.events import ChatKind, SessionKey
+from gateway.events import ChatKind, PlatformAccount, SessionKey
 
 
 def _now() -> datetime:
@@ -102,14 +102,14 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
     if key.channel not in app.kinds:
         known = ", ".join(sorted(app.kinds))
         raise UserError(f"there is no channel called {key.channel}; there are: {known}")
-    kind = app.kinds[key.channel]
     if app.settings.memory.isolation == "shared":
         return ImportTarget(scope="", key=key)
     sessions = await app.store.records.sessions()
-    if kind == "telegram" and key.chat.startswith("-"):  # Telegram's groups have negative numbers
+    traits = app.kinds.traits(key.channel)
+    if traits.is_group(key):
         return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
-    chat_kind, sender = resolve_recipient(key, kind, sessions)
+    chat_kind, sender = resolve_recipient(key, traits, sessions)
     if chat_kind is ChatKind.GROUP:
         return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
-    team = f"{sender.team}:" if sender.team else ""
-    return ImportTarget(scope=names.person_scope(f"{key.channel}:{team}{sender.id}"), key=key)
+    account = PlatformAccount(kind=app.kinds[key.channel], team=sender.team, id=sender.id)
+    return ImportTarget(scope=f"people/{app.store.links.person(account.name)}", key=key)

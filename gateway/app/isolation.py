@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import structlog
 
 from agent.memory.account_links.account_linker import AccountLinker
-from agent.memory.scopes import quote
+from gateway.admission import LOCAL_OWNER
+from gateway.app.context import ChannelPlatforms
 from gateway.errors import UserError
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
+from gateway.settings.channel_blocks import PAGE
 
 log = structlog.get_logger(__name__)
 
@@ -19,7 +21,7 @@ _MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
 
 
 async def settle_scopes(
-    isolation: str, home: Path, owners: Sequence[str], kinds: Mapping[str, str], linker: AccountLinker
+    isolation: str, home: Path, owners: Sequence[str], platforms: ChannelPlatforms, linker: AccountLinker
 ) -> None:
     """Finish what was being moved, and give the home's own memory to the owner where everybody has their own.
 
@@ -32,15 +34,15 @@ async def settle_scopes(
             if unread:
                 log.warning("memory.not_read", isolation="shared", scopes=len(unread), first=unread[0])
         elif has_memory(home):
-            await _adopt(owners, home, kinds, linker)
+            await _adopt(owners, home, platforms, linker)
     except OSError as error:
         raise UserError(
             f"what is remembered could not be moved in {home} ({error.strerror or error}); make room and start again"
         ) from None
 
 
-async def _adopt(owners: Sequence[str], home: Path, kinds: Mapping[str, str], linker: AccountLinker) -> None:
-    target = owners_scope(owners, home, kinds)
+async def _adopt(owners: Sequence[str], home: Path, platforms: ChannelPlatforms, linker: AccountLinker) -> None:
+    target = owners_scope(owners, home, platforms)
     if not target:
         log.warning(
             "memory.without_owner",
@@ -74,15 +76,16 @@ def unread_scopes(home: Path) -> Iterator[str]:
                 yield f"{area}/{folder.name}"
 
 
-def owners_scope(owners: Sequence[str], home: Path, kinds: Mapping[str, str]) -> str:
+def owners_scope(owners: Sequence[str], home: Path, platforms: ChannelPlatforms) -> str:
     """Return the scope of the first owner who is known well enough, else of whoever sits at this machine; or ""."""
     for owner in owners:
         key = SessionKey.parse(owner)
-        kind = kinds.get(key.channel, key.channel)
-        if kind != "slack":
-            return f"people/{quote(f'{kind}:{key.chat}')}"
-        # A Slack account's name has its workspace in it, which no setting tells.
-        written = sorted((home / "people").glob(f"slack%3a*%3a{quote(key.chat)}"))
+        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
+        if not platforms.has_teams(account.kind):
+            return f"people/{account.name}"
+        # The team is part of the account, and no setting names it.
+        names = [path.name for path in sorted((home / "people").glob("*"))]
+        written = [name for name in names if PlatformAccount.from_name(name).user == account]
         if len(written) == 1:
-            return f"people/{written[0].name}"
-    return "" if owners else f"people/{quote('web:owner')}"
+            return f"people/{written[0]}"
+    return "" if owners else f"people/{PlatformAccount(kind=PAGE, id=LOCAL_OWNER).name}"

@@ -213,7 +213,8 @@ def _build_forgetter(
         reopen=reopen,
         now=now,
     )
-    return EraseService(words, purge, eraser, retention, index)
+    saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
+    return EraseService(words, purge, eraser, retention, index, saving)
 
 
 def build_privacy(
@@ -244,7 +245,7 @@ def build_privacy(
         listens=settings.llm.transcription_model,
         embeds=vectors.embedding_model if vectors.enabled else "",
         retention_days=settings.memory.retention_days,
-        has_uploads="web" in context.platforms.values(),
+        has_uploads=any(block.traits.has_uploads for block in settings.channels.values()),
     )
     return PrivacyService(context.home.path, facts, exports)
 

@@ -212,6 +212,7 @@ class MemoryOperations:
             sessions=await store.records.sessions(),
             person=store.links.person,
             kind=lambda channel: kinds.get(channel, channel),
+            has_teams=kinds.has_teams,
         )
 
     # -- inside ------------------------------------------------------------------------------------

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from urllib.parse import unquote
+from collections.abc import Callable, Iterator, Sequence
 
-from agent.memory.scopes import quote
-from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.access_roster import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.app.channels import accounts_of
-from gateway.events import SessionKey
+from gateway.app.context import ChannelPlatforms
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, SessionRow, TurnRecordStore
 from gateway.ports.access import AccessListing
-
-_CHAT_IS_PERSON = frozenset({"telegram", "pocket"})  # the id of a direct chat is the person's own
 
 
 class OwnerChats:
@@ -24,14 +21,14 @@ class OwnerChats:
         roster: AccessRoster,
         records: TurnRecordStore,
         links: AccountLinkStore,
-        kinds: Mapping[str, str],
+        platforms: ChannelPlatforms,
         is_open: Callable[[str], bool],
     ) -> None:
         """*is_open* says whether a channel block runs in this process."""
         self._roster = roster
         self._records = records
         self._links = links
-        self._kinds = kinds
+        self._platforms = platforms
         self._is_open = is_open
 
     async def __call__(self, channel: str) -> OwnerAddress | None:
@@ -51,7 +48,7 @@ class OwnerChats:
         people: list[tuple[set[PlatformAccount], dict[OwnerAddress, None]]] = []
         for each in owners:
             account = self._roster.account(each.channel, each.who)
-            kin = {account, *accounts_of(self._links, quote(":".join(account)))}
+            kin = {account, *accounts_of(self._links, account.name)}
             person = next((known for known in people if known[0] & kin), None)
             if person is None:
                 people.append(person := (set(), {}))
@@ -65,11 +62,12 @@ class OwnerChats:
     def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAddress:
         rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
         known = next(rows, None)
-        return OwnerAddress(known.key.parent) if known is not None else self._unwritten(channel, account[1])
+        return OwnerAddress(known.key.parent) if known is not None else self._unwritten(channel, account.id)
 
     def _unwritten(self, channel: str, who: str) -> OwnerAddress:
         """Return the address of somebody who has not written yet: the platform may bring it all the same."""
-        is_person = self._kinds.get(channel, channel) in _CHAT_IS_PERSON
+        traits = self._platforms.traits(channel)
+        is_person = traits.chat_is_person and not traits.is_local
         return OwnerAddress(SessionKey(channel, who), "" if is_person else who)
 
     def _candidates(self, sessions: Sequence[SessionRow]) -> Iterator[OwnerAddress]:
@@ -85,18 +83,20 @@ class OwnerChats:
         for channel, who in owners:
             yield self._unwritten(channel, who)
 
-    def _is_owners(self, row: SessionRow, accounts: set[tuple[str, str]]) -> bool:
+    def _is_owners(self, row: SessionRow, accounts: set[PlatformAccount]) -> bool:
         """Say whether a session is the direct chat of one of *accounts*."""
         area, _, name = row.scope.partition("/")
         if area == "chats":
             return False
-        kind = self._kinds.get(row.key.channel, row.key.channel)
+        kind = self._platforms.get(row.key.channel, row.key.channel)
         if self._is_local(row.key):
             return area == "people"
         if area != "people":  # one person's home has no scopes: the chat has to tell
-            return (kind, row.key.parent.chat) in accounts
-        of_kind, _, rest = unquote(self._links.account_of(row.key) or name).partition(":")
-        return of_kind == kind and (kind, rest.rpartition(":")[2]) in accounts
+            return PlatformAccount(kind=kind, id=row.key.parent.chat) in accounts
+        name = self._links.account_of(row.key) or name
+        account = PlatformAccount.from_name(name).user
+        # A long name is shortened, so that it can only be compared.
+        return account.kind == kind and (account in accounts or name in {each.name for each in accounts})
 
     def _is_local(self, key: SessionKey) -> bool:
         policy = self._roster.policies.get(key.channel)

@@ -7,18 +7,16 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from agent.memory.erasure.scope_eraser import PEOPLE
 from agent.memory.erasure.untouched_folders import DOWNLOADS, untouched_folders
 from agent.memory.scope_names import ScopeSelector
-from agent.memory.scopes import quote
-from gateway.access.access_roster import PlatformAccount
 from gateway.app.access_operations import operator
-from gateway.app.channels import accounts_of, platform_id
+from gateway.app.channels import accounts_of
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line, Operation
 from gateway.errors import UserError
+from gateway.events import PlatformAccount
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -34,7 +32,7 @@ REMAINS = (
     "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
     "how they stand (`parlour people list`), and for a year the lines of the audit that hold their id",
 )
-_KIND = re.compile(r"[a-z][a-z0-9-]*:.")
+_KIND = re.compile(r"[a-z][a-z0-9-]*\Z")
 DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to delete"
 
 
@@ -72,7 +70,7 @@ class PeopleOperations:
     async def look(self, arguments: Line) -> AsyncIterator[Line]:
         """Whether anything of their own is kept of a person. Raises UserError for what can be no account."""
         account = self._account(arguments)
-        yield {"person": unquote(account), "is_known": await self._is_known(account)}
+        yield {"person": account.label, "is_known": await self._is_known(account)}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
         """Forget a person everywhere; a line with what is gone and what remains. Idempotent.
@@ -89,44 +87,47 @@ class PeopleOperations:
             raise UserError(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
         if not is_known:
             if not done.chats:
-                name = unquote(account)
                 raise UserError(
-                    f"nothing is kept of {name}; `parlour memory` and `parlour people list` name who is known."
+                    f"nothing is kept of {account.label}; `parlour memory` and `parlour people list` name who is known."
                     " What groups overheard of a person by name goes with `/forget NAME --purge` there"
                 )
             await self._note(account)
-        kinds = {unquote(each.removeprefix(PEOPLE)).partition(":")[0] for each in done.scopes}
-        stays = await asyncio.to_thread(untouched_folders, self._app.home.path, done.scopes[0], kinds, is_all=True)
+        kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in done.scopes}
+        saves_files = not self._app.house.forgetter.saving_platforms.isdisjoint(kinds)
+        stays = await asyncio.to_thread(
+            untouched_folders, self._app.home.path, done.scopes[0], saves_files=saves_files, is_all=True
+        )
         remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
         yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}
 
-    async def _is_known(self, account: str) -> bool:
+    async def _is_known(self, account: PlatformAccount) -> bool:
         """Return True if anything of its own is kept of *account*, or was before it was forgotten."""
         await self._app.projector.flush()  # a scope's folder exists once something of it is in a file
-        folders = [self._app.home.path / PEOPLE / each for each in {account, self._app.store.links.person(account)}]
+        names = {account.name, self._app.store.links.person(account.name)}
+        folders = [self._app.home.path / PEOPLE / each for each in names]
         if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
             return True
         accounts = self._accounts(account)
         named = {(each.channel, each.who) for each in self._app.people.decisions.list_access()}
         named |= {(each.channel, each.who) for each in self._app.people.pairing.pending_requests()}
-        if any((self._app.kinds.get(channel, ""), who) in accounts for channel, who in named):
+        if any(self._app.people.roster.account(channel, who) in accounts for channel, who in named):
             return True
-        return bool(await self._app.store.access.audit(about=unquote(account), limit=1))
+        return bool(await self._app.store.access.audit(about=account.label, limit=1))
 
-    async def _note(self, account: str) -> None:
+    async def _note(self, account: PlatformAccount) -> None:
         """Keep in the audit that *account* is to be forgotten, and drop what waits for a decision about it."""
         accounts = self._accounts(account)
-        await self._app.people.decisions.note_forgetting(unquote(account), accounts, operator())
-        users = [(name, user) for name, kind in self._app.kinds.items() for of, user in accounts if of == kind]
+        await self._app.people.decisions.note_forgetting(account.label, accounts, operator())
+        users = [(name, each.id) for name, kind in self._app.kinds.items() for each in accounts if each.kind == kind]
         await self._app.people.pairing.forget(users)
 
-    def _accounts(self, account: str) -> set[PlatformAccount]:
-        return {platform_id(account), *accounts_of(self._app.store.links, account)}
+    def _accounts(self, account: PlatformAccount) -> set[PlatformAccount]:
+        return {account.user, *accounts_of(self._app.store.links, account.name)}
 
-    def _account(self, arguments: Line) -> str:
-        """Return the quoted account that is meant."""
+    def _account(self, arguments: Line) -> PlatformAccount:
+        """Return the account that is meant. Raises UserError for a text that names none."""
         name = str(arguments.get("person", ""))
-        account = name if "%3a" in name else quote(name)
-        if "%3a" not in account or not _KIND.match(unquote(account)):
+        account = PlatformAccount.from_input(name, has_teams=self._app.kinds.has_teams)
+        if not _KIND.match(account.kind) or not account.id:
             raise UserError(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account

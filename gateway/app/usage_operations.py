@@ -6,11 +6,11 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from gateway.control import Line, Operation
 from gateway.errors import UserError
+from gateway.events import PlatformAccount
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -48,7 +48,7 @@ class UsageOperations:
     def _by_person(self, found: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
         persons: dict[str, dict[str, Any]] = {}
         for line in found:
-            name = unquote(self._app.store.links.person(line["person"]))
+            name = PlatformAccount.from_name(self._app.store.links.person(line["person"])).label
             known = persons.get(name)
             persons[name] = {**line, "person": name} if known is None else _both(known, line)
         return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))

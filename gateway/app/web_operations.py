@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.operations import NO_GATEWAY
+from gateway.settings.channel_blocks import PAGE
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -52,7 +53,7 @@ class WebOperations:
         page, name = self._page(), str(arguments.get("as", ""))
         code = await page.issue_code(name)
         public = self._app.settings.web.public_url
-        below = "" if page.name == "web" else f"{page.name}/"
+        below = "" if page.name == PAGE else f"{page.name}/"
         # After the # it stays in the browser: no server's log, and no proxy's, ever has it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
         yield {"code": code, "as": name, "link": link}
@@ -74,7 +75,7 @@ class WebOperations:
         yield {"who": who, "browsers": browsers}
 
     def _page(self) -> SupportsLogin:
-        channels = sorted(self._app.channels.items(), key=lambda item: item[0] != "web")
+        channels = sorted(self._app.channels.items(), key=lambda item: item[0] != PAGE)
         pages = [channel for _, channel in channels if isinstance(channel, SupportsLogin)]
         if not pages:
             switched_off = "the page is switched off; set channels.web.enabled to true"

@@ -40,7 +40,6 @@ from gateway.settings.setting_types import valid_zone
 from gateway.settings.settings_model import machine_zone
 
 _LEAVES = frozenset({"no", "skip"})  # typed as the answer to any question of a platform
-_LOCAL = frozenset({"web", "console"})  # who sits at this machine is the owner there
 
 
 class PlatformSkipped(Exception):
@@ -266,7 +265,7 @@ def installed_setups() -> dict[str, SupportsSetup]:
 def offer_ownership(talk: InitPrompter) -> None:
     """Print a code that makes whoever sends it the owner, where a platform is set up and nobody owns the bot."""
     settings = check_settings(os.environ).settings
-    if settings is None or settings.owners or all(block.kind in _LOCAL for block in settings.channels.values()):
+    if settings is None or settings.owners or all(block.traits.is_local for block in settings.channels.values()):
         return
     try:
         (line,) = call_operation("owner claim")

@@ -14,7 +14,6 @@ import httpx
 from gateway.net.httpx_proxy import transport
 
 FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too old to be answered
-_DISCORD = "https://discord.com"
 _WITHIN = 5.0  # seconds for all servers
 
 
@@ -23,14 +22,12 @@ class _Block(Protocol):
 
     @property
     def enabled(self) -> bool: ...
-    @property
-    def kind(self) -> str: ...
 
 
 def time_servers(blocks: Iterable[_Block], api_base: str | None) -> Sequence[str]:
     """Return the addresses of servers that a gateway talks to anyway: the platforms', then the model's."""
     open_blocks = [block for block in blocks if block.enabled]
-    found = [getattr(block, "base_url", "") or (_DISCORD if block.kind == "discord" else "") for block in open_blocks]
+    found = [getattr(block, "base_url", "") or getattr(block, "api_url", "") for block in open_blocks]
     return tuple(dict.fromkeys(address for address in (*found, api_base or "") if address))
 
 

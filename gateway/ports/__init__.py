@@ -28,6 +28,7 @@ from gateway.ports.channel import IntakeResult as IntakeResult
 from gateway.ports.channel import IntakeVerdict as IntakeVerdict
 from gateway.ports.channel import MembershipChange as MembershipChange
 from gateway.ports.channel import PlatformEvent as PlatformEvent
+from gateway.ports.channel import PlatformTraits as PlatformTraits
 from gateway.ports.channel import ReplyPolicies as ReplyPolicies
 from gateway.ports.channel import ReplyPolicy as ReplyPolicy
 from gateway.ports.channel_support import HistoryReader as HistoryReader

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedAccount:
     """One account of a person who has several. The person bears the name of their oldest."""
 
-    identity: str  # quoted <kind>:[<team>:]<id>
+    identity: str  # `PlatformAccount.name`
     person: str
     at: datetime  # when it was linked
+
+    @property
+    def account(self) -> PlatformAccount:
+        """The account itself."""
+        return PlatformAccount.from_name(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

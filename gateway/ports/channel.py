@@ -263,6 +263,22 @@ class ChannelContext:
         return frozenset({ReplyPolicy.of_block(self.settings)}) if self.manners is None else self.manners.every
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformTraits:
+    """Facts about a platform that the gateway acts on: the class variable `traits` of its settings model."""
+
+    chat_is_person: bool = False  # the id of a direct chat is its user's id
+    group_prefix: str = ""  # chat ids that begin with it are groups, where the platform tells by the id
+    has_teams: bool = False  # user ids are unique within a team only, which is part of the account
+    is_local: bool = False  # reached on this machine: its user `owner` is the owner of the bot
+    has_uploads: bool = False  # files can be uploaded to the gateway before they are sent
+    saves_files: bool = False  # files that the bot sends are saved in the home's downloads folder
+
+    def is_group(self, key: SessionKey) -> bool:
+        """Return True if the id of a chat tells that it is a group."""
+        return bool(self.group_prefix) and key.chat.startswith(self.group_prefix)
+
+
 class ChannelPlugin(Protocol):
     """What an entry point in `parlour.channels` names: one platform."""
 

@@ -16,11 +16,13 @@ from typing import Annotated, ClassVar, cast
 
 from pydantic import BaseModel, BeforeValidator, field_validator
 
+from gateway.ports.channel import PlatformTraits
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings.setting_types import FrozenModel, GroupPolicy, ReplyIn, split_list
 
 BLOCK_NAME = re.compile(r"[a-z][a-z0-9-]*\Z")
-ALWAYS_THERE = ("web", "console")  # kinds whose block needs nobody to write it
+PAGE, TERMINAL = "web", "console"  # names and kinds of the two channels that every installation has
+ALWAYS_THERE = (PAGE, TERMINAL)
 
 # Ids of a kind that says nothing about its own.
 _ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*"
@@ -40,6 +42,7 @@ class ChannelSettings(FrozenModel):
 
     # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
     entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
+    traits: ClassVar[PlatformTraits] = PlatformTraits()
     one_bot: ClassVar[Sequence[str]] = ()  # secrets that name the bot itself: no two blocks have the same
 
     kind: str = ""

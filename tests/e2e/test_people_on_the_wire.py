@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gateway.events import PlatformAccount
 from tests.e2e.discord.test_gateway_discord import house as discord_house
 from tests.e2e.telegram.test_telegram_buttons import asked, telegram_now
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, GENERAL
@@ -147,5 +148,5 @@ async def test_a_mention_or_an_answer_names_somebody() -> None:
             theirs = platform.message(TEAM, 666, text="buy now")
             platform.say("/block@parlour_bot", chat=TEAM, sender=42, reply_to_message=theirs, **COMMAND)
             await platform.until(lambda: any("telegram:666" in post.text for post in platform.posts))
-            assert pocket.app.people.roster.blocked_as([("telegram", "666")]) == "telegram:666"
+            assert pocket.app.people.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
             await pocket.idle()

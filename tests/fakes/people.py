@@ -8,10 +8,10 @@ from typing import Any
 
 from channels.telegram.settings import TelegramSettings
 from gateway.access.access_control import AccessControlService
-from gateway.access.access_roster import AccessRoster, PlatformAccount
+from gateway.access.access_roster import AccessRoster
 from gateway.access.owner_claims import OwnerClaims
 from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy_of
-from gateway.events import InboundMessage, Role, Sender, SessionKey
+from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import Store, in_english
 from gateway.settings.channel_blocks import entry_error
 from tests.fakes.turns import START, Wall
@@ -26,7 +26,7 @@ class Door:
     store: Store
     wall: Wall
     roster: AccessRoster
-    links: dict[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
+    links: Mapping[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
 
     @property
     def decisions(self) -> AccessControlService:

@@ -30,7 +30,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult
+from gateway.ports import Channel, ChannelCapabilities, ChannelContext, ChatActivity, IntakeResult, PlatformTraits
 from gateway.settings import InstalledPlugins, load_settings
 from gateway.text import find_command
 
@@ -233,6 +233,7 @@ class PocketKind:
 
     name = "pocket"
     settings: type[Any] = dict
+    traits = PlatformTraits(chat_is_person=True, group_prefix="-")
 
     def __init__(self, capabilities: ChannelCapabilities = PLAIN) -> None:
         self.channel: PocketChannel | None = None
@@ -329,7 +330,7 @@ async def gateway(
         )
         kind = kind or PocketKind(capabilities)
         policy = policy or AdmissionPolicy(channel="pocket", is_local=True, owners=Everybody())
-        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy)
+        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy, traits=kind.traits)
         plugins = ExtraPlugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
         async with open_app(settings, plugins=plugins) as app:

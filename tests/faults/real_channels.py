@@ -111,4 +111,4 @@ def platform_channel(order: Order) -> ExtraChannel:
         order.platform, platform.settings, platform.make, timedelta(seconds=order.preview_seconds), order.notes
     )
     policy = policy_of(order.platform, block.allow_from, (), block.group_policy)
-    return ExtraChannel(name=order.platform, kind=kind, settings=block, policy=policy)
+    return ExtraChannel(name=order.platform, kind=kind, settings=block, policy=policy, traits=block.traits)

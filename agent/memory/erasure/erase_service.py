@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.purge_jobs import PurgeJobs
@@ -28,6 +28,7 @@ class EraseService:
     eraser: ScopeEraser
     retention: RetentionJob
     index: DerivedIndex
+    saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder
 
     @property
     def long(self) -> Mapping[str, Handler]:
@@ -66,5 +67,8 @@ class EraseService:
         *key* is the chat that it is asked in.
         """
         accounts = self.eraser.links.accounts(scope.removeprefix(PEOPLE)) if scope.startswith(PEOPLE) else ()
-        kinds = {self.eraser.kind(key.channel), *(unquote(each.identity).partition(":")[0] for each in accounts)}
-        return await asyncio.to_thread(untouched_folders, self.eraser.home, scope, kinds, is_all=is_all)
+        kinds = {self.eraser.kind(key.channel), *(each.account.kind for each in accounts)}
+        saves_files = not self.saving_platforms.isdisjoint(kinds)
+        return await asyncio.to_thread(
+            untouched_folders, self.eraser.home, scope, saves_files=saves_files, is_all=is_all
+        )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 import structlog
 
@@ -25,7 +24,7 @@ from agent.memory.erasure.scope_files import scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.disk import Disk
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, DocumentStore, Job, JobQueue, PreferenceStore, ScopeMove, TurnRecordStore
 from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
 
@@ -111,12 +110,9 @@ class ScopeEraser:
         await self.jobs.put(scrubbing(job.scope, self.now()))
         return None
 
-    async def person(self, account: str) -> ErasureResult:
-        """Forget somebody everywhere: their scope, what they said in groups, and that it was they.
-
-        *account* is quoted, `<kind>:[<team>:]<id>`. Raises OSError.
-        """
-        person = self.links.person(account)
+    async def person(self, account: PlatformAccount) -> ErasureResult:
+        """Erase the scope of the person with *account* and their messages in groups. Raises OSError."""
+        person = self.links.person(account.name)
         accounts = [each.identity for each in self.links.accounts(person)] or [person]
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
@@ -138,7 +134,7 @@ class ScopeEraser:
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
         accounts = {person, *(each.identity for each in self.links.accounts(person))} if person else set()
-        ids = {_id(each) for each in accounts}
+        ids = {PlatformAccount.from_name(each).id for each in accounts}
         await self._clear_records(keys, ids)
         await self._clear_leftovers(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
@@ -198,7 +194,8 @@ class ScopeEraser:
         """Take somebody's words out of a shared scope; say whether they had any there."""
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         kinds = {self.kind(key.channel) for key in keys}
-        ids = frozenset(_id(each) for each in accounts if unquote(each).partition(":")[0] in kinds)
+        every = map(PlatformAccount.from_name, accounts)
+        ids = frozenset(each.id for each in every if each.kind in kinds)
         member = GroupMember(self.home, scope, ids=ids, accounts=accounts, disk=self.disk, versions=self.versions)
         awaited = await self.erasing.at_work(ErasureFilter(keys=keys))
         found = await self._clear_member(member, keys)
@@ -263,8 +260,3 @@ def blank_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: [] if name == "attachments" else blank_value(each) for name, each in value.items()}
     return value
-
-
-def _id(account: str) -> str:
-    """Return the platform's id in a quoted account."""
-    return unquote(account).rpartition(":")[2]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 
 from agent.memory.erasure.scope_files import OWN_FILES
 from agent.memory.scopes import scope_folder
 
 DOWNLOADS = "downloads"  # in the home: what the chat in the terminal saved, beside the scopes
-_TERMINAL = "console"
 
 
-def untouched_folders(home: Path, scope: str, kinds: Collection[str], *, is_all: bool = False) -> list[str]:
+def untouched_folders(home: Path, scope: str, *, saves_files: bool, is_all: bool = False) -> list[str]:
     """Return which folders stay as they are when something of *scope* is forgotten, or *is_all*. Blocks.
 
-    *kinds* are the platforms that the scope's chats are on.
+    *saves_files*: the scope has a chat on a platform that saves files in the downloads folder.
     """
     found = []
     if not is_all and _holds(scope_folder(home, scope) / OWN_FILES):  # with everything they go, too
         found.append(OWN_FILES)
-    if _TERMINAL in kinds and _holds(home / DOWNLOADS):
+    if saves_files and _holds(home / DOWNLOADS):
         found.append(DOWNLOADS)
     return found
 

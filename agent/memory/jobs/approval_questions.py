@@ -11,14 +11,22 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from urllib.parse import unquote
 
 import structlog
 
 from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
-from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey
+from gateway.events import (
+    ChatKind,
+    InboundKind,
+    InboundMessage,
+    MessageButton,
+    PlatformAccount,
+    Role,
+    Sender,
+    SessionKey,
+)
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, Journal
 
@@ -100,8 +108,8 @@ class ApprovalQuestions:
     def _sender(self, scope: str, key: SessionKey) -> Sender:
         """Return whose chat it is, so that the question belongs to the scope that the chat's own messages have."""
         account = self._account(key) or (scope.removeprefix("people/") if scope.startswith("people/") else "")
-        *team, ident = unquote(account).partition(":")[2].rsplit(":", 1)
-        return Sender(id=ident or key.chat, team="".join(team))
+        owner = PlatformAccount.from_name(account) if account else None
+        return Sender(id=key.chat) if owner is None else Sender(id=owner.id, team=owner.team)
 
 
 def question_scope(message: InboundMessage) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.admission import Rejected, RejectionReason
-from gateway.events import ChatKind, Role, Sender, SessionKey
+from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome
 from tests.fakes.people import Door, direct, door
 from tests.fakes.store import open_inline_store
@@ -29,6 +29,12 @@ async def at() -> AsyncIterator[Door]:
     store = await open_inline_store(clock=wall.now)
     yield door(store, wall, allow={"slack": ["team:T1", "U7"]}, owners=["telegram:1"])
     await store.close()
+
+
+def linked_accounts(*texts: str) -> dict[PlatformAccount, list[PlatformAccount]]:
+    """Return the links of the first account, to itself and the others."""
+    accounts = [PlatformAccount.parse(text) for text in texts]
+    return {accounts[0]: accounts}
 
 
 async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
@@ -67,7 +73,12 @@ async def test_a_block_holds_for_the_person(at: Door) -> None:
     await at.decisions.allow("telegram-work:42", by())
     await at.decisions.block("telegram:42", by())
     assert at.role(direct("42", channel="telegram-work")) is None
-    at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "42")]}
+    at.links = {
+        PlatformAccount(kind="slack", id="U9"): [
+            PlatformAccount(kind="slack", id="U9"),
+            PlatformAccount(kind="telegram", id="42"),
+        ]
+    }
     await at.decisions.allow("slack:U8", by())
     refused = await at.decisions.allow("slack:U9", by())
     assert (refused.ruling, refused.other) == (DecisionOutcome.BLOCKED_AS, "telegram:42")
@@ -84,7 +95,12 @@ async def test_no_owner_is_blocked(at: Door) -> None:
     await free.claims.intercept(claimant, free.judge(claimant))
     assert (await at.decisions.block("telegram:1", by())).ruling is DecisionOutcome.SET_OWNER
     assert (await at.decisions.block("telegram:2", by())).ruling is DecisionOutcome.OWNER
-    at.links = {("slack", "U9"): [("slack", "U9"), ("telegram", "1")]}
+    at.links = {
+        PlatformAccount(kind="slack", id="U9"): [
+            PlatformAccount(kind="slack", id="U9"),
+            PlatformAccount(kind="telegram", id="1"),
+        ]
+    }
     assert (await at.decisions.block("slack:U9", by())).ruling is DecisionOutcome.OWNER
     assert at.role(direct("1")) is Role.OWNER
     assert at.role(direct("2")) is Role.OWNER
