@@ -93,7 +93,7 @@ class PeopleOperations:
                 )
             await self._note(account)
         kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in done.scopes}
-        saves_files = not self._app.house.forgetter.saving_platforms.isdisjoint(kinds)
+        saves_files = not self._app.commands.memory.erasure.saving_platforms.isdisjoint(kinds)
         stays = await asyncio.to_thread(
             untouched_folders, self._app.home.path, done.scopes[0], saves_files=saves_files, is_all=True
         )
