@@ -9,9 +9,9 @@ from typing import Any
 
 from agent.chat_profiles import ChatProfiles, EffectiveSetting
 from agent.memory.account_links.link_offers import AccountLinkService
-from agent.memory.consolidation.raw_archive import archive_now
+from agent.memory.consolidation.consolidation_jobs import archive_now
 from agent.memory.dream.dream_service import DreamService
-from agent.memory.editing.staged_changes import StagedChangeStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService

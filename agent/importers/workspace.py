@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.importers.import_data import ImportedDocument, ImportedHistory, ImportedNote
 from agent.importers.source_folder import SourceFolder
-from agent.memory.history.legacy_history import parse_legacy_history
+from agent.memory.history.history_markdown import parse_legacy_history
 from agent.memory.notes.session_note_writer import slugify
 
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ ](.*))?\.md\Z")

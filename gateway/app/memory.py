@@ -13,8 +13,8 @@ from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.account_links.link_offers import AccountLinkService
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
+from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.memory_reviser import MemoryReviser
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
@@ -23,7 +23,7 @@ from agent.memory.dream.dream_notifier import DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.dream.schedule import DreamSchedule
-from agent.memory.editing.staged_changes import StagedChangeStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
@@ -294,16 +294,14 @@ def build_job_runner(
     home, store, now = context.home.path, context.store, context.now
     session_memory = context.settings.tools.session_memory
     passages = MessageReader(home, store.records, flush=memory.projector.flush)
-    reviser = MemoryReviser(home, memory.documents, now=now)
-    consolidator = Consolidator(
-        home=home,
+    consolidation = ConsolidationJobs(
+        consolidator=Consolidator(home=home, documents=memory.documents, zone=zone, now=now),
         jobs=store.jobs,
         passages=passages,
         records=store.records,
         session=store.journal.session,
         adopt=memory.conversations.adopt,
         writing=memory.jobs.writing,
-        reviser=reviser,
         model=model,
         zone=zone,
         now=now,
@@ -347,14 +345,14 @@ def build_job_runner(
     )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
-        **dreamer.after_each(consolidator.quick),
+        **dreamer.after_each(consolidation.quick),
         **flushes.quick,
         **deletions.quick,
         **exports.quick,
     }
     slow: Mapping[str, Handler] = {}
     if memory.consolidates:
-        slow = {**consolidator.slow, **notes.slow, **flushes.slow, **dreamer.slow}
+        slow = {**consolidation.slow, **notes.slow, **flushes.slow, **dreamer.slow}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
     in_scope = {**memory.forgetter.long, **deletions.long, **exports.long}
     return JobRunner(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
-from agent.memory.consolidation.memory_reviser import MemoryReviser
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.messages.message_range import MessageRange
@@ -133,7 +134,9 @@ class World:
                 )
             )
 
-    def consolidator(self, disk: Disk | None = None) -> Consolidator:
+    def consolidator(
+        self, disk: Disk | None = None, *, zone: str = "UTC", now: Callable[[], datetime] = lambda: START
+    ) -> ConsolidationJobs:
         """Return what a process has after its start."""
         disk = disk or self.disk
         projector = TranscriptProjector(self.home, self.records, disk=self.disk)
@@ -142,19 +145,17 @@ class World:
         async def session(key: SessionKey) -> SessionRow:
             return self.records.rows[key]
 
-        return Consolidator(
-            home=self.home,
+        return ConsolidationJobs(
+            consolidator=Consolidator(home=self.home, documents=documents, zone=lambda _: zone, now=now, disk=disk),
             jobs=self.jobs,
             passages=MessageReader(self.home, self.records, flush=projector.flush),
             records=self.records,
             session=session,
             adopt=self.adopt,
             writing=asyncio.Lock(),
-            reviser=MemoryReviser(self.home, documents, now=lambda: START, disk=disk),
             model=self.model,
-            zone=lambda _: "UTC",
-            now=lambda: START,
-            disk=disk,
+            zone=lambda _: zone,
+            now=now,
             flushes=True,
             room=self._room,
         )
@@ -185,7 +186,7 @@ class World:
             disk=disk,
         )
 
-    async def run(self, *workers: Consolidator | FlushJobs) -> None:
+    async def run(self, *workers: ConsolidationJobs | FlushJobs) -> None:
         """Run every job that is there to its end, as the background does."""
         handlers = {kind: handler for each in workers for kind, handler in {**each.slow, **each.quick}.items()}
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:

@@ -16,10 +16,11 @@ from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier, DreamRequester
-from agent.memory.dream.dream_prompt import EDIT_MEMORY
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.dream.dreamer import Dreamer
-from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.editing.document_edits import EDIT_MEMORY
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.scopes import scope_folder

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from agent.memory.editing.entry_matching import match_entries
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.editing.merge import match_entries
 
 Texts: TypeAlias = Mapping[str, str]  # by document
 

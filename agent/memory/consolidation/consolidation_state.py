@@ -14,29 +14,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from agent.memory.consolidation.consolidator import StoredAnswer
 from agent.memory.editing.staged_changes import PENDING
 from agent.memory.messages.message_range import Message
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 
-FAILURES_BEFORE_RAW = 3
 _WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredAnswer:
-    """What a model said about a range of a transcript, and what it was shown."""
-
-    entry: str
-    transcript: str
-    start: int
-    end: int
-    timestamp: str
-    origin: str
-    base: str  # MEMORY.md as the model saw it
-    history_entry: str
-    memory_update: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,14 @@ import hashlib
 import re
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
+from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import TRACKED
 from agent.memory.scopes import scope_folder
@@ -25,6 +27,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _SAVING = 0.02  # seconds that an editor may take between emptying a file and writing it
 _PAUSE = 0.01
 _LOOKS = 10
+_TRIES = 3  # of a compare-and-set
 _OURS = 256
 EPOCH = "epoch.txt"  # a document whose rev changes when something of the scope is erased
 _AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
@@ -61,6 +64,22 @@ async def read_epoch(documents: DocumentStore, scope: str) -> str:
     return (await documents.read(scope, EPOCH)).rev
 
 
+async def change_document(
+    documents: DocumentStore, scope: str, name: str, make: Callable[[str], str], *, why: str, by: str = ""
+) -> bool:
+    """Replace a document's text by what *make* returns for it; return False if other writers won every try.
+
+    *why* is the cause of the version, *by* the person who wanted it. *make* runs in a thread. Raises OSError.
+    """
+    for _ in range(_TRIES):
+        document = await documents.read(scope, name)
+        before = await effective_persona(documents, scope) if name == SOUL else document.text
+        text = await asyncio.to_thread(make, before)
+        if text == before or await documents.write(scope, name, text, was=document.rev, why=why, by=by):
+            return True
+    return False
+
+
 class FileDocumentStore:
     """Implements `Documents` over the files of a home. A rev is the sha256 of the bytes."""
 
@@ -73,18 +92,19 @@ class FileDocumentStore:
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
         """Return the text as it stands now."""
-        return await asyncio.to_thread(self._read, scope, name)
+        return await asyncio.to_thread(self.read_now, scope, name)
 
     async def write(
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
         """Replace the text if its rev is still *was*; None when somebody else was quicker. Durable on return."""
-        written = await asyncio.to_thread(self._write, scope, name, text, was, why, by)
+        written = await asyncio.to_thread(self.write_now, scope, name, text, was=was, why=why, by=by)
         if written is not None:
             log.info("document.written", scope=scope, name=name, why=why)
         return written
 
-    def _read(self, scope: str, name: str) -> ScopeDocument:
+    def read_now(self, scope: str, name: str) -> ScopeDocument:
+        """Do what `read` does; blocks."""
         data = self._settled(document_path(self._home, scope, name))
         if data is None:
             return ScopeDocument(name=name, text="", rev="")
@@ -119,7 +139,8 @@ class FileDocumentStore:
     def _locked(self, scope: str) -> AbstractContextManager[None]:
         return self._disk.lock(scope_folder(self._home, scope) / "memory" / ".lock")
 
-    def _write(self, scope: str, name: str, text: str, was: str, why: str, by: str) -> ScopeDocument | None:
+    def write_now(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> ScopeDocument | None:
+        """Do what `write` does; blocks."""
         path = document_path(self._home, scope, name)
         data = text.encode("utf-8", "replace")
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,23 +11,20 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
-from agent.memory.documents.persona import SOUL, effective_persona
+from agent.memory.documents.file_documents import VersionedDocuments, read_epoch
+from agent.memory.documents.persona import SOUL
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
-from agent.memory.dream.edit_simulation import BUSY, UNTRUSTED, VOICE, DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.memory_file import MemoryFile
-from agent.memory.editing.staged_changes import stage_for_approval
-from agent.memory.editing.text_operations import Operation
-from agent.memory.editing.three_way_merge import three_way
+from agent.memory.editing.document_editor import DocumentEditor
+from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
+from agent.memory.editing.merge import ReviewReason
 from agent.memory.history.history_log import HistoryEntry
-from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 
 log = structlog.get_logger(__name__)
 
 DOCUMENTS = ("USER.md", "MEMORY.md", SOUL)
-_TRIES = 3  # of a compare-and-set before the rest waits for a person
+_PEOPLE = "people/"  # the scopes of people
 _LOOK_BACK = 50  # versions in which our own is looked for after a crash
 
 
@@ -52,17 +50,17 @@ class DreamApplier:
     disk: Disk = field(default_factory=Disk)
 
     async def texts(self, scope: str) -> dict[str, str]:
-        """Return the documents as a Dream begins with them."""
-        return {name: await self._text(scope, name) for name in DOCUMENTS}
+        """Return the documents that a Dream starts from."""
+        return {name: await self._editor.text(scope, name) for name in DOCUMENTS}
 
     async def epoch(self, scope: str) -> str:
-        """Return what changes whenever something of *scope* is forgotten."""
-        return (await self.documents.read(scope, EPOCH)).rev
+        """Return a value that changes whenever something of *scope* is erased."""
+        return await read_epoch(self.documents, scope)
 
     async def apply(
         self, scope: str, run: DreamRun, entries: Sequence[HistoryEntry], *, stages: bool = True
     ) -> DreamReport:
-        """Write what *run* came to, as one version that names its entries; put aside what needs a yes if it *stages*.
+        """Write the outcome of *run* as one version that names its entries; if *stages*, stage what needs approval.
 
         Raises OSError.
         """
@@ -74,48 +72,34 @@ class DreamApplier:
             for name in DOCUMENTS:
                 only = _only_propose(scope, name, sitting.is_untrusted)
                 result = await asyncio.to_thread(outcome, play, name, only_propose=only)
-                waiting = dict(result.waiting)
-                if not await self._write(scope, name, run.base[name], result, cause):
-                    waiting[BUSY] = result.done
-                else:
-                    changes += len(result.done)
-                for why, operations in waiting.items():
-                    if stages:
-                        await asyncio.to_thread(
-                            self._stage, scope, run.name(name, why), name, why, operations, cause, session
-                        )
-                    waits += len(operations)
+                left = await self._write(scope, name, run.base[name], result, cause)
+                changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
+                waits += sum(map(len, left.waiting.values()))
+                if stages:
+                    await self._editor.stage(
+                        scope,
+                        left,
+                        functools.partial(run.name, name),
+                        document=name,
+                        session=session,
+                        cause=cause,
+                        person=scope.removeprefix(_PEOPLE) if scope.startswith(_PEOPLE) else "",
+                    )
         await self.documents.notice(scope)  # a crash may have come between a file and its version
         sha = await asyncio.to_thread(self._sha, scope, cause)
         return DreamReport(entries=len(entries), changes=changes, waits=waits, sha=sha)
 
-    async def _write(self, scope: str, name: str, base: str, result: DocumentOutcome, cause: str) -> bool:
-        """Change one document, keeping what was saved meanwhile; False when somebody writes all the time."""
+    async def _write(self, scope: str, name: str, base: str, result: DocumentOutcome, cause: str) -> DocumentOutcome:
         if result.text == base:
-            return True
+            return result
         await self.documents.notice(scope)
         if await asyncio.to_thread(self._is_written, scope, name, cause):
-            return True  # before a crash; what became of it since is somebody's decision
-        for _ in range(_TRIES):
-            document = await self.documents.read(scope, name)
-            now = await effective_persona(self.documents, scope) if name == SOUL else document.text
-            reconciled = three_way(base, result.text, now)
-            if reconciled.conflicts:
-                beside = MemoryFile(self._folder(scope), self.disk)
-                await asyncio.to_thread(beside.keep_conflicts, reconciled.conflicts, name)
-            if reconciled.text == now or await self.documents.write(
-                scope, name, reconciled.text, was=document.rev, why=cause
-            ):
-                return True
-        log.warning("dream.busy", scope=scope, name=name)
-        return False
+            return result  # before a crash; what became of it since was decided by a person
+        return await self._editor.write(scope, name, base, result, why=cause)
 
-    async def _text(self, scope: str, name: str) -> str:
-        return (
-            await effective_persona(self.documents, scope)
-            if name == SOUL
-            else (await self.documents.read(scope, name)).text
-        )
+    @property
+    def _editor(self) -> DocumentEditor:
+        return DocumentEditor(home=self.home, documents=self.documents, now=self.now, disk=self.disk)
 
     # -- these block -------------------------------------------------------------------------------
 
@@ -125,33 +109,12 @@ class DreamApplier:
     def _sha(self, scope: str, cause: str) -> str:
         return next((each.short for each in self.versions.log(scope, limit=_LOOK_BACK) if each.why == cause), "")
 
-    def _stage(
-        self, scope: str, name: str, document: str, why: str, operations: Sequence[Operation], cause: str, session: str
-    ) -> None:
-        log.info("dream.staged", scope=scope, name=document, why=why, operations=len(operations))
-        place, _, person = scope.partition("/")
-        stage_for_approval(
-            self._folder(scope),
-            self.disk,
-            name,
-            why,
-            self.now(),
-            document=document,
-            operations=operations,
-            session=session,
-            cause=cause,
-            person=person if place == "people" else "",
-        )
-
-    def _folder(self, scope: str) -> Path:
-        return scope_folder(self.home, scope) / "memory"
-
 
 def _only_propose(scope: str, name: str, is_untrusted: bool) -> str:
     """Return why the changes of a document wait for a yes; "" when they may be made."""
     if is_untrusted:
-        return UNTRUSTED
-    return VOICE if name == SOUL and scope.startswith("chats/") else ""
+        return ReviewReason.UNTRUSTED
+    return ReviewReason.PERSONA if name == SOUL and scope.startswith("chats/") else ""
 
 
 def _played(run: DreamRun, sitting: DreamPass) -> EditSimulation:

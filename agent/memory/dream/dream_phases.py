@@ -11,9 +11,9 @@ from typing import Any
 import structlog
 
 from agent.memory.dream import dream_prompt
-from agent.memory.dream.dream_edits import read_edits
 from agent.memory.dream.dream_state import DreamPass
-from agent.memory.dream.edit_simulation import EditOutcome, EditResult, EditSimulation
+from agent.memory.editing.document_edits import read_edits
+from agent.memory.editing.edit_simulation import EditOutcome, EditResult, EditSimulation
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider, clean
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent.memory.editing.document_edits import EDIT_CHOICE, EDIT_MEMORY, EDIT_WITHOUT_TOOLS, edit_tools
 from agent.memory.editing.merge import BUDGET, NOTHING_YET
 from agent.memory.history.history_log import HistoryEntry
 
-EDIT_MEMORY = "edit_memory"
 SHOWN = BUDGET  # characters of a document that the model is shown, and of all entries together
 STUDY_TOKENS = 4_000  # of an analysis
 EDIT_TOKENS = 8_000  # of one answer with operations
@@ -52,41 +51,6 @@ comes after.
 
 {_MATERIAL}"""
 
-_TOOL: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": EDIT_MEMORY,
-        "description": "Change lines of the long-term memory. An empty list of operations changes nothing.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "operations": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "document": {"type": "string", "enum": ["SOUL.md", "USER.md", "MEMORY.md"]},
-                            "op": {"type": "string", "enum": ["add", "replace", "remove"]},
-                            "old": {"type": "string", "description": "replace, remove: the exact line"},
-                            "text": {"type": "string", "description": "add, replace: the new line"},
-                            "under": {"type": "string", "description": "the heading of its section, if any"},
-                            "after": {"type": "string", "description": "add: the exact line it comes after, if any"},
-                        },
-                        "required": ["document", "op"],
-                    },
-                },
-                "done": {"type": "boolean", "description": "whether nothing is left to change"},
-            },
-            "required": ["operations", "done"],
-        },
-    },
-}
-_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": EDIT_MEMORY}}
-_WITHOUT_TOOLS = (
-    '\n\nAnswer with JSON and nothing else: {"operations": [{"document": "MEMORY.md", "op": "replace", "old": "…",'
-    ' "text": "…", "under": "", "after": ""}], "done": true}'
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamMaterial:
@@ -115,9 +79,9 @@ def edit(
     if told:
         material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in told))
     prompt = _messages(_EDIT, material)
-    yield {"messages": prompt, "tools": [copy.deepcopy(_TOOL)], "tool_choice": copy.deepcopy(_CHOICE)}
-    yield {"messages": prompt, "tools": [copy.deepcopy(_TOOL)], "tool_choice": "auto"}
-    yield {"messages": _messages(_EDIT + _WITHOUT_TOOLS, material)}
+    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": dict(EDIT_CHOICE)}
+    yield {"messages": prompt, "tools": edit_tools(), "tool_choice": "auto"}
+    yield {"messages": _messages(_EDIT + EDIT_WITHOUT_TOOLS, material)}
 
 
 def _messages(system: str, material: Sequence[str]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.memory.documents.version_store import DREAM_CAUSE
-from agent.memory.dream.dream_edits import DocumentEdit, read_edit
+from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from agent.memory.editing.staged_changes import PENDING
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.messages.message_range import UNTRUSTED

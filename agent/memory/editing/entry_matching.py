@@ -7,12 +7,14 @@ alike, and losing the first one hurts somebody. A rewording that fails the rule 
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import regex
 
-from agent.memory.editing.memory_entries import EntryKind, MemoryEntry
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 
 _FEW = 3  # an entry of fewer words means nothing without its heading
 _WALL = 12  # words that a successor may have beyond three times the old entry's: a wall of text succeeds nobody
@@ -173,3 +175,77 @@ def is_inflection(one: str, other: str) -> bool:
 
 def _trimmed(raw: str) -> str:
     return "\n".join(line.rstrip() for line in raw.strip("\n").split("\n"))
+
+
+# -- whole texts -------------------------------------------------------------------------------------
+
+
+def statements(entries: Sequence[MemoryEntry]) -> list[int]:
+    """Return the indices of what says something by itself; of headings, those with nothing under them."""
+    found = []
+    for n, entry in enumerate(entries):
+        if entry.kind is EntryKind.RULE or not entry.text:
+            continue
+        if entry.kind is EntryKind.HEADING:
+            below = entries[n + 1] if n + 1 < len(entries) else None
+            if below is not None and (below.kind is not EntryKind.HEADING or below.level > entry.level):
+                continue
+        found.append(n)
+    return found
+
+
+def match_entries(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry]) -> dict[int, int]:
+    """Return for each old entry the new one that it lives on in: the same under the same heading first."""
+    index = WordIndex(new)
+    heirs: dict[int, int] = {}
+    for n, entry in enumerate(old):
+        known = index.same(entry)
+        if known is not None:
+            heirs[n] = known
+            continue
+        reading = AnalyzedEntry(entry)
+        fitting = [m for m in index.candidates(reading) if analyzed_replaces(index.readings[m], reading)]
+        if fitting:
+            heirs[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
+    return heirs
+
+
+def _distance(old: MemoryEntry, new: MemoryEntry) -> tuple[bool, bool, bool, int]:
+    return (new.kind is not old.kind, not is_same(old, new), new.context != old.context, len(new.raw))
+
+
+class WordIndex:
+    """Finds the few entries that may hold all words of another one: names as they are, others by their beginnings."""
+
+    def __init__(self, entries: Sequence[MemoryEntry]) -> None:
+        self.readings = [AnalyzedEntry(entry) for entry in entries]
+        self._same: dict[tuple[EntryKind, str, tuple[str, ...]], int] = {}
+        self._by_word: defaultdict[str, set[int]] = defaultdict(set)
+        self._by_raw: defaultdict[str, list[int]] = defaultdict(list)
+        for n, reading in enumerate(self.readings):
+            entry = reading.entry
+            self._same.setdefault((entry.kind, entry.raw, entry.context), n)
+            self._by_raw[entry.raw.strip()].append(n)
+            for word in reading.have:
+                self._by_word[word].add(n)
+                self._by_word[f"{word[:3]} "].add(n)
+
+    def same(self, entry: MemoryEntry) -> int | None:
+        """Return where this very entry stands under the same headings."""
+        return self._same.get((entry.kind, entry.raw, entry.context))
+
+    def candidates(self, reading: AnalyzedEntry) -> list[int]:
+        """Return the entries worth comparing, in their order."""
+        own = reading.said
+        if reading.entry.kind is EntryKind.FENCE or not own.words:
+            return self._by_raw.get(reading.entry.raw.strip(), [])
+        # The first word is often capitalised for no reason, and may be inflected.
+        keys = [*own.exact[1:], *(f"{word[:3]} " for word in own.carrying or own.words)]
+        return sorted(set.intersection(*(self._by_word.get(key, set()) for key in keys)))
+
+
+def lost_entries(before: str, after: str) -> list[MemoryEntry]:
+    """Return the entries of *before* that no entry of *after* replaces."""
+    old = parse(before)
+    heirs = match_entries(old, parse(after))
+    return [old[n] for n in statements(old) if n not in heirs]

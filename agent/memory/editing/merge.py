@@ -6,13 +6,19 @@ remove, by operations that name what they remove.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.memory.editing.entry_matching import AnalyzedEntry, analyzed_replaces, extract_words, is_same
-from agent.memory.editing.entry_placement import MergedDocument, PlacedEntry
+from agent.memory.editing.entry_matching import (
+    AnalyzedEntry,
+    WordIndex,
+    analyzed_replaces,
+    extract_words,
+    is_same,
+    match_entries,
+    statements,
+)
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 
 BUDGET = 32_000  # characters of MEMORY.md, about 8,000 tokens
@@ -23,11 +29,15 @@ NOTHING_YET = "(empty)"  # what the prompt shows for an empty memory; a model ma
 
 
 class ReviewReason(StrEnum):
-    """Why a removal waits for review."""
+    """Why a change needs approval, as stored with it."""
 
-    MANY = "many"  # more than a quarter of the entries, and more than three
-    EMPTY = "empty"  # the answer says nothing
+    MANY = "many"  # it removes more than a quarter of the entries, and more than three
+    EMPTY = "empty"  # it leaves nothing
     OVER_BUDGET = "over budget"
+    UNTRUSTED = "untrusted"  # it comes from content written by third parties
+    PERSONA = "soul"  # a group proposes a change of SOUL.md
+    TOO_LARGE = "too large"  # the document is far over its budget
+    BUSY = "busy"  # other writers won every compare-and-set
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,12 @@ def merge(current: str, proposed: str, *, budget: int) -> MergeResult:
 def _why(lost: int, stated: int, *, is_over: bool) -> ReviewReason | None:
     if is_over:
         return ReviewReason.OVER_BUDGET
-    return ReviewReason.MANY if lost > MOST_REMOVED and lost > stated * MOST_REMOVED_SHARE else None
+    return ReviewReason.MANY if exceeds_removal_limit(lost, stated) else None
+
+
+def exceeds_removal_limit(removed: int, entries: int) -> bool:
+    """Return True if removing so many of the entries needs approval."""
+    return removed > MOST_REMOVED and removed > entries * MOST_REMOVED_SHARE
 
 
 def _stage(why: ReviewReason, left: Sequence[MemoryEntry], additions: Sequence[MemoryEntry] = ()) -> StagedRemoval:
@@ -140,73 +155,6 @@ def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
         fitting -= 1
         excess -= len(new[added[fitting]].raw) + 1
     return fitting
-
-
-# -- who lives on where ----------------------------------------------------------------------------
-
-
-def statements(entries: Sequence[MemoryEntry]) -> list[int]:
-    """Return the indices of what says something by itself; of headings, those with nothing under them."""
-    found = []
-    for n, entry in enumerate(entries):
-        if entry.kind is EntryKind.RULE or not entry.text:
-            continue
-        if entry.kind is EntryKind.HEADING:
-            below = entries[n + 1] if n + 1 < len(entries) else None
-            if below is not None and (below.kind is not EntryKind.HEADING or below.level > entry.level):
-                continue
-        found.append(n)
-    return found
-
-
-def match_entries(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry]) -> dict[int, int]:
-    """Return for each old entry the new one that it lives on in: the same under the same heading first."""
-    index = _WordIndex(new)
-    heirs: dict[int, int] = {}
-    for n, entry in enumerate(old):
-        known = index.same(entry)
-        if known is not None:
-            heirs[n] = known
-            continue
-        reading = AnalyzedEntry(entry)
-        fitting = [m for m in index.candidates(reading) if analyzed_replaces(index.readings[m], reading)]
-        if fitting:
-            heirs[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
-    return heirs
-
-
-def _distance(old: MemoryEntry, new: MemoryEntry) -> tuple[bool, bool, bool, int]:
-    return (new.kind is not old.kind, not is_same(old, new), new.context != old.context, len(new.raw))
-
-
-class _WordIndex:
-    """Finds the few entries that may hold all words of another one: names as they are, others by their beginnings."""
-
-    def __init__(self, entries: Sequence[MemoryEntry]) -> None:
-        self.readings = [AnalyzedEntry(entry) for entry in entries]
-        self._same: dict[tuple[EntryKind, str, tuple[str, ...]], int] = {}
-        self._by_word: defaultdict[str, set[int]] = defaultdict(set)
-        self._by_raw: defaultdict[str, list[int]] = defaultdict(list)
-        for n, reading in enumerate(self.readings):
-            entry = reading.entry
-            self._same.setdefault((entry.kind, entry.raw, entry.context), n)
-            self._by_raw[entry.raw.strip()].append(n)
-            for word in reading.have:
-                self._by_word[word].add(n)
-                self._by_word[f"{word[:3]} "].add(n)
-
-    def same(self, entry: MemoryEntry) -> int | None:
-        """Return where this very entry stands under the same headings."""
-        return self._same.get((entry.kind, entry.raw, entry.context))
-
-    def candidates(self, reading: AnalyzedEntry) -> list[int]:
-        """Return the entries worth comparing, in their order."""
-        own = reading.said
-        if reading.entry.kind is EntryKind.FENCE or not own.words:
-            return self._by_raw.get(reading.entry.raw.strip(), [])
-        # The first word is often capitalised for no reason, and may be inflected.
-        keys = [*own.exact[1:], *(f"{word[:3]} " for word in own.carrying or own.words)]
-        return sorted(set.intersection(*(self._by_word.get(key, set()) for key in keys)))
 
 
 def _additions(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry], heirs: dict[int, int]) -> list[int]:
@@ -241,7 +189,7 @@ def _repeated(new: Sequence[MemoryEntry], added: list[int]) -> set[int]:
 def _stumps(old: list[MemoryEntry], new: list[MemoryEntry], lost: list[int], added: list[int]) -> dict[int, int]:
     """Return for lost entries the new one that is but a piece of them: a cut line, or half of what was known."""
     found: dict[int, int] = {}
-    index = _WordIndex([old[n] for n in lost])
+    index = WordIndex([old[n] for n in lost])
     texts = [old[n].text for n in lost]
     for m in added:
         if new[m].kind is EntryKind.HEADING:
@@ -264,3 +212,176 @@ def _is_piece(piece: AnalyzedEntry, whole: AnalyzedEntry) -> bool:
         return True
     alone = AnalyzedEntry(replace(whole.entry, headings=(), parents=()))
     return analyzed_replaces(whole, piece) and all(map(alone.says, piece.said.carrying))
+
+
+# -- putting entries back where they were ------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class PlacedEntry:
+    """An entry of the text that is being made. Nodes are told apart by identity: texts may repeat."""
+
+    entry: MemoryEntry
+
+
+class MergedDocument:
+    """A text that is being made of a proposed one, into which entries of an old one are put back."""
+
+    def __init__(self, old: list[MemoryEntry], nodes: list[PlacedEntry]) -> None:
+        """Begin with the proposed text; say with `found` which old entries are in it."""
+        self._old = old
+        self._nodes = list(nodes)
+        self._at: dict[int, PlacedEntry] = {}  # by the index of the old entry
+        self._homes = _homes(old)
+
+    def entries(self, without: Collection[PlacedEntry] = ()) -> list[MemoryEntry]:
+        """Return the text as it stands, some nodes left out."""
+        return [node.entry for node in self._nodes if node not in without]
+
+    def note_successor(self, n: int, node: PlacedEntry) -> None:
+        """Say that *node* is where old entry *n* lives on. What holds others must still be able to."""
+        if self._old[n].kind is not EntryKind.HEADING or node.entry.kind is EntryKind.HEADING:
+            self._at[n] = node
+
+    def restore(self, n: int, node: PlacedEntry) -> None:
+        """Put old entry *n* in the place of a node that says a part of it."""
+        node.entry = replace(self._old[n], gap=node.entry.gap)
+        self._at[n] = node
+
+    def put_back(self, n: int) -> None:
+        """Put old entry *n* back; the headings it needs come back with it."""
+        if n in self._at:
+            return
+        entry = self._old[n]
+        home = self._homes[n]
+        if entry.kind is EntryKind.HEADING:
+            if home is not None:  # "Allergies" says nothing without the name it stands under
+                self.put_back(home)
+            self._insert(self._section_after(n), n, gap=max(entry.gap, 1))
+            return
+        if home is not None:
+            if home in self._at and self._at[home].entry.kind not in (EntryKind.HEADING, EntryKind.ITEM):
+                del self._at[home]
+            self.put_back(home)
+        start, stop = self._inside(home)
+        position = self._behind_sibling(n, start, stop)
+        self._insert(position, n, gap=self._gap(position, start, entry))
+
+    def drop(self, nodes: Collection[PlacedEntry]) -> None:
+        """Take out nodes that say again, or in part, what stands elsewhere."""
+        if nodes:
+            self._nodes = [each for each in self._nodes if each not in nodes]
+
+    def _insert(self, position: int, n: int, *, gap: int) -> None:
+        node = PlacedEntry(replace(self._nested(n), gap=gap if position else 0))
+        self._nodes.insert(position, node)
+        self._at[n] = node
+
+    def _nested(self, n: int) -> MemoryEntry:
+        """Return old entry *n*, indented so that it is nested in the item it belongs to, wherever that stands now."""
+        entry, home = self._old[n], self._homes[n]
+        if home is None or not entry.parents or self._at[home].entry.kind is not EntryKind.ITEM:
+            return entry
+        holder = self._at[home].entry
+        shift = max(holder.depth - self._old[home].depth, 0)
+        raw = "\n".join(" " * shift + line if line else line for line in entry.raw.split("\n"))
+        return replace(entry, raw=raw, depth=entry.depth + shift, parents=(*holder.parents, holder.raw))
+
+    def _gap(self, position: int, start: int, entry: MemoryEntry) -> int:
+        """Return the blank lines before what is put in; at the beginning of a list it takes those of the first."""
+        if position > start or position == len(self._nodes):
+            before = self._nodes[position - 1].entry.kind if position else EntryKind.RULE
+            return (
+                0
+                if before is entry.kind is EntryKind.ITEM
+                else min(max(entry.gap, int(before is not EntryKind.HEADING)), 1)
+            )
+        follower = self._nodes[position]
+        gap = follower.entry.gap
+        if follower.entry.kind is entry.kind is EntryKind.ITEM:
+            follower.entry = replace(follower.entry, gap=0)
+        elif not gap:
+            follower.entry = replace(follower.entry, gap=1)
+        return gap
+
+    def _inside(self, home: int | None) -> tuple[int, int]:
+        """Return the stretch of nodes that stand directly under a heading, an item, or nothing."""
+        start = 0
+        if home is not None:
+            holder = self._at[home]
+            start = self._index(holder) + 1
+            if holder.entry.kind is EntryKind.ITEM:
+                return start, self._subtree(start - 1)
+        stop = start
+        while stop < len(self._nodes) and self._nodes[stop].entry.kind is not EntryKind.HEADING:
+            stop += 1
+        return start, stop
+
+    def _behind_sibling(self, n: int, start: int, stop: int) -> int:
+        """Return where the nearest older sibling ends that is still here; the beginning when there is none."""
+        inside = {id(node): position for position, node in enumerate(self._nodes[start:stop], start)}
+        for earlier in range(n - 1, -1, -1):
+            if self._homes[earlier] == self._homes[n] and earlier in self._at:
+                position = inside.get(id(self._at[earlier]))
+                if position is not None:
+                    return self._past_nested(self._subtree(position), stop, self._homes[n])
+        return start
+
+    def _past_nested(self, position: int, stop: int, home: int | None) -> int:
+        """Return the first place from *position* on that is not inside an item deeper than *home*'s own entries.
+
+        A sibling may live on in an item that is nested elsewhere; what stands behind it there must stay nested.
+        """
+        holder = self._at[home].entry if home is not None else None
+        level = len(holder.parents) + 1 if holder is not None and holder.kind is EntryKind.ITEM else 0
+        while position < stop and len(self._nodes[position].entry.parents) > level:
+            position += 1
+        return position
+
+    def _section_after(self, n: int) -> int:
+        """Return the end of the nearest earlier section of the same level that is still here, else of the text."""
+        level = self._old[n].level
+        for earlier in range(n - 1, -1, -1):
+            entry = self._old[earlier]
+            if entry.kind is not EntryKind.HEADING or earlier not in self._at:
+                continue
+            if entry.level <= level:
+                return self._section_end(self._index(self._at[earlier]), level)
+        return len(self._nodes)
+
+    def _section_end(self, position: int, level: int) -> int:
+        stop = position + 1
+        while stop < len(self._nodes):
+            entry = self._nodes[stop].entry
+            if entry.kind is EntryKind.HEADING and entry.level <= level:
+                break
+            stop += 1
+        return stop
+
+    def _subtree(self, position: int) -> int:
+        """Return where the node at *position* ends, with the items nested in it."""
+        entry = self._nodes[position].entry
+        stop = position + 1
+        if entry.kind is EntryKind.ITEM:
+            while stop < len(self._nodes) and entry.raw in self._nodes[stop].entry.parents:
+                stop += 1
+        return stop
+
+    def _index(self, node: PlacedEntry) -> int:
+        return next(n for n, each in enumerate(self._nodes) if each is node)
+
+
+def _homes(entries: list[MemoryEntry]) -> list[int | None]:
+    """Return for each entry the index of the item or heading it stands directly under."""
+    homes: list[int | None] = []
+    headings: list[int] = []
+    for n, entry in enumerate(entries):
+        if entry.kind is EntryKind.HEADING:
+            headings = [each for each in headings if entries[each].level < entry.level]
+        home = headings[-1] if headings else None
+        if entry.parents:
+            home = next((m for m in range(n - 1, -1, -1) if entries[m].raw == entry.parents[-1]), home)
+        homes.append(home)
+        if entry.kind is EntryKind.HEADING:
+            headings.append(n)
+    return homes

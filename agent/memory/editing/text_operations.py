@@ -1,4 +1,8 @@
-"""Changing a text by naming what changes: add, replace, remove a line with its exact old text (Dream, undo)."""
+"""Operations on a document's text: add, replace or remove lines by their exact old text, or merge in a whole text.
+
+This is the one grammar of edits. Dream, undo and approvals name the lines they change; a consolidation that returns
+the whole document is one `MergeText`.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from agent.memory.editing.memory_entries import EntryKind, parse
+from agent.memory.editing.merge import BUDGET, merge
 
 
 @dataclass(frozen=True, slots=True)
 class AddLines:
-    """Put *text* behind the line *after*, or at the end of the section *under* (a heading's title), or of the text."""
+    """Insert *text* after the line *after*, or at the end of the section titled *under*, or at the end of the text."""
 
     text: str
     under: str = ""
@@ -20,7 +25,7 @@ class AddLines:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceLines:
-    """Put *new* in the place of the lines *old*, which must stand there exactly; *under* says which of several."""
+    """Replace the lines *old*, which must match exactly, by *new*; *under* names the section if several match."""
 
     old: str
     new: str
@@ -29,28 +34,36 @@ class ReplaceLines:
 
 @dataclass(frozen=True, slots=True)
 class RemoveLines:
-    """Take the lines *old* away, which must stand there exactly; *under* says which of several."""
+    """Remove the lines *old*, which must match exactly; *under* names the section if several match."""
 
     old: str
     under: str = ""
 
 
-Operation: TypeAlias = AddLines | ReplaceLines | RemoveLines
-_KINDS: Mapping[str, type[AddLines | ReplaceLines | RemoveLines]] = {
+@dataclass(frozen=True, slots=True)
+class MergeText:
+    """Add and reword entries so that the document says what *text* says; entries that *text* omits stay."""
+
+    text: str
+
+
+Operation: TypeAlias = AddLines | ReplaceLines | RemoveLines | MergeText
+_KINDS: Mapping[str, type[Operation]] = {
     "add": AddLines,
     "replace": ReplaceLines,
     "remove": RemoveLines,
+    "merge": MergeText,
 }
 
 
 def as_record(operation: Operation) -> dict[str, str]:
-    """Return the operation as a file or a job holds it; `read_record` is the way back."""
+    """Return the operation as JSON fields for a file or a job; `read_record` reverses it."""
     kind = next(name for name, each in _KINDS.items() if isinstance(operation, each))
     return {"op": kind, **{name: text for name, text in asdict(operation).items() if text}}
 
 
 def read_record(record: object) -> Operation | None:
-    """Return the operation of a record; None for what is none."""
+    """Return the operation in *record*, or None if the record is invalid."""
     if not isinstance(record, Mapping):
         return None
     kind = _KINDS.get(str(record.get("op")))
@@ -61,13 +74,13 @@ def read_record(record: object) -> Operation | None:
         return None
     try:
         return kind(**texts)
-    except TypeError:  # what must be there is missing
+    except TypeError:  # a required field is missing
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedOperation:
-    """An operation that was not done, its place in the list, and why."""
+    """An operation that could not be applied, its index, and the reason."""
 
     index: int
     operation: Operation
@@ -76,39 +89,47 @@ class RejectedOperation:
 
 @dataclass(frozen=True, slots=True)
 class AppliedOperations:
-    """The text after the operations that fitted, and those that did not."""
+    """The resulting text, the operations that could not be applied, and how many changed something."""
 
     text: str
     refused: tuple[RejectedOperation, ...] = ()
-    done: int = 0  # how many changed something
+    done: int = 0
 
 
 class _TargetNotFound(Exception):
-    """The text has no such place, or several."""
+    """The text does not contain the target, or contains it more than once."""
 
 
 def apply(operations: Sequence[Operation], text: str) -> AppliedOperations:
-    """Return *text* with the operations done in order; each sees the text as the ones before left it.
+    """Apply the operations to *text* in order, each to the result of the previous one.
 
-    Adding a line that stands there already changes nothing. Whoever wants all or nothing looks at `refused`.
+    An operation that cannot be applied is skipped and listed in `refused`. Adding a line that exists already changes
+    nothing.
     """
-    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n") if text.strip() else []
     refused: list[RejectedOperation] = []
     done = 0
     for n, operation in enumerate(operations):
         try:
-            changed = _do(operation, lines)
+            changed = _apply_one(operation, text)
         except _TargetNotFound as mismatch:
             refused.append(RejectedOperation(n, operation, str(mismatch)))
             continue
-        done += changed != lines
-        lines = changed
-    if not done:
-        return AppliedOperations(text, tuple(refused))
-    return AppliedOperations("\n".join(lines).strip("\n") + "\n" if lines else "", tuple(refused), done)
+        done += changed != text
+        text = changed
+    return AppliedOperations(text, tuple(refused), done)
 
 
-def _do(operation: Operation, lines: list[str]) -> list[str]:
+def _apply_one(operation: Operation, text: str) -> str:
+    if isinstance(operation, MergeText):
+        return merge(text, operation.text, budget=BUDGET).text
+    lines = text.replace("\r\n", "\n").rstrip("\n").split("\n") if text.strip() else []
+    changed = _edit_lines(operation, lines)
+    if changed == lines:
+        return text
+    return "\n".join(changed).strip("\n") + "\n" if changed else ""
+
+
+def _edit_lines(operation: AddLines | ReplaceLines | RemoveLines, lines: list[str]) -> list[str]:
     if isinstance(operation, AddLines):
         return _add(operation, lines)
     low, high = _find(operation.old, operation.under, lines)
@@ -138,7 +159,7 @@ def _add(operation: AddLines, lines: list[str]) -> list[str]:
 
 
 def _runs_on(before: str, new: str) -> bool:
-    """Say whether *new* would belong to another entry than its own right behind *before*."""
+    """Return True if *new*, right after *before*, would be parsed as part of another entry."""
     if not before.strip():
         return False
     kinds = [entry.kind for entry in parse(f"{before}\n{new}")]
@@ -146,29 +167,29 @@ def _runs_on(before: str, new: str) -> bool:
 
 
 def _find(old: str, under: str, lines: list[str]) -> tuple[int, int]:
-    """Return where the lines *old* stand; identical neighbours in one section are as good as one."""
-    wanted = [line.rstrip() for line in _lines(old)]
-    if not wanted:
+    """Return the range of the lines *old*; of identical ranges in one section, the last."""
+    target = [line.rstrip() for line in _lines(old)]
+    if not target:
         raise _TargetNotFound("no old text was given")
     start, stop = _section(under, lines) if under else (0, len(lines))
-    found = [
+    matches = [
         n
-        for n in range(start, stop - len(wanted) + 1)
-        if [line.rstrip() for line in lines[n : n + len(wanted)]] == wanted
+        for n in range(start, stop - len(target) + 1)
+        if [line.rstrip() for line in lines[n : n + len(target)]] == target
     ]
-    if not found:
+    if not matches:
         raise _TargetNotFound("no such line")
-    if len({_heading_above(n, lines) for n in found}) > 1:
+    if len({_heading_above(n, lines) for n in matches}) > 1:
         raise _TargetNotFound("such a line stands under several headings")
-    return found[-1], found[-1] + len(wanted)
+    return matches[-1], matches[-1] + len(target)
 
 
 def _section(title: str, lines: list[str]) -> tuple[int, int]:
-    """Return the lines under a heading, up to the next heading of any level."""
+    """Return the range of lines under a heading, up to the next heading of any level."""
     titles = [(n, line.lstrip("# ").strip()) for n, line in enumerate(lines) if _is_heading(line)]
-    wanted = title.lstrip("# ").strip().casefold()
+    folded_title = title.lstrip("# ").strip().casefold()
     for k, (n, each) in enumerate(titles):
-        if each.casefold() == wanted:
+        if each.casefold() == folded_title:
             return n + 1, titles[k + 1][0] if k + 1 < len(titles) else len(lines)
     raise _TargetNotFound("no such heading")
 

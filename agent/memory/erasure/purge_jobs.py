@@ -37,8 +37,7 @@ from agent.memory.erasure.word_eraser import (
     may_clear,
 )
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
-from agent.memory.history.history_log import LOCK
-from agent.memory.history.history_redaction import redact_history
+from agent.memory.history.history_log import LOCK, redact_history
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk

@@ -13,7 +13,7 @@ import structlog
 from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences, without_words
-from agent.memory.history.history_redaction import redact_history
+from agent.memory.history.history_log import redact_history
 from agent.memory.jobs.memory_jobs import REMEMBER
 from agent.memory.prompt.due_jobs import APPLY, FLUSHED
 from agent.memory.scopes import scope_folder

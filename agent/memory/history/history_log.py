@@ -1,4 +1,4 @@
-"""history.jsonl: what was consolidated, append-only, with cursors for whoever reads on ([003])."""
+"""history.jsonl: the append-only log of consolidations, with cursors for readers ([003]), and its redaction."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import structlog
 
-from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown
+from agent.memory.history.history_markdown import HISTORY_MD, HistoryMarkdown, keep_original, parse_legacy_history
 from agent.memory.history.jsonl_file import JsonlFile
-from agent.memory.history.legacy_history import keep_original, parse_legacy_history
 from agent.memory.storage.disk import Disk, save_corrupt
-from agent.memory.storage.transcript_lines import decode, encode, utc_now
+from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, utc_now
 from gateway.ports import Line
 
 log = structlog.get_logger(__name__)
@@ -25,27 +24,28 @@ CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
 _LARGEST = 2**53
+_COPIES = f"{HISTORY_MD}.*"  # of an older system's file, and of text that a person wrote into it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One line: what happened, and which messages of which session it was made of."""
+    """One entry of the history: a summary, and the messages of the session that it summarises."""
 
     timestamp: str  # "YYYY-MM-DD HH:MM", in the scope's zone
     content: str
-    cursor: int = 0  # given by the log
+    cursor: int = 0  # assigned by the log
     session: str = ""
     start: int = 0  # `from` in the file
     end: int = 0  # `to`, exclusive
     origin: str = ""  # user, assistant, owner, untrusted
     entry: str = ""  # its id; the same id is never stored twice
-    raw: str = ""  # the file that holds the messages themselves, when nothing could be made of them
+    raw: str = ""  # the file that holds the messages, if no model could summarise them
 
 
 class HistoryLog:
-    """The history of one scope, in its folder `memory/`. Blocks: call it in a thread.
+    """The history of one scope, in its folder `memory/`. Every method blocks; call it in a thread.
 
-    Several processes may use it at once. An HISTORY.md of an older system is taken over before anything else.
+    Several processes may use it at once. The first access imports an older system's HISTORY.md.
     """
 
     def __init__(self, folder: Path, disk: Disk | None = None, *, now: Callable[[], datetime] = utc_now) -> None:
@@ -53,24 +53,23 @@ class HistoryLog:
         self._disk = disk or Disk()
         self._now = now
         self._file = JsonlFile(folder / HISTORY_JSONL, self._disk)
-        self._mirror = HistoryMarkdown(folder, self._disk)
+        self._markdown = HistoryMarkdown(folder, self._disk)
 
     def append(self, *entries: HistoryEntry) -> tuple[HistoryEntry, ...]:
         """Store the entries, each id once, and return them as stored. Durable on return; raises OSError.
 
-        The cursors are larger than any that was ever given out here. HISTORY.md follows; when it cannot, it
-        is mended by the next append.
+        Cursors only grow and are never reused. HISTORY.md is updated too; if that fails, the next append repairs it.
         """
         with self._disk.lock(self._folder / LOCK):
-            self._take_over()
+            self._import_legacy()
             return self._append(entries)
 
     def after(self, cursor: int, limit: int | None = None) -> tuple[HistoryEntry, ...]:
-        """Return the entries behind *cursor*, the oldest first, at most *limit*; the cost is that of the new ones."""
-        if self._is_old():
+        """Return at most *limit* entries after *cursor*, the oldest first; reads only these from the file."""
+        if self._is_legacy():
             with self._disk.lock(self._folder / LOCK):
-                self._take_over()
-        found: list[HistoryEntry] = []
+                self._import_legacy()
+        entries: list[HistoryEntry] = []
         bad: list[bytes] = []
         for raw in self._file.backwards():
             entry = _read(raw)
@@ -79,21 +78,21 @@ class HistoryLog:
             elif entry.cursor <= cursor:
                 break
             else:
-                found.append(entry)
+                entries.append(entry)
         if bad:
             save_corrupt(self._disk, self._file.path, bad[::-1])
-        found.reverse()
-        return tuple(found if limit is None else found[:limit])
+        entries.reverse()
+        return tuple(entries if limit is None else entries[:limit])
 
     def find(self, entry: str) -> HistoryEntry | None:
-        """Return the entry of this id."""
+        """Return the entry with this id, or None."""
         raw = self._file.find("entry", entry) if entry else None
         return _read(raw) if raw is not None else None
 
     def keep_raw(self, entry: HistoryEntry, messages: Sequence[Any]) -> HistoryEntry:
-        """Put messages that no model could summarise into the raw archive, as they are, and say so in the history.
+        """Append messages that no model could summarise to the raw archive, and *entry* to the history.
 
-        *entry* tells which messages they are; its id makes doing it twice doing it once.
+        Idempotent by the id of *entry*, which names the range of the messages. Raises OSError.
         """
         archive = JsonlFile(self._folder / RAW_JSONL, self._disk)
         lines = [
@@ -101,7 +100,7 @@ class HistoryLog:
             for n, message in enumerate(messages)
         ]
         with self._disk.lock(self._folder / LOCK):
-            self._take_over()
+            self._import_legacy()
             if archive.find("entry", entry.entry) is None:
                 archive.append(b"".join(encode(line) for line in lines))
             else:
@@ -109,16 +108,16 @@ class HistoryLog:
             return self._append([replace(entry, raw=RAW_JSONL)])[0]
 
     def rebuild(self) -> int:
-        """Write HISTORY.md anew; return how many entries it holds. What a person wrote into it is kept beside it."""
+        """Rewrite HISTORY.md and return its number of entries; text that a person wrote into it is copied to a file."""
         with self._disk.lock(self._folder / LOCK):
-            self._take_over()
+            self._import_legacy()
             entries = self.after(0)
-            self._mirror.repair([_pair(each) for each in entries])
+            self._markdown.repair([_pair(each) for each in entries])
         return len(entries)
 
     @property
     def dream_cursor(self) -> int:
-        """How far Dream has read."""
+        """The cursor of the last entry that Dream has processed."""
         return self._number(DREAM_CURSOR)
 
     @dream_cursor.setter
@@ -131,7 +130,7 @@ class HistoryLog:
 
     def _append(self, entries: Sequence[HistoryEntry]) -> tuple[HistoryEntry, ...]:
         last = self._last()
-        # The file decides; the notes beside it only keep a cursor from being given twice when lines were taken away.
+        # The file is authoritative; the cursor files only prevent reuse of a cursor whose line was removed.
         cursor = max(last.cursor if last else 0, self._number(CURSOR), self._number(DREAM_CURSOR))
         stored: list[HistoryEntry] = []
         new: list[HistoryEntry] = []
@@ -153,15 +152,15 @@ class HistoryLog:
         return tuple(stored)
 
     def _follow(self, last: HistoryEntry | None, new: Sequence[HistoryEntry], cursor: int) -> None:
-        """Bring along what is derived; the record itself is safe."""
+        """Update the derived files; a failure is logged, the record itself is safe."""
         try:
             if new:
                 self._disk.replace(self._folder / CURSOR, b"%d\n" % cursor)
-            self._mirror.follow(
+            self._markdown.follow(
                 _pair(last), [_pair(each) for each in new], lambda: [_pair(each) for each in self.after(0)]
             )
         except OSError as error:
-            log.warning("history.mirror_late", error=error.strerror)
+            log.warning("history.markdown_failed", error=error.strerror)
 
     def _last(self) -> HistoryEntry | None:
         return next((entry for raw in self._file.backwards() if (entry := _read(raw)) is not None), None)
@@ -171,12 +170,12 @@ class HistoryLog:
         number = int(text) if text.isdigit() and len(text) < 17 else 0
         return number if number < _LARGEST else 0
 
-    def _is_old(self) -> bool:
+    def _is_legacy(self) -> bool:
         return self._file.is_empty and bool(self._disk.size(self._folder / HISTORY_MD))
 
-    def _take_over(self) -> None:
-        """Make records of what an older system left in HISTORY.md, once; its file is kept as it was."""
-        if not self._is_old():
+    def _import_legacy(self) -> None:
+        """Convert an older system's HISTORY.md into records, once; a copy of the file is kept."""
+        if not self._is_legacy():
             return
         data = self._disk.load(self._folder / HISTORY_MD) or b""
         keep_original(self._folder, self._disk, data)
@@ -187,11 +186,11 @@ class HistoryLog:
         ]
         if not entries:
             return
-        # Whole or not at all: half of it would look like a history of ours.
+        # Replaced as a whole: a part of it would look like a complete history.
         self._disk.replace(self._file.path, b"".join(encode(_line(entry)) for entry in entries))
-        log.info("history.taken_over", entries=len(entries))
+        log.info("history.legacy_imported", entries=len(entries))
         self._disk.replace(self._folder / CURSOR, b"%d\n" % entries[-1].cursor)
-        self._mirror.rebuild([_pair(each) for each in entries])
+        self._markdown.rebuild([_pair(each) for each in entries])
 
 
 def _pair(entry: HistoryEntry | None) -> tuple[str, str]:
@@ -206,19 +205,94 @@ def _line(entry: HistoryEntry) -> Line:
 
 
 def _read(raw: bytes) -> HistoryEntry | None:
-    """Return the entry of a line; one of [003] has cursor, timestamp and content alone."""
+    """Return the entry of a line, or None; lines of [003] have only cursor, timestamp and content."""
     line = decode(raw)
-    if line is None or not _is_whole(line.get("cursor")):
+    if line is None or not _is_index(line.get("cursor")):
         return None
     start, end = line.get("from"), line.get("to")
     texts = {name: str(line.get(name) or "") for name in ("timestamp", "content", "session", "origin", "entry", "raw")}
     return HistoryEntry(
         cursor=line["cursor"],
-        start=start if isinstance(start, int) and _is_whole(start) else 0,
-        end=end if isinstance(end, int) and _is_whole(end) else 0,
+        start=start if isinstance(start, int) and _is_index(start) else 0,
+        end=end if isinstance(end, int) and _is_index(end) else 0,
         **texts,
     )
 
 
-def _is_whole(value: object) -> bool:
+def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+
+
+# -- redaction -------------------------------------------------------------------------------------
+
+
+def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> int:
+    """Apply *change* to the text of every entry; return how many entries changed. Blocks; raises OSError.
+
+    Entries keep their cursors and ranges, and HISTORY.md follows. Messages in the raw archive that *change* would
+    alter are blanked. Idempotent: files are replaced as a whole.
+    """
+    if not folder.is_dir():
+        return 0
+    with disk.lock(folder / LOCK):
+        changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change))
+        _rewrite(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
+        for copy in sorted(folder.glob(_COPIES)):
+            text = (disk.load(copy) or b"").decode("utf-8", "replace")
+            if change(text) != text:
+                disk.replace(copy, change(text).encode())
+        if changed:
+            lines = map(decode, (disk.load(folder / HISTORY_JSONL) or b"").splitlines())
+            shown = [(str(each.get("timestamp", "")), str(each.get("content", ""))) for each in lines if each]
+            HistoryMarkdown(folder, disk).rebuild(shown)
+    return changed
+
+
+def blank_raw(folder: Path, disk: Disk, session: str, mid: str) -> int:
+    """Blank one message of *session* in the raw archive; return how many lines changed. Blocks; raises OSError."""
+    if disk.size(folder / RAW_JSONL) is None:
+        return 0
+
+    def change(line: dict[str, object]) -> dict[str, object]:
+        message = line.get("message")
+        is_target = line.get("session") == session and isinstance(message, dict) and message.get("mid") == mid
+        return _blank(line) if is_target else line
+
+    with disk.lock(folder / LOCK):
+        return _rewrite(folder / RAW_JSONL, disk, change)
+
+
+def _rewrite(path: Path, disk: Disk, change: Callable[[dict[str, object]], dict[str, object]]) -> int:
+    data = disk.load(path)
+    if data is None:
+        return 0
+    before = data.splitlines(keepends=True)
+    after = []
+    for raw in before:
+        line = decode(raw)
+        new = change(dict(line)) if line is not None else None
+        after.append(raw if new is None or new == line else encode(new))
+    changed = sum(old != new for old, new in zip(before, after, strict=True))
+    if changed:
+        disk.replace(path, b"".join(after))
+    return changed
+
+
+def _redact_entry(line: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
+    content = line.get("content")
+    return {**line, "content": change(content)} if isinstance(content, str) else line
+
+
+def _redact_raw(line: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
+    message = line.get("message")
+    text = str(message)
+    if not isinstance(message, dict) or change(text) == text:
+        return line
+    return _blank(line)
+
+
+def _blank(line: dict[str, object]) -> dict[str, object]:
+    message = line.get("message")
+    names = ("role", "timestamp", "turn", "i")
+    kept = {name: message[name] for name in names if name in message} if isinstance(message, dict) else {}
+    return {**line, "message": {**kept, "content": FORGOTTEN}}

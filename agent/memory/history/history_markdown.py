@@ -1,25 +1,28 @@
-"""HISTORY.md: the history for people and grep, written from the same record; a blank line between two entries."""
+"""HISTORY.md: the history as text for people and grep, derived from history.jsonl; parsing of older systems' files."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 
-from agent.memory.storage.disk import Disk
+from agent.memory.messages.message_range import entry_id
+from agent.memory.storage.disk import Disk, read_text
 
 HISTORY_MD = "HISTORY.md"
+LEGACY = f"{HISTORY_MD}.legacy"
 STAMP = re.compile(
     r"\[?(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2})(?::\d{2}(?:[.,]\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?\]?:?(?=\s|$)"
 )
 _BLANK = re.compile(r"\n\s*\n")
 
-Shown = tuple[str, str]  # timestamp and content
+TimedText = tuple[str, str]  # timestamp and content
 
 
-def format_entry(entry: Shown) -> str:
-    """Return an entry as it stands there: its time first, unless it begins with one; no blank line inside."""
+def format_entry(entry: TimedText) -> str:
+    """Return an entry as a paragraph that begins with its time, followed by a blank line."""
     timestamp, content = entry
     flat = _BLANK.sub("\n", content.strip().replace("\r\n", "\n").replace("\r", "\n"))
     stamped = flat if STAMP.match(flat) and flat.startswith("[") else f"[{timestamp}] {flat}".rstrip()
@@ -27,47 +30,47 @@ def format_entry(entry: Shown) -> str:
 
 
 class HistoryMarkdown:
-    """Keeps the file in step. What a person wrote into it stays, or is kept in a copy."""
+    """Keeps HISTORY.md up to date. Text that a person wrote into it stays, or is copied to another file."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._path = folder / HISTORY_MD
         self._disk = disk
 
-    def follow(self, last: Shown, new: Sequence[Shown], everything: Callable[[], Sequence[Shown]]) -> None:
-        """Add *new*, if the file ends with *last* as it should; else mend it. Raises OSError."""
+    def follow(self, last: TimedText, new: Sequence[TimedText], everything: Callable[[], Sequence[TimedText]]) -> None:
+        """Append *new* if the file ends with *last*; otherwise repair it. Raises OSError."""
         size = self._disk.size(self._path) or 0
         tail = _bytes([last]) if last != ("", "") else b""
-        is_in_step = size >= len(tail) and (
+        is_current = size >= len(tail) and (
             not tail or self._disk.read(self._path, size - len(tail), len(tail)) == tail
         )
-        if is_in_step and bool(tail) == bool(size):
+        if is_current and bool(tail) == bool(size):
             self._append(_bytes(new))
         else:
-            self._mend(new, _bytes(everything()))
+            self._repair_tail(new, _bytes(everything()))
 
-    def rebuild(self, everything: Sequence[Shown]) -> None:
-        """Write the whole file anew; what it said is gone."""
+    def rebuild(self, everything: Sequence[TimedText]) -> None:
+        """Overwrite the file."""
         self._disk.replace(self._path, _bytes(everything))
 
-    def repair(self, everything: Sequence[Shown]) -> None:
-        """Write the whole file anew; one that says something else is kept in a copy."""
+    def repair(self, everything: Sequence[TimedText]) -> None:
+        """Overwrite the file; copy its text first if a person edited it."""
         derived = _bytes(everything)
-        self._keep_aside(derived)
+        self._copy_edited(derived)
         self._disk.replace(self._path, derived)
 
-    def _keep_aside(self, derived: bytes) -> None:
+    def _copy_edited(self, derived: bytes) -> None:
         current = self._disk.load(self._path) or b""
         if not derived.startswith(current):
             digest = hashlib.sha256(current).hexdigest()[:8]
             self._disk.replace(self._path.with_name(f"{HISTORY_MD}.edited-{digest}"), current)
 
-    def _mend(self, new: Sequence[Shown], derived: bytes) -> None:
+    def _repair_tail(self, new: Sequence[TimedText], derived: bytes) -> None:
         current = self._disk.load(self._path) or b""
         behind = _bytes(new)
         if derived.startswith(current):
             self._append(derived[len(current) :])
         elif not current.startswith(derived.removesuffix(behind)) and len(current) < len(derived):
-            self._keep_aside(derived)
+            self._copy_edited(derived)
             self._disk.replace(self._path, derived)
         elif not current.endswith(behind):
             self._append((b"" if current.endswith(b"\n\n") else b"\n" if current.endswith(b"\n") else b"\n\n") + behind)
@@ -83,5 +86,42 @@ class HistoryMarkdown:
             self._disk.close(fd)
 
 
-def _bytes(entries: Sequence[Shown]) -> bytes:
+def _bytes(entries: Sequence[TimedText]) -> bytes:
     return "".join(map(format_entry, entries)).encode("utf-8", "replace")
+
+
+# -- files of older systems ([000], [001], [004]) ----------------------------------------------------
+
+
+def parse_legacy_history(data: bytes, now: datetime) -> Iterator[tuple[str, str, str]]:
+    """Yield (timestamp, content, entry id) for each entry of an older system's HISTORY.md.
+
+    An entry starts at a line that begins with a time, in brackets [001] or without [004]. Text before the first such
+    line is an entry with the time *now*.
+    """
+    source = f"{HISTORY_MD} {hashlib.sha256(data).hexdigest()}"
+    timestamp, lines, n = f"{now:%Y-%m-%d %H:%M}", list[str](), 0
+    for line in [*read_text(data).split("\n"), None]:
+        found = STAMP.match(line) if line is not None else None
+        if found is None and line is not None:
+            lines.append(line)
+            continue
+        content = "\n".join(lines).strip()
+        if content:
+            yield timestamp, content, entry_id(source, n, n + 1)
+            n += 1
+        if found is not None and line is not None:
+            timestamp = f"{found.group(1)} {found.group(2)}"
+            lines = [line[found.end() :].lstrip()]
+
+
+def keep_original(folder: Path, disk: Disk, data: bytes) -> Path:
+    """Copy the older system's file to `HISTORY.md.legacy`; return the copy's path. Idempotent."""
+    path = folder / LEGACY
+    known = disk.load(path)
+    if known is not None and known != data:
+        path = folder / f"{LEGACY}-{hashlib.sha256(data).hexdigest()[:8]}"
+        known = disk.load(path)
+    if known != data:
+        disk.replace(path, data)
+    return path

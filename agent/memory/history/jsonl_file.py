@@ -1,4 +1,4 @@
-"""A file of JSON lines that only grows: one write per append, durable on return, a torn tail set aside first."""
+"""An append-only file of JSON lines: one durable write per append; a torn last line is moved to another file first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHUNK = 1024 * 1024
 
 
 class JsonlFile:
-    """One such file. Blocks; whoever appends holds the folder's lock."""
+    """One such file. Methods block; a caller that appends holds the folder's lock."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
@@ -22,27 +22,27 @@ class JsonlFile:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no file, or nothing in it."""
+        """True if the file is missing or empty."""
         return not self._disk.size(self.path)
 
     def append(self, data: bytes) -> None:
-        """Add whole lines, all of them or none. Raises OSError, and then the file is as it was."""
-        size = self._mend()
+        """Append whole lines, all or none. Raises OSError and leaves the file unchanged."""
+        size = self._cut_torn_line()
         fd = self._disk.open_append(self.path)
         try:
             try:
                 self._disk.write(fd, data)
                 self._disk.sync(fd)
             except OSError:
-                # What the cache shows after a failed fsync need not be on the disk: it is written anew next time.
-                with contextlib.suppress(OSError):  # else the next append finds the torn tail
+                # After a failed fsync the page cache may differ from the disk; the next append writes the lines again.
+                with contextlib.suppress(OSError):  # the next append finds the torn line
                     self._disk.truncate(fd, size)
                 raise
         finally:
             self._disk.close(fd)
 
     def sync(self) -> None:
-        """Return when what stands in the file is on the disk: it may be from a process that was killed before."""
+        """Flush the file to disk; a process that was killed may have left lines in the cache."""
         fd = self._disk.open_append(self.path)
         try:
             self._disk.sync(fd)
@@ -50,9 +50,9 @@ class JsonlFile:
             self._disk.close(fd)
 
     def backwards(self) -> Iterator[bytes]:
-        """Yield whole lines, the newest first; reads no further back than it is asked for."""
+        """Yield whole lines, the newest first; reads only as far back as it is iterated."""
         low, width = self._disk.size(self.path) or 0, _FIRST_LOOK
-        carried: bytes | None = None  # the rest of a line whose beginning is further back; None before any newline
+        carried: bytes | None = None  # the end of a line that begins further back; None before the first newline
         while low > 0:
             start = max(low - width, 0)
             data = self._disk.read(self.path, start, low - start)
@@ -64,26 +64,26 @@ class JsonlFile:
             if carried is not None:
                 rest[-1] += carried
             else:
-                rest.pop()  # what stands behind the last newline is no line
+                rest.pop()  # text after the last newline is no whole line
             yield from (line for line in reversed(rest) if line.strip())
             carried = first
         if carried and carried.strip():
             yield carried
 
     def find(self, name: str, value: str) -> bytes | None:
-        """Return the newest line in which the field *name* is *value*, both plain; None when there is none."""
-        wanted = re.compile(rb'"%s"\s*:\s*"%s"' % (re.escape(name.encode()), re.escape(value.encode())))
+        """Return the newest line whose field *name* is *value*, both without escapes, or None."""
+        pattern = re.compile(rb'"%s"\s*:\s*"%s"' % (re.escape(name.encode()), re.escape(value.encode())))
         low, after = self._disk.size(self.path) or 0, b""
         while low > 0:
             start = max(low - _CHUNK, 0)
             data = self._disk.read(self.path, start, low - start) + after
-            if wanted.search(data):
-                return next((line for line in self.backwards() if wanted.search(line)), None)
+            if pattern.search(data):
+                return next((line for line in self.backwards() if pattern.search(line)), None)
             low, after = start, data[:256]
         return None
 
-    def _mend(self) -> int:
-        """Set aside what follows the last newline; return the size."""
+    def _cut_torn_line(self) -> int:
+        """Move text after the last newline to another file; return the size."""
         size = self._disk.size(self.path) or 0
         if not size or self._disk.read(self.path, size - 1, 1) == b"\n":
             return size

@@ -9,8 +9,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from agent.memory.history.history_log import HISTORY_JSONL, LOCK
-from agent.memory.history.history_redaction import redact_history
+from agent.memory.history.history_log import HISTORY_JSONL, LOCK, redact_history
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
 

@@ -14,7 +14,8 @@ from datetime import datetime
 
 import structlog
 
-from agent.memory.editing.staged_changes import StagedChange, StagedChangeStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
 from gateway.events import (

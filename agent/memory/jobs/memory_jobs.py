@@ -10,7 +10,9 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from agent.memory.editing.staged_changes import StagedChangeStore
+from agent.memory.documents.file_documents import change_document
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.jobs.job_runner import RetryJobLater
 from gateway.errors import StoreUnavailable
 from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
@@ -18,9 +20,7 @@ from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
 log = structlog.get_logger(__name__)
 
 REMEMBER = "remember"
-MEMORY = "MEMORY.md"
 LONGEST_FACT = 1_000  # characters
-_TRIES = 3  # of a compare-and-set before the job waits
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)
 _REVIEW = timedelta(days=1)
@@ -137,14 +137,9 @@ class MemoryJobs:
         if bullet is None:
             return True
         by = str(job.payload.get("by", ""))
-        for _ in range(_TRIES):
-            document = await self._documents.read(job.scope, MEMORY)
-            text = append_bullet(document.text, bullet)
-            if text == document.text:
-                return True
-            if await self._documents.write(job.scope, MEMORY, text, was=document.rev, why=job.id, by=by):
-                return True
-        return False
+        return await change_document(
+            self._documents, job.scope, MEMORY, lambda text: append_bullet(text, bullet), why=job.id, by=by
+        )
 
 
 def _needs_review(job: Job) -> bool:

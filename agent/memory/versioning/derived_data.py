@@ -11,8 +11,7 @@ from pathlib import Path
 
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
-from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog
-from agent.memory.history.history_redaction import blank_raw
+from agent.memory.history.history_log import HISTORY_JSONL, LOCK, HistoryEntry, HistoryLog, blank_raw
 from agent.memory.history.plain_files import is_plain_file, sentences
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder

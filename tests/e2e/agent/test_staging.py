@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.memory.documents.file_documents import FileDocumentStore
-from agent.memory.editing.staged_changes import LAPSES, StagedChangeStore
+from agent.memory.editing.staged_change_store import EXPIRES_AFTER, StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
 
@@ -71,7 +71,7 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
         [waiting] = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
         assert len(waiting.would_remove) == len(FACTS)
         late = StagedChangeStore(
-            pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + LAPSES + timedelta(hours=1)
+            pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
         )
         assert await late.pending_changes(SCOPE) == []
         assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
@@ -84,7 +84,7 @@ async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
     folder = tmp_path / SCOPE / "memory" / ".staged"
     folder.mkdir(parents=True)
     now = utc_now()
-    for name, age in (("eold", LAPSES + timedelta(hours=1)), ("enew", LAPSES - timedelta(hours=1))):
+    for name, age in (("eold", EXPIRES_AFTER + timedelta(hours=1)), ("enew", EXPIRES_AFTER - timedelta(hours=1))):
         staged = {"entry": name, "why": "untrusted", "at": (now - age).isoformat(), "proposed": "- x"}
         (folder / f"{name}.json").write_text(json.dumps(staged))
     (folder / "broken.json").write_text("{")

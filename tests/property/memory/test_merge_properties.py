@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 
 from agent.memory import MemoryStore, Session
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, parse_answer
-from agent.memory.consolidation.memory_reviser import revise
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.edit_simulation import EditSimulation, outcome
 from agent.memory.editing.entry_matching import is_same, replaces
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.editing.merge import NOTHING_YET, ReviewReason, merge
-from agent.memory.editing.three_way_merge import revert_change, three_way
+from agent.memory.editing.text_operations import MergeText
+from agent.memory.editing.three_way_merge import ThreeWayResult, revert_change, three_way
 from agent.memory.model_calls import UnusableAnswer
 
 BUDGET = 4_000
@@ -117,12 +119,19 @@ def test_what_is_told_is_what_was_done(pair: tuple[str, str]) -> None:
         assert lost <= 3 or lost <= before  # headings without entries count too
 
 
+def revise(base: str, proposed: str, now: str) -> ThreeWayResult:
+    """Return *now* with what an answer about *base* proposes, as a consolidation applies it."""
+    play = EditSimulation({"MEMORY.md": base}, budget=BUDGET)
+    play.do([DocumentEdit("MEMORY.md", MergeText(proposed))])
+    return three_way(base, outcome(play, "MEMORY.md").text, now)
+
+
 @given(proposals())
 def test_the_same_answer_again_changes_nothing(pair: tuple[str, str]) -> None:
     """After a crash an answer is applied to what it has made already: not a byte of it changes."""
     base, proposed = pair
-    once = revise(base, proposed, base, budget=BUDGET)
-    again = revise(base, proposed, once.text, budget=BUDGET)
+    once = revise(base, proposed, base)
+    again = revise(base, proposed, once.text)
     assert (again.text, again.conflicts) == (once.text, ())
 
 
@@ -131,7 +140,7 @@ def test_the_same_answer_again_changes_nothing(pair: tuple[str, str]) -> None:
 def test_what_a_person_adds_meanwhile_survives(pair: tuple[str, str], fact: str) -> None:
     """Whatever the answer was, the person's line is there, and what the answer brought too."""
     base, proposed = pair
-    made = revise(base, proposed, f"{base}\n- by hand: {fact}\n", budget=BUDGET)
+    made = revise(base, proposed, f"{base}\n- by hand: {fact}\n")
     assert f"- by hand: {fact}" in [entry.raw for entry in parse(made.text)]
     alone = {entry.raw for entry in stated(merge(base, proposed, budget=BUDGET).text)}
     told = "\n".join(conflict.mine for conflict in made.conflicts)

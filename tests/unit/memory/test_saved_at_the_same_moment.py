@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.memory import MemoryStore
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import BY_HAND, VersionStore
-from agent.memory.editing.memory_file import MemoryFile
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 
@@ -60,9 +60,9 @@ async def test_a_document_is_theirs_and_kept_as_theirs(tmp_path: Path, path: Pat
     assert not list(path.parent.glob(".MEMORY.md.*.tmp"))
 
 
-def test_it_is_so_in_a_workspace_without_a_gateway(path: Path) -> None:
-    """The library's MEMORY.md keeps the same promise."""
-    file = MemoryFile(path.parent, Meanwhile(path, "- theirs\n"))
-    _, rev = file.read()
-    assert file.write(MIND, was=rev) is None
-    assert path.read_text() == "- theirs\n"
+def test_it_is_so_in_a_workspace_without_a_gateway(tmp_path: Path, path: Path) -> None:
+    """The library's MEMORY.md keeps the same promise: theirs is kept, and merged with ours."""
+    store = MemoryStore(tmp_path / SCOPE, disk=Meanwhile(path, "- before\n- theirs\n"))
+    assert store.read_long_term() == "- before\n"
+    store.write_long_term(MIND)
+    assert path.read_text() == "- ours\n- theirs\n"

@@ -70,7 +70,7 @@ async def test_what_is_written_down_has_the_day_of_its_place(
     """An entry of the history, a flushed day and a note: each by the scope's own clock when it is written."""
     day, clock = written.split()
     world: World = await begin(tmp_path)
-    consolidator = replace(world.consolidator(), zone=lambda _: zone, now=lambda: at(stamp))
+    consolidator = world.consolidator(zone=zone, now=lambda: at(stamp))
     flushes = replace(world.flushes(), zone=lambda _: zone, now=lambda: at(stamp))
     await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 8), START))
     await world.run(consolidator, flushes)
@@ -114,7 +114,7 @@ async def test_entries_of_the_hour_that_comes_twice_keep_their_order(tmp_path: P
     for n, hour in enumerate((0, 1)):
         moment = datetime(2026, 10, 25, hour, 30, tzinfo=UTC)
         await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(4 * n, 4 * n + 4), START))
-        await world.run(replace(world.consolidator(), zone=lambda _: "Europe/Berlin", now=still(moment)))
+        await world.run(world.consolidator(zone="Europe/Berlin", now=still(moment)))
     entries = world.history.after(0)
     assert [each.timestamp for each in entries] == ["2026-10-25 02:30"] * 2
     assert [(each.cursor, each.start) for each in entries] == [(1, 0), (2, 4)]

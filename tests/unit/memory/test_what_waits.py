@@ -9,7 +9,8 @@ import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.documents.version_store import TRACKED
-from agent.memory.editing.staged_changes import StagedChangeStore, stage_for_approval
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import stage_for_approval
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,

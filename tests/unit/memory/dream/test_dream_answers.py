@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
 from agent.memory.dream.dream_applier import DOCUMENTS
+from agent.memory.editing.entry_matching import match_entries, statements
 from agent.memory.editing.memory_entries import parse
-from agent.memory.editing.merge import match_entries, statements
 from gateway.errors import EmptyModelReply, ModelRateLimited, ModelTimeout
 from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
 

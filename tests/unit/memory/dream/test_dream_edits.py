@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.llm.chat_model import ToolCall
-from agent.memory.dream.dream_edits import LONGEST, MOST, DocumentEdit, ParsedEdits, read_edit, read_edits
+from agent.memory.editing.document_edits import LONGEST, MOST, DocumentEdit, ParsedEdits, read_edit, read_edits
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.model_calls import UnusableAnswer
 

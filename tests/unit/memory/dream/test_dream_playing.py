@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.memory.dream.dream_edits import DocumentEdit
-from agent.memory.dream.edit_simulation import DocumentOutcome, EditOutcome, EditSimulation, outcome
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.edit_simulation import DocumentOutcome, EditOutcome, EditSimulation, outcome
+from agent.memory.editing.entry_matching import match_entries, statements
 from agent.memory.editing.memory_entries import parse
-from agent.memory.editing.merge import match_entries, statements
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
 
 NAME = "MEMORY.md"
@@ -180,7 +180,9 @@ def test_whatever_is_wanted_no_entry_is_lost(base: str, wanted: list[Operation])
     lost = [n for n in stated if n not in heirs]
     assert len(lost) <= max(3, len(stated) // 4)
     done = [each.edit.operation for each in play.played if each.fate is EditOutcome.LOSES]
-    named = {line.strip() for each in done if not isinstance(each, AddLines) for line in each.old.splitlines()}
+    named = {
+        line.strip() for each in done if isinstance(each, ReplaceLines | RemoveLines) for line in each.old.splitlines()
+    }
     for n in lost:
         assert any(line.strip() in named for line in old[n].raw.splitlines())
     assert not lost or statements(parse(result.text))

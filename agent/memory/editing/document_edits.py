@@ -1,13 +1,13 @@
-"""Reading what a model wants changed: line operations on the tracked documents, or the reason why there are none."""
+"""Edits of documents as a model gives them: the tool `edit_memory`, and the parser of its arguments."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from agent.memory.documents.version_store import TRACKED
-from agent.memory.dream.dream_prompt import EDIT_MEMORY
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -18,8 +18,49 @@ from agent.memory.editing.text_operations import (
 )
 from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
+EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text
+
+_TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": EDIT_MEMORY,
+        "description": "Change lines of the long-term memory. An empty list of operations changes nothing.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "operations": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "document": {"type": "string", "enum": ["SOUL.md", "USER.md", "MEMORY.md"]},
+                            "op": {"type": "string", "enum": ["add", "replace", "remove"]},
+                            "old": {"type": "string", "description": "replace, remove: the exact line"},
+                            "text": {"type": "string", "description": "add, replace: the new line"},
+                            "under": {"type": "string", "description": "the heading of its section, if any"},
+                            "after": {"type": "string", "description": "add: the exact line it comes after, if any"},
+                        },
+                        "required": ["document", "op"],
+                    },
+                },
+                "done": {"type": "boolean", "description": "whether nothing is left to change"},
+            },
+            "required": ["operations", "done"],
+        },
+    },
+}
+EDIT_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": EDIT_MEMORY}}
+EDIT_WITHOUT_TOOLS = (
+    '\n\nAnswer with JSON and nothing else: {"operations": [{"document": "MEMORY.md", "op": "replace", "old": "…",'
+    ' "text": "…", "under": "", "after": ""}], "done": true}'
+)
+
+
+def edit_tools() -> list[dict[str, Any]]:
+    """Return a fresh list with the tool's definition; some providers modify what they are given."""
+    return [copy.deepcopy(_TOOL)]
 
 
 @dataclass(frozen=True, slots=True)

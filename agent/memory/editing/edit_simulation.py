@@ -1,7 +1,7 @@
-"""Doing a Dream's edits on copies of the documents: what fits, what does not, and what is too much to do unasked.
+"""Apply edits to copies of documents, and decide which of the changes need approval.
 
-Nothing that was remembered vanishes without an operation that names it, removals have a limit, and a text does not
-outgrow its budget. All of it is pure: the same edits on the same texts give the same again after a crash.
+Nothing that was remembered disappears without an operation that names it, removals have a limit, and a text does not
+outgrow its budget. Everything is pure: the same edits of the same texts give the same result after a crash.
 """
 
 from __future__ import annotations
@@ -10,38 +10,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.memory.dream.dream_edits import DocumentEdit
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.entry_matching import lost_entries, statements
 from agent.memory.editing.memory_entries import MemoryEntry, parse
-from agent.memory.editing.merge import BUDGET, MOST_REMOVED, MOST_REMOVED_SHARE, match_entries, statements
-from agent.memory.editing.text_operations import AddLines, Operation, apply
+from agent.memory.editing.merge import BUDGET, ReviewReason, StagedRemoval, exceeds_removal_limit, merge
+from agent.memory.editing.text_operations import AddLines, MergeText, Operation, apply
 
 _LONGEST_TITLE = 80
 
 
 class EditOutcome(StrEnum):
-    """What became of one edit."""
+    """What became of one edit; the model is shown these words."""
 
     DONE = "done"
-    LOSES = "done, and something is gone"  # as it said
+    LOSES = "done, and something is gone"
     NOTHING = "changed nothing"
     REFUSED = "refused"
-    WAITS = "waits for a person"  # it would outgrow the budget
+    WAITS = "waits for a person"  # it would exceed the budget
 
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """One edit and what became of it."""
+    """An edit and its outcome. `staged` is what a merge left for approval."""
 
     edit: DocumentEdit
     fate: EditOutcome
     why: str = ""
+    staged: StagedRemoval | None = None
 
 
 class EditSimulation:
-    """The documents as the edits so far leave them."""
+    """Copies of the documents with the edits so far applied."""
 
     def __init__(self, base: Mapping[str, str], *, budget: int = BUDGET, may_lose: bool = True) -> None:
-        """Begin with *base*; unless it *may_lose*, an edit that takes something away is left for a person."""
+        """Start with *base*; unless *may_lose*, an edit that removes something is left for approval."""
         self.base = dict(base)
         self.texts = dict(base)
         self.played: list[EditResult] = []
@@ -49,13 +51,18 @@ class EditSimulation:
         self._may_lose = may_lose
 
     def do(self, edits: Sequence[DocumentEdit]) -> Sequence[EditResult]:
-        """Do the edits in order, each as far as it fits; return what became of them."""
-        results = [self._one(edit) for edit in edits]
+        """Apply the edits in order and return the result of each."""
+        results = [self._apply(edit) for edit in edits]
         self.played += results
         return results
 
-    def _one(self, edit: DocumentEdit) -> EditResult:
+    def _apply(self, edit: DocumentEdit) -> EditResult:
         before = self.texts[edit.document]
+        if isinstance(edit.operation, MergeText):
+            merged = merge(before, edit.operation.text, budget=self.budget)
+            self.texts[edit.document] = merged.text
+            fate = EditOutcome.NOTHING if merged.text == before else EditOutcome.DONE
+            return EditResult(edit, fate, staged=merged.staged)
         applied = apply([edit.operation], before)
         if applied.refused and (section := _new_section(edit.operation)) is not None:
             edit = DocumentEdit(edit.document, section)
@@ -64,7 +71,7 @@ class EditSimulation:
             return EditResult(edit, EditOutcome.REFUSED, applied.refused[0].why)
         if not applied.done:
             return EditResult(edit, EditOutcome.NOTHING)
-        lost = _lost(before, applied.text)
+        lost = lost_entries(before, applied.text)
         if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
             return EditResult(edit, EditOutcome.REFUSED, f"it would also take away: {hidden[0].raw[:80]}")
         if lost and not self._may_lose:
@@ -77,29 +84,33 @@ class EditSimulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOutcome:
-    """What becomes of one document: its new text, what made it, and which operations wait for a yes, by the reason."""
+    """The new text of a document, the operations that made it, and what needs approval.
+
+    `waiting` are operations by the reason of their review; `staged` is what a merge held back.
+    """
 
     text: str
     done: tuple[Operation, ...] = ()
     waiting: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
-
-
-MANY, EMPTY, FULL, UNTRUSTED, VOICE, BUSY = "many", "empty", "over budget", "untrusted", "soul", "busy"
+    staged: StagedRemoval | None = None
 
 
 def outcome(play: EditSimulation, document: str, *, only_propose: str = "") -> DocumentOutcome:
-    """Return what becomes of *document*; with *only_propose* (a reason) every change of it waits.
+    """Return the outcome for *document*; with *only_propose* (a reason) all of its changes need approval.
 
-    Removals beyond a quarter and three entries wait, and so do those that would leave nothing.
+    Removals of more than a quarter of the entries and more than three, or of all entries, need approval too.
     """
     base, text = play.base[document], play.texts[document]
     mine = [each for each in play.played if each.edit.document == document]
     done = [each.edit.operation for each in mine if each.fate in (EditOutcome.DONE, EditOutcome.LOSES)]
-    waiting = {FULL: tuple(each.edit.operation for each in mine if each.fate is EditOutcome.WAITS)}
+    waiting: dict[str, tuple[Operation, ...]] = {
+        ReviewReason.OVER_BUDGET: tuple(each.edit.operation for each in mine if each.fate is EditOutcome.WAITS)
+    }
     if only_propose:
-        waiting[only_propose] = (*done, *waiting.pop(FULL))
-        text, done = base, []
-    elif why := _too_much(base, text):
+        held = [each.edit.operation for each in mine if each.staged is not None and each.fate is EditOutcome.NOTHING]
+        proposed = (*done, *held, *waiting[ReviewReason.OVER_BUDGET])
+        return DocumentOutcome(text=base, waiting={only_propose: proposed} if proposed else {})
+    if why := _review_reason(base, text):
         kept = EditSimulation({document: base}, budget=play.budget, may_lose=False)
         kept.do([each.edit for each in mine if each.fate is EditOutcome.DONE])
         stand = {id(each.edit) for each in kept.played if each.fate is EditOutcome.DONE}
@@ -109,14 +120,18 @@ def outcome(play: EditSimulation, document: str, *, only_propose: str = "") -> D
             if each.fate is EditOutcome.LOSES or (each.fate is EditOutcome.DONE and id(each.edit) not in stand)
         )
         text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
-    done = done if text != base else []  # what one did, another took back
-    return DocumentOutcome(text=text, done=tuple(done), waiting={why: some for why, some in waiting.items() if some})
+    return DocumentOutcome(
+        text=text,
+        done=tuple(done) if text != base else (),  # one edit may have reversed another
+        waiting={why: operations for why, operations in waiting.items() if operations},
+        staged=next((each.staged for each in mine if each.staged is not None), None),
+    )
 
 
 def _new_section(operation: Operation) -> AddLines | None:
-    """Return the addition together with the heading that it was to stand under; None when it has no such.
+    """Return an addition under a missing heading as one that adds the heading too, or None.
 
-    A model that is shown an empty document thinks of headings first, and would otherwise pay a step for each.
+    A model that is shown an empty document thinks of headings first, and would otherwise need a round for each.
     """
     if not isinstance(operation, AddLines) or operation.after:
         return None
@@ -126,27 +141,19 @@ def _new_section(operation: Operation) -> AddLines | None:
     return AddLines(f"## {title}\n\n{operation.text}")
 
 
-def _too_much(base: str, text: str) -> str:
-    """Return why the removals wait; "" when they may be done."""
-    old = parse(base)
-    stated, lost = len(statements(old)), len(_lost(base, text))
+def _review_reason(base: str, text: str) -> str:
+    """Return why the removals from *base* to *text* need approval, or an empty string."""
+    lost = len(lost_entries(base, text))
     if not lost:
         return ""
     if not statements(parse(text)):
-        return EMPTY
-    return MANY if lost > MOST_REMOVED and lost > stated * MOST_REMOVED_SHARE else ""
-
-
-def _lost(before: str, after: str) -> list[MemoryEntry]:
-    """Return the entries that live on nowhere."""
-    old = parse(before)
-    heirs = match_entries(old, parse(after))
-    return [old[n] for n in statements(old) if n not in heirs]
+        return ReviewReason.EMPTY
+    return ReviewReason.MANY if exceeds_removal_limit(lost, len(statements(parse(base)))) else ""
 
 
 def _is_named(entry: MemoryEntry, operation: Operation) -> bool:
-    """Say whether the operation names a line of the entry."""
-    if isinstance(operation, AddLines):
+    """Return True if the operation names a line of the entry."""
+    if isinstance(operation, AddLines | MergeText):
         return False
     named = {line.strip() for line in operation.old.splitlines() if line.strip()}
     return any(line.strip() in named for line in entry.raw.splitlines())

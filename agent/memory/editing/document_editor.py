@@ -1,0 +1,107 @@
+"""Write the outcome of edits into a scope's documents by compare-and-set, and stage what needs approval.
+
+Consolidation, Dream, approvals and `/remember` all change documents here. An edit that a person saves at the same time
+is merged, never overwritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.persona import SOUL, effective_persona
+from agent.memory.editing.edit_simulation import DocumentOutcome
+from agent.memory.editing.merge import ReviewReason
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.three_way_merge import MergeConflict, three_way
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from gateway.ports import DocumentStore
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentEditor:
+    """Changes documents of any scope. Every method is idempotent."""
+
+    home: Path
+    documents: DocumentStore
+    now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
+
+    async def text(self, scope: str, name: str) -> str:
+        """Return the text that a change of the document starts from; of SOUL.md, the effective persona."""
+        if name == SOUL:
+            return await effective_persona(self.documents, scope)
+        return (await self.documents.read(scope, name)).text
+
+    async def write(self, scope: str, name: str, base: str, result: DocumentOutcome, *, why: str) -> DocumentOutcome:
+        """Merge the change from *base* to the outcome's text into the document; return what is left to stage.
+
+        If other writers won every try, that is all of it, with the reason `ReviewReason.BUSY`. Raises OSError.
+        """
+        folder = self._folder(scope)
+
+        def reconcile(now: str) -> str:
+            reconciled = three_way(base, result.text, now)
+            save_conflicts(folder, self.disk, reconciled.conflicts, name)
+            return reconciled.text
+
+        if result.text == base or await change_document(self.documents, scope, name, reconcile, why=why):
+            return result
+        log.warning("memory.write_contended", scope=scope, name=name)
+        return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done}, staged=None)
+
+    async def stage(
+        self,
+        scope: str,
+        result: DocumentOutcome,
+        entry: Callable[[str], str],
+        *,
+        document: str = "",
+        session: str = "",
+        person: str = "",
+        cause: str = "",
+    ) -> None:
+        """Store what the outcome holds back for approval, under the name that *entry* gives to each reason.
+
+        The parameters are those of `stage_for_approval`. Raises OSError.
+        """
+        held = [(why, operations, None) for why, operations in result.waiting.items()]
+        for why, operations, staged in [*held, *([(result.staged.why, (), result.staged)] if result.staged else [])]:
+            log.info("memory.change_staged", scope=scope, name=document, why=str(why), operations=len(operations))
+            await asyncio.to_thread(
+                stage_for_approval,
+                self._folder(scope),
+                self.disk,
+                entry(why),
+                why,
+                self.now(),
+                staged,
+                document=document,
+                operations=operations,
+                session=session,
+                person=person,
+                cause=cause,
+            )
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self.home, scope) / "memory"
+
+
+def save_conflicts(folder: Path, disk: Disk, conflicts: Sequence[MergeConflict], name: str) -> None:
+    """Write our side of the conflicts in the document *name* to a conflict copy in *folder*. Raises OSError."""
+    if conflicts:
+        text = "\n\n".join(conflict.mine for conflict in conflicts) + "\n"
+        data = text.encode("utf-8", "replace")
+        path = folder / f"{name.removesuffix('.md')}.conflict-{hashlib.sha256(data).hexdigest()[:8]}.md"
+        disk.replace(path, data)
+        log.warning("memory.conflict_copied", file=path.name, entries=len(conflicts))

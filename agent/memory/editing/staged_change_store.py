@@ -1,0 +1,131 @@
+"""Listing, approving and rejecting the changes that wait for approval."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b32encode
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+from agent.memory.documents.file_documents import change_document
+from agent.memory.documents.version_store import APPROVED
+from agent.memory.editing.merge import ReviewReason
+from agent.memory.editing.staged_changes import STAGED, StagedChange, read_staged, stage_for_approval
+from agent.memory.editing.text_operations import AddLines
+from agent.memory.history.plain_files import is_plain_file, remove_lines
+from agent.memory.scopes import quote, scope_folder
+from agent.memory.storage.disk import Disk
+from gateway.ports import DocumentStore
+
+EXPIRES_AFTER = timedelta(days=14)
+
+
+class StagedChangeStore:
+    """The staged changes of every scope."""
+
+    def __init__(
+        self,
+        home: Path,
+        documents: DocumentStore,
+        *,
+        now: Callable[[], datetime],
+        disk: Disk | None = None,
+        writing: asyncio.Lock | None = None,
+    ) -> None:
+        """Approve and reject under *writing*, which every job that changes memory holds."""
+        self._home = home
+        self._now = now
+        self._disk = disk or Disk()
+        self._documents = documents
+        self._writing = writing or asyncio.Lock()
+
+    async def pending_changes(self, scope: str) -> list[StagedChange]:
+        """Return the scope's staged changes, the oldest first; delete expired ones."""
+        return await asyncio.to_thread(self._read, scope)
+
+    async def hold(self, scope: str, cause: str, line: str, *, session: str, person: str) -> None:
+        """Stage the addition of *line* to MEMORY.md, once per *cause*. Raises OSError.
+
+        The caller holds `writing`.
+        """
+        name = "r" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
+        added = [AddLines(line)]
+        await asyncio.to_thread(
+            lambda: stage_for_approval(
+                scope_folder(self._home, scope) / "memory",
+                self._disk,
+                name,
+                ReviewReason.UNTRUSTED,
+                self._now(),
+                operations=added,
+                session=session,
+                person=person,
+                cause=cause,
+            )
+        )
+
+    async def note_asked(self, scope: str, names: Collection[str], turn: str) -> None:
+        """Record that *turn* asks about the changes *names*; durable on return. Raises OSError."""
+        async with self._writing:
+            for each in await self.pending_changes(scope):
+                if each.name in names and not each.asked:
+                    await asyncio.to_thread(self._note_asked, self._path(scope, each.name), turn)
+
+    def _note_asked(self, path: Path, turn: str) -> None:
+        stored = json.loads(self._disk.load(path) or b"{}") | {"asked": turn}
+        self._disk.replace(path, json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+
+    async def approve(self, scope: str, name: str, *, by: str) -> StagedChange | None:
+        """Apply the one change whose name begins with *name*; return None if there is not exactly one. Raises OSError.
+
+        Lines whose text was changed meanwhile are left as they are.
+        """
+        async with self._writing:
+            change = await self._find(scope, name)
+            if change is None:
+                return None
+            if is_plain_file(change.document):
+                folder = scope_folder(self._home, scope) / "memory"
+                await asyncio.to_thread(remove_lines, folder, self._disk, change.document, change.would_remove)
+            elif not await change_document(
+                self._documents,
+                scope,
+                change.document,
+                change.apply_to,
+                why=f"{APPROVED}{change.name} {change.cause}",
+                by=by,
+            ):
+                raise OSError(f"{change.document} is being written to all the time")
+            await asyncio.to_thread(self._disk.remove, self._path(scope, change.name))
+            return change
+
+    async def reject(self, scope: str, name: str) -> StagedChange | None:
+        """Delete the one change whose name begins with *name*; return None if there is not exactly one."""
+        async with self._writing:
+            change = await self._find(scope, name)
+            if change is not None:
+                await asyncio.to_thread(self._disk.remove, self._path(scope, change.name))
+        return change
+
+    async def _find(self, scope: str, name: str) -> StagedChange | None:
+        matches = [each for each in await self.pending_changes(scope) if name and each.name.startswith(name)]
+        return matches[0] if len(matches) == 1 else None
+
+    def _read(self, scope: str) -> list[StagedChange]:
+        changes: list[StagedChange] = []
+        for path in sorted(self._folder(scope).glob("*.json")):
+            change = read_staged(self._disk.load(path) or b"")
+            if change is not None and self._now() - change.at > EXPIRES_AFTER:
+                self._disk.remove(path)
+            elif change is not None:
+                changes.append(change)
+        return sorted(changes, key=lambda each: each.at)
+
+    def _path(self, scope: str, name: str) -> Path:
+        return self._folder(scope) / f"{quote(name)}.json"
+
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory" / STAGED
