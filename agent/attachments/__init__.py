@@ -1,1 +1,1 @@
-"""Files that people send and are sent: fetched, read in a child with limits, told to the model as facts."""
+"""Incoming and outgoing files: fetched, read in a limited child process, described to the model as facts."""

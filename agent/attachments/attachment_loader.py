@@ -29,7 +29,7 @@ _UNKNOWN = "this kind of file cannot be read here"
 
 
 class AttachmentLoader:
-    """Turns attachments into facts. Whatever a file holds, the turn goes on: what failed is a phrase in its fact."""
+    """Turns attachments into facts. A file that fails does not fail the turn: its fact describes the failure."""
 
     def __init__(
         self,
@@ -38,34 +38,36 @@ class AttachmentLoader:
         *,
         text_chars: int,
         sees: Callable[[SessionKey], Awaitable[bool]],
-        ears: SpeechTranscriber | None = None,
+        transcriber: SpeechTranscriber | None = None,
         reader: SandboxedReader | None = None,
     ) -> None:
-        """Fetch through *files*; *sees*: whether a chat's model looks at pictures; *ears* listen, if there are any."""
+        """Fetch through *files*; *sees* returns True if a chat's model accepts pictures."""
         self._files = files
         self._blobs = blobs
         self._text_chars = text_chars
         self._sees = sees
-        self._ears = ears
+        self._transcriber = transcriber
         self._reader = reader or SandboxedReader()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._lanes = KeyLocks()
         self._next = count()
 
     async def load(
-        self, scope: str, key: SessionKey, attachments: Sequence[Attachment], purse: UsageAttribution
+        self, scope: str, key: SessionKey, attachments: Sequence[Attachment], attribution: UsageAttribution
     ) -> tuple[Fact, ...]:
         """Return a fact for each attachment, in their order. Raises nothing but cancellation."""
         looked_at = attachments[:MOST_FILES]
         async with asyncio.TaskGroup() as tasks:
-            taken = [tasks.create_task(self._take(scope, key, each, purse), name="attachment") for each in looked_at]
+            taken = [
+                tasks.create_task(self._take(scope, key, each, attribution), name="attachment") for each in looked_at
+            ]
         facts = [task.result() for task in taken]
         too_many = f"not looked at: more than {MOST_FILES} files in one message"
         facts += [{**fact_of(each), "failed": too_many} for each in attachments[MOST_FILES:]]
         return tuple(_within(facts, MOST_TEXTS * self._text_chars))
 
     async def _take(
-        self, scope: str, key: SessionKey, attachment: Attachment, purse: UsageAttribution
+        self, scope: str, key: SessionKey, attachment: Attachment, attribution: UsageAttribution
     ) -> dict[str, Any]:
         fact = fact_of(attachment)
         # A chat's lane before a slot, or one chat's slow files keep all the others' waiting.
@@ -73,7 +75,7 @@ class AttachmentLoader:
             try:
                 data = await self._bytes(scope, key, attachment)
                 fact |= {"size": len(data), "blob": await self._blobs.put(scope, data)}
-                return fact | await self._read(scope, key, data, fact, purse)
+                return fact | await self._read(scope, key, data, fact, attribution)
             except FileUnavailable as error:
                 return {**fact, "failed": " ".join(clean(str(error)).split())[:200]}
             except OSError as error:
@@ -90,7 +92,7 @@ class AttachmentLoader:
         return await self._files.fetch(key, attachment)
 
     async def _read(
-        self, scope: str, key: SessionKey, data: bytes, fact: Fact, purse: UsageAttribution
+        self, scope: str, key: SessionKey, data: bytes, fact: Fact, attribution: UsageAttribution
     ) -> dict[str, Any]:
         if not data:
             raise FileUnavailable("it is empty")
@@ -98,7 +100,7 @@ class AttachmentLoader:
         if what == "picture":
             return await self._see(scope, key, data)
         if what == "sound":
-            return await self._hear(data, fact, purse)
+            return await self._transcribe(data, fact, attribution)
         if what in ("film", "svg"):
             raise FileUnavailable("films are not looked at" if what == "film" else "drawings in SVG are not looked at")
         if what == "text":
@@ -115,13 +117,15 @@ class AttachmentLoader:
         seen = {"blob": await self._blobs.put(scope, picture.data), "media_type": picture.media_type}
         return {"seen": seen, "origin": UNTRUSTED}
 
-    async def _hear(self, data: bytes, fact: Fact, purse: UsageAttribution) -> dict[str, Any]:
-        if self._ears is None:
+    async def _transcribe(self, data: bytes, fact: Fact, attribution: UsageAttribution) -> dict[str, Any]:
+        if self._transcriber is None:
             raise FileUnavailable("not listened to, for no transcription model is set")
-        heard = await self._ears.transcribe(data, name=fact["name"], media_type=fact.get("media_type", ""), purse=purse)
-        found: dict[str, Any] = {"said": heard.text[: self._text_chars]}
-        if heard.seconds is not None:
-            found["seconds"] = heard.seconds
+        transcript = await self._transcriber.transcribe(
+            data, name=fact["name"], media_type=fact.get("media_type", ""), attribution=attribution
+        )
+        found: dict[str, Any] = {"said": transcript.text[: self._text_chars]}
+        if transcript.seconds is not None:
+            found["seconds"] = transcript.seconds
         # A voice message is what its sender says; a recording may be anybody's.
         return found if fact["kind"] == "voice" else {**found, "origin": UNTRUSTED}
 

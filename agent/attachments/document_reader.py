@@ -38,7 +38,7 @@ class DecodedImage:
 
 @dataclass(frozen=True, slots=True)
 class ExtractedText:
-    """What was read of a document."""
+    """Text extracted from a document."""
 
     text: str
     is_cut: bool = False  # it is only the beginning
@@ -91,7 +91,7 @@ class SandboxedReader:
 
 
 async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:
-    """Return what a child says of *data*; it is dead when this returns, however it returns."""
+    """Return the child process's output for *data*. The child has ended when this returns or raises."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
@@ -108,8 +108,8 @@ async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:
     try:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_feed(child, data), name="file to the reader")
-            said = tasks.create_task(_heard(child), name="what the reader says")
-        return said.result()
+            output = tasks.create_task(_read_output(child), name="what the reader says")
+        return output.result()
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -118,14 +118,14 @@ async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:
 
 async def _feed(child: asyncio.subprocess.Process, data: bytes) -> None:
     assert child.stdin is not None  # noqa: S101 - it was asked for
-    with contextlib.suppress(OSError):  # it ended before it had read everything; what it said tells why
+    with contextlib.suppress(OSError):  # it ended before it had read everything; what it output tells why
         child.stdin.write(data)
         await child.stdin.drain()
         child.stdin.close()
         await child.stdin.wait_closed()
 
 
-async def _heard(child: asyncio.subprocess.Process) -> bytes:
+async def _read_output(child: asyncio.subprocess.Process) -> bytes:
     assert child.stdout is not None  # noqa: S101 - it was asked for
     out = bytearray()
     while piece := await child.stdout.read(1 << 16):

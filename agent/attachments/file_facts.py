@@ -4,9 +4,9 @@ A fact is a mapping in the line's field `files`; empty fields are left out:
 
     kind, name, size, media_type, caption   as the platform said, the name made safe
     blob       reference of the bytes, once they are stored
-    failed     why there are none, or nothing could be read of them: a phrase for a person
-    text       what was read of a document; `is_cut` when it is only its beginning, `pages` of how many
-    said       what was said in a voice message or recording; `seconds` it lasts
+    failed     why the bytes are missing or could not be read: a phrase for a person
+    text       text of a document; `is_cut` when it is only its beginning, `pages` of how many
+    said       transcript of a voice message or recording; `seconds` it lasts
     seen       {"blob", "media_type"}: the picture as the model is shown it, until the next snapshot
     origin     "untrusted" where `text`, `said` or the picture are a stranger's words and not the sender's own
 """
@@ -31,7 +31,7 @@ _TICKS = re.compile(r"`{3,}")
 
 
 def fact_of(attachment: Attachment) -> dict[str, Any]:
-    """Return what is known of a file before anybody has looked into it."""
+    """Return a file's fact from its metadata alone."""
     fact: dict[str, Any] = {
         "kind": attachment.kind if attachment.kind in _KINDS else "document",
         "name": safe_name(attachment.name, attachment.kind),
@@ -43,7 +43,7 @@ def fact_of(attachment: Attachment) -> dict[str, Any]:
 
 
 def safe_type(media_type: str) -> str:
-    """Return a media type, or nothing for what is none."""
+    """Return *text* if it is a media type, else ""."""
     plain = media_type.partition(";")[0].strip().lower()
     return plain if re.fullmatch(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", plain) else ""
 
@@ -55,8 +55,8 @@ def clean(text: str) -> str:
     return "".join(sign for sign in plain if sign in "\n\t" or not _is_control(sign))
 
 
-def _is_control(sign: str) -> bool:
-    return sign < " " or "\x7f" <= sign < "\xa0"
+def _is_control(character: str) -> bool:
+    return character < " " or "\x7f" <= character < "\xa0"
 
 
 def facts_in(line: Mapping[str, Any]) -> list[Fact]:
@@ -92,7 +92,7 @@ def _clock(seconds: object) -> str:
 
 
 def facts_for_display(files: Iterable[Fact]) -> str:
-    """Return what a page or a list of messages shows for files: a line each, nothing of what stands in them."""
+    """Return one line for each file, for the page and lists of messages; no contents."""
     return "\n".join(fact_line(each) for each in files)
 
 
@@ -127,7 +127,7 @@ def pictures_in(files: Iterable[Fact]) -> list[dict[str, Any]]:
 
 
 def facts_for_replay(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a line as it is replayed after the next snapshot: pictures are facts, nothing stands aside any more."""
+    """Return a transcript line as replayed after the next snapshot: pictures become facts without side data."""
     if not any(name in line for name in ASIDE) and not any("seen" in each for each in facts_in(line)):
         return line
     kept = {name: value for name, value in line.items() if name not in ASIDE}

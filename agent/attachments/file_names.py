@@ -13,7 +13,7 @@ _BY_KIND = {"image": "image", "voice": "voice", "audio": "audio", "video": "vide
 def safe_name(name: str, kind: str = "document") -> str:
     """Return *name* made safe: its last part, at most 80 characters, no controls, brackets, quotes or leading dots.
 
-    What has no name left is called after its kind. Applied twice it is the same as once.
+    A name with nothing left is replaced by its kind. Idempotent.
     """
     last = name.replace("\\", "/").rstrip("/ ").rpartition("/")[2]
     plain = "".join(_plain(sign) for sign in unicodedata.normalize("NFC", last))
@@ -25,14 +25,14 @@ def safe_name(name: str, kind: str = "document") -> str:
     return flat or _BY_KIND.get(kind, "document")
 
 
-def _plain(sign: str) -> str:
-    if sign in _UNSAFE:
+def _plain(character: str) -> str:
+    if character in _UNSAFE:
         return ""
-    return " " if unicodedata.category(sign)[0] in "CZ" else sign
+    return " " if unicodedata.category(character)[0] in "CZ" else character
 
 
 def extension(name: str) -> str:
-    """Return the file name's ending in small letters, without its dot; empty where there is none."""
+    """Return the file name's extension in lower case, without the dot; "" without one."""
     stem, dot, last = name.rpartition(".")
     return last.lower() if dot and stem else ""
 

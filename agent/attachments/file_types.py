@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes and its name, and text files as text. Pure; costs what is read of it."""
+"""Detects file types by first bytes and name, and decodes text files. Pure."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codec
 
 
 def detect_kind(data: bytes, *, kind: str, name: str, media_type: str) -> str:
-    """Return what to do with a file: picture, sound, film, pdf, docx, html or text.
+    """Return a file's kind: picture, sound, film, pdf, docx, html or text.
 
-    What its bytes say wins over what it is called, and what the channel calls it over its name.
+    Its bytes take precedence over the channel's media type, and that over its name.
     """
-    by_name = _named(kind, extension(name), media_type)
+    by_name = _kind_by_name(kind, extension(name), media_type)
     if by_name in ("sound", "film") and not data.startswith((b"%PDF", b"PK\x03\x04")):
         return by_name
     for magic, found in _MAGIC.items():
@@ -45,7 +45,7 @@ def detect_kind(data: bytes, *, kind: str, name: str, media_type: str) -> str:
     return by_name
 
 
-def _named(kind: str, last: str, media_type: str) -> str:
+def _kind_by_name(kind: str, last: str, media_type: str) -> str:
     if kind in ("voice", "audio") or media_type.startswith("audio/") or last in _SOUNDS:
         return "sound"
     if kind == "video" or media_type.startswith("video/") or last in _FILMS:
@@ -61,7 +61,7 @@ def _named(kind: str, last: str, media_type: str) -> str:
 
 
 def decode_text(data: bytes, chars: int) -> tuple[str, bool] | None:
-    """Return the first *chars* characters of a text file and whether that is not all; None when it is no text."""
+    """Return the first *chars* characters of a text file and True if it has more; None if the bytes are not text."""
     for mark, coding in _MARKS:
         if data.startswith(mark):
             return _first(data[len(mark) :], coding, chars)
@@ -85,7 +85,7 @@ def _first(data: bytes, coding: str, chars: int) -> tuple[str, bool]:
 
 
 def _is_utf16(start: bytes) -> bool:
-    """Say whether every second byte of the beginning is mostly zero, as in Western text without a mark."""
+    """Return True if every second byte at the start is mostly zero, as in Western text without a byte-order mark."""
     sample = start[:512]
     if len(sample) < 4:
         return False
@@ -95,6 +95,6 @@ def _is_utf16(start: bytes) -> bool:
 
 
 def _is_latin(start: bytes) -> bool:
-    """Say whether bytes that are no UTF-8 can be an old Western text: hardly any controls."""
+    """Return True if bytes that are not UTF-8 can be Latin-1 text: hardly any control characters."""
     odd = sum(1 for byte in start if (byte < 32 and byte not in b"\t\n\r\f\x1b") or 127 <= byte < 160)
     return odd * 50 <= len(start)

@@ -1,4 +1,4 @@
-"""Pictures on their way to the model: references in the conversation, bytes in the request, the same each time."""
+"""Inlines pictures into model requests: the conversation holds references, requests the same bytes each time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Message = Mapping[str, Any]
 
 
 class ImageInliner:
-    """Puts bytes where a rendered message names a picture. What is hot is not read again."""
+    """Replaces a message's picture references by their bytes. Recently used bytes are cached."""
 
     def __init__(self, blobs: BlobStore, *, most_bytes: int = MOST_BYTES) -> None:
         self._blobs = blobs
@@ -31,9 +31,9 @@ class ImageInliner:
         """Return *messages* with every picture of *scope* as a data URL; those without any are returned as they are."""
         if not any(isinstance(each.get("content"), list) for each in messages):
             return messages
-        return [await self._shown(each, scope) for each in messages]
+        return [await self._inline_message(each, scope) for each in messages]
 
-    async def _shown(self, message: Message, scope: str) -> Message:
+    async def _inline_message(self, message: Message, scope: str) -> Message:
         content = message.get("content")
         if not isinstance(content, list):
             return message

@@ -54,7 +54,7 @@ class OutgoingFiles:
     async def stage_text(self, scope: str, name: str, text: str, limit: int) -> Attachment:
         """Return a stored file of *text*."""
         data = text.encode("utf-8", "replace")
-        return await self._stored(scope, safe_name(name), data, limit)
+        return await self._store(scope, safe_name(name), data, limit)
 
     async def stage_existing(self, scope: str, name: str, lines: Iterable[Line], limit: int) -> Attachment:
         """Return the newest file called *name* that was received, else that of the scope's folder."""
@@ -68,7 +68,7 @@ class OutgoingFiles:
                     f"{safe_name(name)} is larger than the {format_size(limit)} that can be sent here"
                 ) from None
             if data is not None:
-                return await self._stored(scope, safe_name(name), data, limit)
+                return await self._store(scope, safe_name(name), data, limit)
             fact = await asyncio.to_thread(self._older, scope, name)
         if fact is None:
             raise ToolFailed(await self._not_there(scope, name, received))
@@ -85,7 +85,7 @@ class OutgoingFiles:
             raise ToolFailed(f"{attachment.name} is not kept here any more")
         return attachment
 
-    async def _stored(self, scope: str, name: str, data: bytes, limit: int) -> Attachment:
+    async def _store(self, scope: str, name: str, data: bytes, limit: int) -> Attachment:
         _fits(name, len(data), limit)
         if not data:
             raise ToolFailed(f"{name} would be empty")
@@ -129,7 +129,7 @@ class OutgoingFiles:
 
 @dataclass(frozen=True, slots=True)
 class BoundFileSender:
-    """Sending for one tool call; what it stages rides on the turn's answer."""
+    """Stages files for one tool call; they are sent with the turn's answer."""
 
     out: OutgoingFiles
     scope: str

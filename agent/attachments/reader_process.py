@@ -1,7 +1,7 @@
-"""A process of its own that opens one file of a stranger and ends; run by path with ``python -I``, never imported.
+"""Child process that reads one untrusted file and ends; run by path with ``python -I``, never imported.
 
-Standard library at the top: what reads a format is imported when one is read, behind the limits. The file comes on
-standard input; a line of JSON and then the picture's bytes go to standard output. TRUST.md, 83.
+The top level imports only the standard library; format readers are imported when needed, behind the limits. The file
+is read from standard input; a line of JSON and then the picture's bytes are written to standard output.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
 
 
 def html(data: bytes, _chars: int) -> dict[str, Any]:
-    """Read what a page says; scripts, styles and pictures are left out."""
+    """Extract a page's text, without scripts, styles and pictures."""
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 

@@ -16,10 +16,10 @@ class FileTooLarge(Exception):
 
 
 def read_beneath(root: Path, name: str, most: int) -> bytes | None:
-    """Return the file *name* (parts between slashes) under *root*; None for what is no plain file there. Blocks.
+    """Return the file *name* (parts between slashes) under *root*, or None if it is not a regular file. Blocks.
 
-    Raises TooLarge beyond *most* bytes. Each part is opened in the folder before it and never by path, so that nobody
-    can put a link in its place meanwhile (TRUST.md, 44-55).
+    Raises FileTooLarge beyond *most* bytes. Each part is opened relative to its folder and never by path, so that it
+    cannot be replaced by a link between two steps.
     """
     parts = name.split("/")
     if "\0" in name or any(part in ("", ".", "..") for part in parts):

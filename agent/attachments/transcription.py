@@ -1,4 +1,4 @@
-"""What is said in a voice message or a recording, through a transcription model."""
+"""Transcribes voice messages and recordings through a transcription model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class UsageAttribution:
 
 @dataclass(frozen=True, slots=True)
 class SpeechTranscript:
-    """What was said, and for how long where that is known."""
+    """A transcript, with its duration if known."""
 
     text: str
     seconds: float | None = None
@@ -62,8 +62,10 @@ class SpeechTranscript:
 class SpeechTranscriber(Protocol):
     """Something that listens."""
 
-    async def transcribe(self, data: bytes, *, name: str, media_type: str, purse: UsageAttribution) -> SpeechTranscript:
-        """Return what is said in *data*. Raises FileUnavailable in a person's words."""
+    async def transcribe(
+        self, data: bytes, *, name: str, media_type: str, attribution: UsageAttribution
+    ) -> SpeechTranscript:
+        """Return the transcript of *data*. Raises FileUnavailable with a phrase for a person."""
         ...
 
 
@@ -77,7 +79,7 @@ class LitellmTranscriber:
         api_base: str = "",
         api_key: str = "",
         proxy: str = "",
-        books: UsageRecorder,
+        recorder: UsageRecorder,
         meter: MetricsRecorder,
         deadline: float = _DEADLINE,
     ) -> None:
@@ -86,25 +88,27 @@ class LitellmTranscriber:
         self._api_base = api_base
         self._api_key = api_key
         self._proxy = proxy
-        self._books = books
+        self._recorder = recorder
         self._meter = meter
         self._deadline = deadline
 
-    async def transcribe(self, data: bytes, *, name: str, media_type: str, purse: UsageAttribution) -> SpeechTranscript:
-        """See `Ears.hear`."""
+    async def transcribe(
+        self, data: bytes, *, name: str, media_type: str, attribution: UsageAttribution
+    ) -> SpeechTranscript:
+        """See `SpeechTranscriber.transcribe`."""
         if len(data) > MOST_BYTES:
             raise FileUnavailable(f"too long to listen to: more than {MOST_BYTES // 1_000_000} MB")
-        call = self._open(len(data), purse)
+        call = self._open(len(data), attribution)
         outcome, spent = "failed", None
         try:
             async with asyncio.timeout(self._deadline):
                 said = await self._ask(data, name, media_type)
-            outcome, spent = "answered", self._spent(said)
+            outcome, spent = "answered", self._to_chat_reply(said)
         except TimeoutError:
             raise FileUnavailable("it took too long to listen to") from None
         except Exception as error:  # noqa: BLE001 - the provider's boundary: litellm raises whatever its providers do
             # Not chained, nor quoted: the provider's text may hold the key.
-            log.warning("hearing.failed", model=self._model, turn=purse.turn, error=type(error).__name__)
+            log.warning("hearing.failed", model=self._model, turn=attribution.turn, error=type(error).__name__)
             raise FileUnavailable(_FAILED) from None
         finally:
             self._meter.count("model_calls", purpose=_PURPOSE, outcome=outcome)
@@ -127,24 +131,24 @@ class LitellmTranscriber:
             max_retries=0,
         )
 
-    def _open(self, size: int, purse: UsageAttribution) -> CallRecord:
+    def _open(self, size: int, attribution: UsageAttribution) -> CallRecord:
         request = ChatRequest(
             messages=(),
-            turn=purse.turn,
+            turn=attribution.turn,
             purpose=_PURPOSE,
-            person=purse.person,
-            chat=purse.chat,
+            person=attribution.person,
+            chat=attribution.chat,
             weight=1 + size // _BYTES_PER_TOKEN,
         )
         try:
-            return self._books.begin_call(request, self._model)
+            return self._recorder.begin_call(request, self._model)
         except CapReached:  # the answer will be refused with the line that says so
             raise FileUnavailable("not listened to, for what may be spent today is used up") from None
 
-    def _spent(self, said: Any) -> ChatReply:
-        usage = getattr(said, "usage", None)
+    def _to_chat_reply(self, reply: Any) -> ChatReply:
+        usage = getattr(reply, "usage", None)
         tokens = TokenUsage(input=_count(usage, "input_tokens"), output=_count(usage, "output_tokens"))
-        cost = (getattr(said, "_hidden_params", None) or {}).get("response_cost")
+        cost = (getattr(reply, "_hidden_params", None) or {}).get("response_cost")
         return ChatReply(
             text="",
             tool_calls=(),
@@ -160,9 +164,9 @@ def _count(usage: Any, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _seconds(said: Any, data: bytes) -> float | None:
-    """Return how long it lasts: as the provider says, else as an Ogg stream's last page does."""
-    given = getattr(said, "duration", None) or getattr(getattr(said, "usage", None), "seconds", None)
+def _seconds(reply: Any, data: bytes) -> float | None:
+    """Return the duration in seconds: the provider's, else that of an Ogg stream's last page."""
+    given = getattr(reply, "duration", None) or getattr(getattr(reply, "usage", None), "seconds", None)
     if isinstance(given, int | float) and given > 0:
         return round(float(given), 1)
     return _ogg_seconds(data)

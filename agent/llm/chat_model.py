@@ -1,4 +1,4 @@
-"""What a chat model is to the rest of the agent: one request in, one reply or one error out."""
+"""Chat models as the agent sees them: one request in, one reply or one error out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """What a call took. `cached` is the part of `input` that the provider read from its prompt cache."""
+    """Tokens of one call. `cached` is the part of `input` that the provider read from its prompt cache."""
 
     input: int = 0
     output: int = 0
@@ -59,7 +59,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """What a model said: text, tool calls, or both; never neither.
+    """A model's reply: text, tool calls or both; never empty.
 
     Text is valid Unicode (no lone surrogates) and at most `ANSWER_CHARS` long; `is_cut` says that
     the model (its token limit) or that bound ended it early.
@@ -95,16 +95,16 @@ class ModelConfig:
 
 @runtime_checkable
 class SupportsVision(Protocol):
-    """A model that knows whether it looks at pictures; one that does not know is taken for blind."""
+    """A model that can say if it accepts pictures. A model without this protocol gets none."""
 
     async def sees(self) -> bool:
-        """Say whether pictures may be in a request; what it takes to know happens off the event loop."""
+        """Return True if requests may contain pictures. Does not block the event loop."""
         ...
 
 
 @runtime_checkable
 class SupportsContextWindow(Protocol):
-    """A model that knows how many tokens it takes."""
+    """A model that knows the size of its context window."""
 
     @property
     def sized_as(self) -> str:
@@ -112,7 +112,7 @@ class SupportsContextWindow(Protocol):
         ...
 
     async def window(self) -> int | None:
-        """Return how many tokens prompt and answer may be together; None = unknown. Looked up off the event loop."""
+        """Return the tokens of prompt and answer together, or None if unknown. Does not block the event loop."""
         ...
 
 
@@ -122,11 +122,11 @@ class ChatModel(Protocol):
     name: str
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
-        """Return the model's reply, or raise something of the `ModelFailed` tree and nothing else.
+        """Return the model's reply; raise only errors of the `ModelFailed` tree.
 
-        One call is one request: no retries in here. With *sink* the answer is streamed, and *sink*
-        gets the full text so far, at a pace of its own and once more at the end. What a failed
-        call spent is on the error (`spent_by`).
+                One call makes one request, without retries. With *sink* the answer is streamed: *sink* is called
+        with the full text so far, now and then and once more at the end. The error carries the usage of
+        a failed call (`usage_of_error`).
         """
         ...
 
@@ -146,7 +146,7 @@ def attach_usage(error: ModelFailed, reply: ChatReply) -> ModelFailed:
 
 
 def usage_of_error(error: ModelFailed) -> ChatReply | None:
-    """Return what the failed call is known (or estimated) to have taken; None when nothing."""
+    """Return the known or estimated usage of a failed call, or None."""
     return error.spent if isinstance(error.spent, ChatReply) else None
 
 

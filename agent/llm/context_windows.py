@@ -1,6 +1,6 @@
-"""How much a model takes: its window as configured, looked up or learned, and how our estimate compares to its figures.
+"""Context windows: configured, looked up or learned, and the ratio of our token estimates to the provider's counts.
 
-What a model has told or shown by refusing a prompt is kept in a small file, so that it is learned once.
+Limits learned from refused prompts are kept in a small file, so that each is learned once.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ _HARDER = 0.8  # of what was refused is tried next, where the model did not say 
 
 @dataclass(frozen=True, slots=True)
 class PromptBudget:
-    """What a prompt may take of a window: the rest is for the answer, and for what an estimate is off."""
+    """The prompt's share of a context window; the rest is for the answer and the error of an estimate."""
 
     window: int
 
     @property
     def reserve(self) -> int:
-        """What the answer may take."""
+        """Tokens kept for the answer."""
         return min(LARGEST_RESERVE, self.window // 4)
 
     @property
     def safety(self) -> int:
-        """What an estimate may be off."""
+        """Tokens kept for the error of an estimate."""
         return self.window // 20
 
     @property
     def tokens(self) -> int:
-        """What is left for the prompt."""
+        """Tokens for the prompt."""
         return self.window - self.reserve - self.safety
 
 
@@ -62,7 +62,7 @@ class _LearnedWindow:
 
 
 class ContextWindows:
-    """What is known of every model. Changed on the event loop; the file is written beside it."""
+    """Known limits of every model. Call it on the event loop; it writes its file in a thread."""
 
     def __init__(self, path: Path | None, *, now: Callable[[], datetime], disk: Disk | None = None) -> None:
         """Keep what is learned in the file *path*; None = in memory alone."""
@@ -74,25 +74,25 @@ class ContextWindows:
         self._learned = self._load()
 
     def set_window(self, model: str, window: int | None) -> None:
-        """Say what settings or litellm's table have for *model*."""
+        """Set the window that the settings or litellm's table have for *model*."""
         self._known[model] = window or DEFAULT_WINDOW
 
     def is_known(self, model: str) -> bool:
-        """Say whether `known` was called."""
+        """Return True if `set_window` was called for *model*."""
         return model in self._known
 
     def window(self, model: str) -> int:
-        """Return how many tokens *model* takes, prompt and answer together."""
+        """Return the context window of *model* in tokens, prompt and answer together."""
         window = self._known.get(model, DEFAULT_WINDOW)
         learned = self._learned.get(model)
         return min(window, learned.window) if learned is not None and self._is_fresh(learned) else window
 
     def budget(self, model: str) -> int:
-        """Return how much a prompt for *model* may weigh, as agent/memory/messages/token_estimate.py reckons it."""
+        """Return the prompt budget of *model*, in the units of agent/memory/messages/token_estimate.py."""
         return max(int(PromptBudget(self.window(model)).tokens / self.factor(model)), 1)
 
     def factor(self, model: str) -> float:
-        """Return how many tokens of the provider one of ours is."""
+        """Return the provider's tokens per estimated token."""
         learned = self._learned.get(model)
         return self._factors.get(model, learned.factor if learned is not None else 1.0)
 
@@ -103,14 +103,14 @@ class ContextWindows:
         before, seen = self.factor(model), tokens / weight
         self._factors[model] = before + (seen - before) * (_UP if seen > before else _DOWN)
 
-    async def note_refusal(self, model: str, weight: int, told: int = 0) -> None:
-        """Say that *model* refused a prompt reckoned at *weight* as too long; *told* is the limit it named.
+    async def note_refusal(self, model: str, weight: int, limit: int = 0) -> None:
+        """Record that *model* refused a prompt estimated at *weight* as too long; *limit* is the window it named.
 
-        The room is smaller than *weight* afterwards, unless the refusal cannot be true.
+        The budget is smaller than *weight* afterwards, unless the refusal cannot be true.
         """
         factor, window = self.factor(model), self.window(model)
-        if told:
-            window = max(min(window, told), SMALLEST_WINDOW)
+        if limit:
+            window = max(min(window, limit), SMALLEST_WINDOW)
             seen = 1.1 * window / max(weight, 1)  # at least so many of its tokens is one of ours
             if PromptBudget(window).tokens / factor >= weight and seen <= _LARGEST_FACTOR:
                 factor = max(factor, seen)
@@ -121,7 +121,7 @@ class ContextWindows:
             return
         self._factors[model] = factor
         self._learned[model] = _LearnedWindow(window, round(factor, 3), format_time(self._now()))
-        log.warning("model.window_learned", model=model, window=window, factor=round(factor, 2), told=bool(told))
+        log.warning("model.window_learned", model=model, window=window, factor=round(factor, 2), told=bool(limit))
         if self._path is not None:
             try:
                 await asyncio.to_thread(self._save, self._path)
@@ -136,8 +136,8 @@ class ContextWindows:
         except (ValueError, TypeError, KeyError, AttributeError):
             return {}  # it is learned again, at the cost of a refused request
 
-    def _is_fresh(self, learned: _LearnedWindow) -> bool:
-        at = parse_time(learned.at)
+    def _is_fresh(self, entry: _LearnedWindow) -> bool:
+        at = parse_time(entry.at)
         return at is not None and self._now() - at < LAPSES
 
     def _save(self, path: Path) -> None:

@@ -87,7 +87,7 @@ class LitellmModel:
         return self._config.label or self.name
 
     async def sees(self) -> bool:
-        """Say whether the model looks at pictures: as configured, else as litellm's table has it."""
+        """Return True if the model accepts pictures: as configured, else as in litellm's table."""
         if self._sees is None:
             await self.warm()
             self._sees = await asyncio.to_thread(self._ask_table)
@@ -100,7 +100,7 @@ class LitellmModel:
             return False
 
     async def window(self) -> int | None:
-        """Return how many tokens the model takes: as configured, else as litellm's table has it."""
+        """Return the model's context window in tokens: as configured, else as in litellm's table."""
         if self._config.context_window:
             return self._config.context_window
         await self.warm()
@@ -138,8 +138,8 @@ class LitellmModel:
             # Not chained: the provider's text may quote the key or the prompt, and tracebacks are logged.
             raise self._failure(error, request, gathered) from None
 
-    def _failure(self, error: Exception, request: ChatRequest, gathered: ReplyBuilder) -> ModelFailed:
-        """Return what *error* means, with what the call took when the model had begun to work on it."""
+    def _failure(self, error: Exception, request: ChatRequest, reply: ReplyBuilder) -> ModelFailed:
+        """Return our error for *error*, with the call's usage if the model had started."""
         if isinstance(error, ModelFailed):
             known = error
         elif isinstance(error, TimeoutError):
@@ -147,17 +147,17 @@ class LitellmModel:
         else:
             known = map_provider_error(error, self.name, self._now())
         log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
-        if gathered.text or isinstance(known, InvalidModelReply | ModelTimeout):
-            tokens = self._tokens(request, gathered)
-            cost = self._cost(gathered, tokens)
+        if reply.text or isinstance(known, InvalidModelReply | ModelTimeout):
+            tokens = self._tokens(request, reply)
+            cost = self._cost(reply, tokens)
             return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
         return known
 
-    async def _whole(self, request: ChatRequest, gathered: ReplyBuilder) -> None:
+    async def _whole(self, request: ChatRequest, builder: ReplyBuilder) -> None:
         async with asyncio.timeout(self._config.timeout):
-            gathered.take(await self._call(request))
+            builder.take(await self._call(request))
 
-    async def _streamed(self, request: ChatRequest, gathered: ReplyBuilder, sink: Sink) -> None:
+    async def _streamed(self, request: ChatRequest, builder: ReplyBuilder, sink: Sink) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self._config.timeout * _LONGEST_STREAM
         shown = 0.0
@@ -166,27 +166,27 @@ class LitellmModel:
             try:
                 body = await read_unstreamed(stream, self.name)
                 if body is not None:
-                    gathered.take(self._litellm.ModelResponse(**body))
-                    sink(gathered.final_text())
+                    builder.take(self._litellm.ModelResponse(**body))
+                    sink(builder.final_text())
                     return
                 async for chunk in stream:
                     now = loop.time()
                     limit.reschedule(min(now + self._config.stream_silence, end))
-                    if not gathered.add(chunk):
+                    if not builder.add(chunk):
                         continue
-                    if gathered.is_full:
+                    if builder.is_full:
                         break
                     if now - shown >= _SINK_PACE:
                         shown = now
-                        sink(clean(gathered.text))
+                        sink(clean(builder.text))
             finally:
                 await stream.aclose()
-        is_whole = gathered.is_full or gathered.is_empty or getattr(stream, "received_finish_reason", "") is not None
+        is_whole = builder.is_full or builder.is_empty or getattr(stream, "received_finish_reason", "") is not None
         if not is_whole:
             # litellm makes a proper end of its own where the provider's is missing.
             raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
-        if not gathered.is_empty:
-            sink(gathered.final_text())
+        if not builder.is_empty:
+            sink(builder.final_text())
 
     async def _call(self, request: ChatRequest, **extra: Any) -> Any:
         if tools := offered_tools(request, self.name):
@@ -212,29 +212,29 @@ class LitellmModel:
             **extra,
         )
 
-    def _reply(self, request: ChatRequest, gathered: ReplyBuilder) -> ChatReply:
-        if gathered.is_empty:
-            raise EmptyModelReply(f"{self.name}: an empty answer ({gathered.finish or 'no reason given'})")
-        tokens = self._tokens(request, gathered)
+    def _reply(self, request: ChatRequest, builder: ReplyBuilder) -> ChatReply:
+        if builder.is_empty:
+            raise EmptyModelReply(f"{self.name}: an empty answer ({builder.finish or 'no reason given'})")
+        tokens = self._tokens(request, builder)
         return ChatReply(
-            text=gathered.final_text(),
-            tool_calls=gathered.tool_calls(),
+            text=builder.final_text(),
+            tool_calls=builder.tool_calls(),
             model=self.name,
             tokens=tokens,
-            cost=self._cost(gathered, tokens),
-            thinking=gathered.thinking(),
-            is_cut=gathered.is_cut,
+            cost=self._cost(builder, tokens),
+            thinking=builder.thinking(),
+            is_cut=builder.is_cut,
         )
 
-    def _tokens(self, request: ChatRequest, gathered: ReplyBuilder) -> TokenUsage:
-        usage = gathered.usage
+    def _tokens(self, request: ChatRequest, builder: ReplyBuilder) -> TokenUsage:
+        usage = builder.usage
         if usage is None or not (usage.prompt_tokens or usage.completion_tokens):
-            return estimate(request, gathered.text)
+            return estimate(request, builder.text)
         details = getattr(usage, "prompt_tokens_details", None)
         cached = getattr(details, "cached_tokens", None) or 0
         return TokenUsage(input=usage.prompt_tokens or 0, output=usage.completion_tokens or 0, cached=cached)
 
-    def _cost(self, gathered: ReplyBuilder, tokens: TokenUsage) -> float | None:
+    def _cost(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:
         """Price by litellm's bundled table; None when it does not know the model."""
         if not self._has_price or self._litellm is None:
             return None
@@ -244,7 +244,7 @@ class LitellmModel:
                 prompt_tokens=tokens.input,
                 completion_tokens=tokens.output,
                 cache_read_input_tokens=tokens.cached,
-                usage_object=None if tokens.is_estimate else gathered.usage,
+                usage_object=None if tokens.is_estimate else builder.usage,
             )
         except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model that is not in its table
             log.debug("model.no_price", model=self.name)
@@ -254,7 +254,7 @@ class LitellmModel:
 
 
 def key_for(model: str, api_base: str, api_key: str) -> str | None:
-    """Return the key to send: the configured one; litellm finds a provider's own variable when there is none.
+    """Return the configured key; without one, litellm reads the provider's environment variable.
 
     At an address of the operator's choice OPENAI_API_KEY is not sent along by itself.
     """
@@ -268,7 +268,7 @@ def offered_tools(request: ChatRequest, model: str) -> list[dict[str, Any]]:
 
 
 def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
-    """Return *messages* as they are sent to *model*: its own thinking put back, anybody else's left out.
+    """Return *messages* as sent to *model*: with its own reasoning restored, without that of other models.
 
     Equal messages come out as equal bytes. For providers that cache only what is marked, the system
     prompt and the last message carry a mark.
@@ -276,7 +276,7 @@ def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str
     sent = [_with_thinking(message, model) for message in messages]
     if any(name in model.lower() for name in _MARKED) and sent:
         for index in {0, len(sent) - 1}:
-            sent[index] = _marked(sent[index])
+            sent[index] = _with_cache_mark(sent[index])
     return sent
 
 
@@ -304,7 +304,7 @@ def _is_picture(part: object) -> bool:
 _MARK = {"type": "ephemeral"}
 
 
-def _marked(message: dict[str, Any]) -> dict[str, Any]:
+def _with_cache_mark(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, list) and content and message.get("role") != "tool":
         return {**message, "content": [*content[:-1], {**content[-1], "cache_control": _MARK}]}

@@ -1,8 +1,8 @@
 """litellm through the operator's proxy.
 
-litellm reads proxies from the environment alone, and its usual transport (aiohttp) not even there. Every client it
-makes for an asynchronous call, OpenAI's SDK included, asks `AsyncHTTPHandler.create_async_transport` for what it sends
-by: that one function is ours (ADR 24). What is made anew there fails closed: nothing of litellm's goes around it.
+litellm reads proxies only from the environment, and its default transport (aiohttp) ignores even those. Every client
+of its asynchronous calls, OpenAI's SDK included, gets its transport from `AsyncHTTPHandler.create_async_transport`,
+which we replace (ADR 24). The replacement fails closed: no request bypasses the proxy.
 """
 
 from __future__ import annotations

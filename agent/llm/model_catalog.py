@@ -18,36 +18,36 @@ class ModelCatalog:
     """Every model of one installation, by the name that people know it by. Owns their connections."""
 
     def __init__(
-        self, usual: ModelClient, named: Mapping[str, ModelClient], *, name: str = "", offered: Sequence[str] = ()
+        self, usual: ModelClient, models: Mapping[str, ModelClient], *, name: str = "", choosable: Sequence[str] = ()
     ) -> None:
-        """Take *usual*, called *name*, which answers where nobody decided otherwise, and what else can be decided for.
+        """Use *usual*, called *name*, where no setting selects another of *models*.
 
-        People may choose the *offered* of *named*.
+        Users may choose only those in *choosable*.
         """
         self.usual = usual
         self.name = name or usual.name
-        self.offered = tuple(offered)
-        self._named = dict(named)
+        self.offered = tuple(choosable)
+        self._models = dict(models)
 
     def every(self) -> tuple[ModelClient, ...]:
         """Return all of them, once each."""
-        return tuple(dict.fromkeys((self.usual, *self._named.values())))
+        return tuple(dict.fromkeys((self.usual, *self._models.values())))
 
     def client(self, name: str) -> ModelClient | None:
-        """Return who answers as *name*; None when there is no such model (any more)."""
-        return self._named.get(name)
+        """Return the model called *name*, or None if it does not exist."""
+        return self._models.get(name)
 
     def find(self, typed: str) -> str:
-        """Return the offered name that *typed* means: itself in any case, or its model's. "" when there is none."""
+        """Return the offered name that matches *typed*, by name or model in any case; "" if none does."""
         lower = typed.strip().lower()
         if lower in (found := {name.lower(): name for name in self.offered}):
             return found[lower]
-        same = [name for name in self.offered if self._named[name].name.lower() == lower]
+        same = [name for name in self.offered if self._models[name].name.lower() == lower]
         return same[0] if len(same) == 1 else ""
 
-    def near(self, typed: str) -> str:
-        """Return the offered name that *typed* looks like, or ""."""
-        return next(iter(difflib.get_close_matches(typed.strip().lower(), self.offered, n=1)), "")
+    def near(self, name: str) -> str:
+        """Return the offered name that *name* looks like, or ""."""
+        return next(iter(difflib.get_close_matches(name.strip().lower(), self.offered, n=1)), "")
 
     async def close(self) -> None:
         """Close every model."""
@@ -56,7 +56,7 @@ class ModelCatalog:
 
 
 class ModelChoiceOrigin(StrEnum):
-    """Who said which model answers."""
+    """The setting that selected the model."""
 
     CHOSEN = "chosen"  # by /model, in this chat
     DECIDED = "decided"  # by the operator, for this place
@@ -80,15 +80,15 @@ class ModelSelector:
         self.models = models
         self._people = people
 
-    def active_model(self, key: SessionKey, decided: str | None) -> ActiveModel:
-        """Return the model that answers in *key*, where the operator's settings name *decided*; served from memory."""
+    def active_model(self, key: SessionKey, choice: str | None) -> ActiveModel:
+        """Return the model that answers in *key*, where the operator's settings name *choice*; served from memory."""
         chosen = self._people.preferences(_subject(key)).get(_CHOSEN, "")
         client = self.models.client(chosen) if chosen in self.models.offered else None
         if client is not None:
             return ActiveModel(name=chosen, client=client, origin=ModelChoiceOrigin.CHOSEN)
-        client = self.models.client(decided or "")
-        if decided and client is not None:
-            return ActiveModel(name=decided, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
+        client = self.models.client(choice or "")
+        if choice and client is not None:
+            return ActiveModel(name=choice, client=client, origin=ModelChoiceOrigin.DECIDED, lost=chosen)
         return ActiveModel(name=self.models.name, client=self.models.usual, origin=ModelChoiceOrigin.USUAL, lost=chosen)
 
     async def choose(self, key: SessionKey, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Asking until somebody answers: retries with back-off, then the fallback models, every request in the books."""
+"""Calls models with retries, back-off and fallback models, and records the usage of every request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ FIRST_WAIT = timedelta(seconds=1)  # doubled at each further attempt, and jitter
 class ModelClient:
     """The first of *models* that answers; itself a `ChatModel`.
 
-    Each model is asked up to *attempts* times; one that refuses is asked once. Each request is opened in *books*
-    before it is made, and closed when it ends: answered, failed or cancelled. A retry's
-    stream begins anew, which is harmless, since a sink always gets the full text so far.
+        Each model is called up to *attempts* times; one that refuses is called once. Each request is recorded
+    before it is made and when it ends: answered, failed or cancelled. The stream of a retry starts
+    again, which is harmless because a sink always gets the full text so far.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ModelClient:
         models: Sequence[ChatModel],
         *,
         attempts: int = 2,
-        books: UsageRecorder,
+        recorder: UsageRecorder,
         meter: MetricsRecorder,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -57,7 +57,7 @@ class ModelClient:
         self.name = models[0].name
         self._models = tuple(models)
         self._attempts = max(attempts, 1)
-        self._books = books
+        self._recorder = recorder
         self._meter = meter
         self._now = now
         self._pause = pause
@@ -66,15 +66,15 @@ class ModelClient:
         self.windows = windows or ContextWindows(None, now=now)
 
     async def room(self) -> int:
-        """Return how much a prompt may weigh for the model that is asked first (token_estimate.py)."""
+        """Return the prompt budget of the first model (units: token_estimate.py)."""
         await self._know(self._models[0])
         return self.windows.budget(_sized(self._models[0]))
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.
 
-        The first model's error is the one that says what is wrong with the house; a fallback that
-        is misconfigured as well must not hide it.
+        The first model's error names the problem of the installation; a misconfigured fallback must
+        not hide it.
         """
         first: ModelFailed | None = None
         for model in self._models:
@@ -104,7 +104,7 @@ class ModelClient:
             )
 
     async def sees(self) -> bool:
-        """Say whether the model that is asked first looks at pictures."""
+        """Return True if the first model accepts pictures."""
         first = self._models[0]
         return await first.sees() if isinstance(first, SupportsVision) else False
 
@@ -148,7 +148,7 @@ class ModelClient:
         """Make one call and account for it, however it ends."""
         watch = _RecordingSink(sink, self._now) if sink is not None else None
         begun = self._now()
-        call = self._books.begin_call(request, model.name)
+        call = self._recorder.begin_call(request, model.name)
         spent: ChatReply | None = None
         outcome, was_refused = "cancelled", False
         try:
@@ -173,15 +173,15 @@ class ModelClient:
             call.end(spent, was_refused=was_refused)
         return spent
 
-    def _measure(self, purpose: str, outcome: str, begun: datetime, first: datetime | None) -> None:
+    def _measure(self, purpose: str, outcome: str, started: datetime, first: datetime | None) -> None:
         # Never below zero: a clock may have been set back.
-        self._meter.time("model_seconds", max((self._now() - begun).total_seconds(), 0.0), purpose=purpose)
+        self._meter.time("model_seconds", max((self._now() - started).total_seconds(), 0.0), purpose=purpose)
         if first is not None:
-            self._meter.time("model_first_token_seconds", max((first - begun).total_seconds(), 0.0), purpose=purpose)
+            self._meter.time("model_first_token_seconds", max((first - started).total_seconds(), 0.0), purpose=purpose)
         self._meter.count("model_calls", purpose=purpose, outcome=outcome)
 
-    def _account(self, spent: ChatReply) -> None:
-        tokens = spent.tokens
+    def _account(self, usage: ChatReply) -> None:
+        tokens = usage.tokens
         for direction, amount in (("in", tokens.input), ("out", tokens.output), ("cached", tokens.cached)):
             if amount:
                 self._meter.count("model_tokens", amount, direction=direction)

@@ -23,7 +23,7 @@ def open_model(
     """Open the model that *config.model* names.
 
     Empty is `offline`; ``<entry point>`` or ``<entry point>:<anything>`` is that entry point;
-    everything else goes to litellm. Raises SettingsError, about *setting*, when nobody can be meant.
+    everything else goes to litellm. Raises SettingsError, about *setting*, for a name that cannot be a model.
     """
     name = config.model.strip() or DEFAULT
     found = {entry.name: entry for entry in (load_entry_points(GROUP) if entries is None else entries)}
@@ -35,16 +35,16 @@ def open_model(
     return factory(replace(config, model=name))
 
 
-def _choose(name: str, found: Mapping[str, EntryPoint], setting: str) -> str:
+def _choose(name: str, entries: Mapping[str, EntryPoint], setting: str) -> str:
     own = name.partition(":")[0]
-    if own in found and own != REST:
+    if own in entries and own != REST:
         return own
     if any(letter.isspace() for letter in name):
         raise SettingsError(f"{setting}: a model's name has no spaces, unlike {name!r}")
     # A bare word may be a model of a known provider (gpt-4o), but not one that is nearly a word of ours.
-    near = difflib.get_close_matches(own.lower(), [known for known in found if known != REST], n=1, cutoff=0.75)
+    near = difflib.get_close_matches(own.lower(), [known for known in entries if known != REST], n=1, cutoff=0.75)
     if "/" not in name and near:
         raise SettingsError(f"{setting}: there is no model {name!r}; did you mean {near[0]!r}?")
-    if REST not in found:
-        raise SettingsError(f"{setting}: nothing is installed that knows {name!r}; choose one of {sorted(found)}")
+    if REST not in entries:
+        raise SettingsError(f"{setting}: nothing is installed that knows {name!r}; choose one of {sorted(entries)}")
     return REST

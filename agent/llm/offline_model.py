@@ -1,6 +1,6 @@
-"""The model that stands in when none is configured: no network, no invention, the same tools as any other.
+"""The model used when none is configured: it has no network and the same tools as any other.
 
-How one is set up is said once in a conversation: in its first answer, unless the answers before this one said it.
+Its first answer in a conversation explains how to configure a model, unless an earlier answer did.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def open_model(config: ModelConfig) -> ChatModel:
 
 
 class OfflineModel:
-    """Remembers when told to, looks up everything else, and says that it can do no more."""
+    """Stores facts on request, searches memory for everything else, and says that it can do no more."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class OfflineModel:
         if said and not results and any(tool["function"]["name"] == name for tool in request.tools):
             call = ToolCall(f"{request.turn}-{len(request.messages)}", name, json.dumps(arguments, ensure_ascii=False))
             return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(), cost=0.0)
-        text = _told(fact, results[-1] if results else "error: ", request.language, setup)
+        text = _answer_text(fact, results[-1] if results else "error: ", request.language, setup)
         return self._reply(text, sink)
 
     def _reply(self, text: str, sink: Sink | None) -> ChatReply:
@@ -79,7 +79,7 @@ def _is_told(request: ChatRequest, command: str) -> bool:
     return any(m["role"] == "assistant" and command in str(m["content"]) for m in request.messages)
 
 
-def _told(fact: str, result: str, language: str, setup: str) -> str:
+def _answer_text(fact: str, result: str, language: str, setup: str) -> str:
     if fact and result == REMEMBERED:
         return translate("offline.remembered", language, fact=fact)
     if fact:

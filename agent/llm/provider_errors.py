@@ -1,4 +1,4 @@
-"""What a provider's exception means: litellm's and the SDKs' errors as our own tree.
+"""Maps exceptions of litellm and the providers' SDKs to our error tree.
 
 Judged by class names, status and headers, so that nothing here imports litellm. Provider texts may
 quote the key or the prompt; none of them gets into our errors, only classes, statuses and codes.
@@ -43,7 +43,7 @@ _HTTP_ERROR = "HTTPStatusError"  # the provider did answer, with an error status
 
 
 def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFailed:
-    """Return the error of ours that *error* is; *now* is what a Retry-After date is compared with."""
+    """Return our error for *error*; a Retry-After date is compared with *now*."""
     chain = list(_chain(error))
     names = {base.__name__ for link in chain for base in type(link).__mro__}
     status = _status(error)
@@ -114,7 +114,7 @@ def _status(error: BaseException) -> int | None:
 
 
 def _text(error: BaseException) -> str:
-    """Return what there is to search for telling words, bounded."""
+    """Return the bounded text in which to search for known phrases."""
     body = getattr(error, "body", None)
     return f"{str(error)[:4000]} {str(body)[:1000] if body else ''}"
 

@@ -15,7 +15,7 @@ _MOST_CALLS = 128  # what no honest answer holds
 
 
 class ReplyBuilder:
-    """One message in the making. `text` grows; `is_full` says that reading on serves nobody."""
+    """A partial reply. `text` grows until `is_full`; reading further has no effect."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -72,13 +72,13 @@ class ReplyBuilder:
         self._blocks = [dict(block) for block in getattr(choice.message, "thinking_blocks", None) or ()]
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Return the calls in the model's order; raise InvalidModelReply for sizes that are no calls any more."""
+        """Return the calls in the model's order; raise InvalidModelReply for calls beyond the limits."""
         if len(self._calls) > _MOST_CALLS or sum(len(call.arguments) for call in self._calls) > ANSWER_CHARS:
             raise InvalidModelReply(f"{self._model}: tool calls too large")
         return tuple(ToolCall(call.id, call.name, clean(call.arguments)) for call in self._calls if call.name)
 
     def thinking(self) -> Mapping[str, Any] | None:
-        """Return what the same model wants back with its message, as provider data."""
+        """Return the provider data that the same model expects back with its message."""
         if not self._blocks:
             return None
         return {"model": self._model, "message": {"thinking_blocks": self._blocks}}

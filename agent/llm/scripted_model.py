@@ -1,4 +1,4 @@
-"""A model without network that says what a script says: for tests, demonstrations and benchmarks.
+"""A model without network that follows a script: for tests, demonstrations and benchmarks.
 
 `scripted` repeats the last user message; `scripted:<file>` reads a JSON list, whose entries are
 texts or objects: ``{"text", "calls": [{"name", "arguments"}], "error", "delay", "tokens"}``.

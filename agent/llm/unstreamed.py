@@ -14,7 +14,7 @@ _MOST_BYTES = 16 * ANSWER_CHARS  # a character is at most 12 bytes of JSON; the 
 async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
     """Return the body behind litellm's *stream* when it is plain JSON; None when it is a stream.
 
-    Raises InvalidModelReply for what is no JSON object, or larger than an answer can be.
+    Raises InvalidModelReply if it is not a JSON object, or larger than an answer can be.
     """
     # Only the OpenAI SDK shows its response here; other providers' protocols know no such answer.
     response = getattr(getattr(stream, "completion_stream", None), "response", None)

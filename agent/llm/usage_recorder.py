@@ -1,4 +1,4 @@
-"""Where model calls are accounted for: opened before one is made, closed with what it took, however it ended."""
+"""Usage records of model calls: opened before a call, closed with its usage however it ended."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from agent.llm.chat_model import ChatReply, ChatRequest
 
 
 class CallRecord(Protocol):
-    """A call under way."""
+    """The open usage record of one call."""
 
-    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
-        """Close it with what it took; None = nothing that is known of.
+    def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:
+        """Close the record with its usage; None = unknown usage.
 
-        What that cost is unknown, unless it *was_refused*: then the provider did nothing, and bills nothing.
+        Unknown usage costs an unknown amount, unless the request *was_refused*: the provider bills nothing for it.
         """
         ...
 
 
 class UsageRecorder(Protocol):
-    """Every call of every model goes through them, once per request that leaves the house."""
+    """Records every request to every model, once per request that is sent."""
 
     def begin_call(self, request: ChatRequest, model: str) -> CallRecord:
-        """Open a call to *model*. Raises CapReached (gateway/ports/caps.py) when a cap has no room for it."""
+        """Open the record of a call to *model*. Raises CapReached if a usage cap would be exceeded."""
         ...

@@ -1,4 +1,4 @@
-"""What a model may do with files: send one with its answer."""
+"""The file tool: sends a file with the answer."""
 
 from __future__ import annotations
 

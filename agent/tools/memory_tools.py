@@ -1,4 +1,4 @@
-"""What a model may do with memory: look something up, and have something kept."""
+"""The memory tools: search, read and remember."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def memory_search(
     context: ToolContext, query: Annotated[str, "a question, keywords, or a description of what you are looking for"]
 ) -> str:
     """Return the best hits of the asking scope, best first, in the format of [002], or a line that says none."""
-    wanted = _asked(query)
+    wanted = _required_query(query)
     hits = await context.recall.search(wanted, limit=_MOST)
     return append_missing(format_hits(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'.", hits)
 
@@ -46,7 +46,7 @@ async def vector_search(
     project: Annotated[str, "the project's name"],
 ) -> str:
     """Return the best hits among the documents of *project*. Raises ToolFailed, naming the projects there are."""
-    wanted = _asked(query)
+    wanted = _required_query(query)
     known = await context.recall.projects()
     if project not in known:
         there = f"there are: {', '.join(known)}" if known else "there are none"
@@ -63,7 +63,7 @@ async def memory_get(
     line: Annotated[int, "the line as the search named it"],
     project: Annotated[str, "the project, for documents; empty for memory"] = "",
 ) -> str:
-    """Return the place with what stands around it, in order. Raises ToolFailed when there is no such place."""
+    """Return the passage at *place* with its surroundings, in order. Raises ToolFailed if it does not exist."""
     hits = await context.recall.read(source, line, project=project or MEMORY)
     if not hits:
         raise ToolFailed(f"there is no line {line} in {source[:200]!r}; take source and line from a search")
@@ -88,9 +88,9 @@ def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def append_missing(told: str, hits: SearchHits) -> str:
-    """Return *told* with a line for whatever the search had to do without."""
-    lines = [told]
+def append_missing(text: str, hits: SearchHits) -> str:
+    """Return *text* with a line for each source that the search had to omit."""
+    lines = [text]
     if hits.by_words_alone:
         lines.append("(Found by words alone: what they mean could not be asked. Try other words for the same thing.)")
     if hits.is_building:
@@ -106,7 +106,7 @@ def _when_and_who(hit: SearchHit) -> str:
     return f"{hit.at:%Y-%m-%d %H:%M}, {who}: " if hit.at else f"{who}: "
 
 
-def _asked(query: str) -> str:
+def _required_query(query: str) -> str:
     wanted = " ".join(query.split())
     if not wanted:
         raise ToolFailed("query is required.")
@@ -128,9 +128,9 @@ async def remember(
 
 
 def facts_in(result: str) -> list[str]:
-    """Return the texts of a `memory_search` result for a person's eyes: what is kept as a fact, else what people said.
+    """Return the texts of a `memory_search` result for a person: stored facts first, else people's messages.
 
-    Our own answers are left out: they repeat what people said, and answers that repeat answers grow without end.
+    The bot's answers are left out: they repeat people's messages, and answers that repeat answers grow without end.
     """
     kept: list[str] = []
     said: list[str] = []

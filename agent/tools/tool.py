@@ -1,4 +1,4 @@
-"""What a tool is: one typed async function of a context and arguments.
+"""Tools: each is a typed async function of a context and arguments.
 
     @tool("Keep a fact for later conversations.", repeatable=True)
     async def remember(context: ToolContext, fact: Annotated[str, "one sentence"]) -> str: ...
@@ -30,14 +30,14 @@ STOPPED = "stopped by the user"
 
 
 class RecallAccess(Protocol):
-    """What may be found and read: one scope's, and what is shared with all."""
+    """Search and reading of one scope's memory and the shared memory."""
 
     async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> SearchHits:
         """Return the best hits, best first."""
         ...
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return what stands around a place that a search named, in order."""
+        """Return the passage at a place named by a search with its surroundings, in order."""
         ...
 
     async def projects(self) -> Sequence[str]:
@@ -57,13 +57,13 @@ class FileSender(Protocol):
 
 
 async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - the signature of `Send`
-    """Send nothing: there is no chat that takes files."""
+    """Send nothing: the context has no chat that accepts files."""
     raise ToolFailed("files cannot be sent here")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Who asks, where, and what the call may reach. A tool cannot name another scope than this one's."""
+    """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
 
     person: str
     sender: Sender
@@ -79,7 +79,7 @@ class ToolContext:
 
 
 def _ignore() -> None:
-    """Take no note of words of others: nobody asks about taint."""
+    """Ignore untrusted content: the caller does not track taint."""
 
 
 class _ScopedRecall:
@@ -99,7 +99,7 @@ class _ScopedRecall:
         return hits
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return what stands around a place that a search named, in order."""
+        """See `RecallAccess.read`."""
         hits = await self._index.read(self._scope, source, line, project=project)
         self._note(hits)
         return hits

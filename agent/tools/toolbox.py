@@ -1,4 +1,4 @@
-"""The box of tools: what the model is told of them, and running what it asks for, whatever it asks for."""
+"""The toolbox: describes tools to the model and runs the calls it makes, valid or not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ABILITIES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What goes back to the model."""
+    """The result of a tool call for the model."""
 
     text: str
     is_error: bool = False
@@ -92,9 +92,9 @@ class Toolbox:
         return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
 
     def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
-        """Return the box with the tools that *allow* (None = all) names and *deny* does not; the same one each time.
+        """Return the toolbox of the tools in *allow* (None = all) and not in *deny*; the same object each time.
 
-        What is not in it is neither offered nor run, whoever asks for it.
+        Other tools are neither offered nor run.
         """
         left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
         if len(left) == len(self._tools):
@@ -115,9 +115,9 @@ class Toolbox:
         return tuple(self._tools)
 
     def is_repeatable(self, name: str) -> bool:
-        """Say whether running it a second time does no harm; an unknown tool does nothing at all.
+        """Return True if the tool may run again without harm. Unknown tools do nothing.
 
-        One that is off here may have been at work before it was.
+        Tools that are switched off count too: one may have run before.
         """
         return name not in self._once
 
@@ -156,20 +156,22 @@ class Toolbox:
             return self._failed(found, TypeError("no text"), context)
         return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.untrusted)
 
-    def _failed(self, found: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
+    def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
         """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""
         if isinstance(error, TimeoutError):
-            log.warning("tool.timeout", tool=found.name, turn=context.turn)
-            text = f"{found.name} did not finish in {self._timeout:.0f} seconds"
+            log.warning("tool.timeout", tool=called.name, turn=context.turn)
+            text = f"{called.name} did not finish in {self._timeout:.0f} seconds"
         elif isinstance(error, ToolFailed):
             text = str(error)
         else:
             # Neither message nor traceback: both may quote what a person wrote.
-            log.warning("tool.failed", tool=found.name, turn=context.turn, error=type(error).__name__, at=_place(error))
-            text = f"{found.name} failed inside ({type(error).__name__}); it is not your arguments' fault"
-        if not (found.repeatable or isinstance(error, NothingHappened)):
+            log.warning(
+                "tool.failed", tool=called.name, turn=context.turn, error=type(error).__name__, at=_place(error)
+            )
+            text = f"{called.name} failed inside ({type(error).__name__}); it is not your arguments' fault"
+        if not (called.repeatable or isinstance(error, NothingHappened)):
             return ToolOutcome(OUTCOME_UNKNOWN, is_error=True)
-        return _error(text, untrusted=found.untrusted and isinstance(error, ToolFailed))
+        return _error(text, untrusted=called.untrusted and isinstance(error, ToolFailed))
 
     def is_same(self, call: ToolCall, other: ToolCall) -> bool:
         """Return True if both calls ask one tool for the same thing, however their arguments are written."""
@@ -177,9 +179,9 @@ class Toolbox:
 
     def _meaning(self, call: ToolCall) -> object:
         """Return the arguments as the tool would get them, defaults filled in; as text where they cannot be read."""
-        found = self._tools.get(call.name)
+        called = self._tools.get(call.name)
         try:
-            return _read(found, call.arguments) if found is not None else _canonical(call.arguments)
+            return _read(called, call.arguments) if called is not None else _canonical(call.arguments)
         except ToolFailed:
             return _canonical(call.arguments)
 
@@ -224,7 +226,7 @@ def _loaded(entry: EntryPoint) -> Tool:
     return found
 
 
-def _read(found: Tool, raw: str) -> dict[str, Any]:
+def _read(value: Tool, raw: str) -> dict[str, Any]:
     """Return the checked arguments; raise ToolFailed with what the model has to change."""
     if len(raw) > ARGUMENT_CHARS:
         raise ToolFailed(f"the arguments are longer than {ARGUMENT_CHARS} characters")
@@ -241,21 +243,21 @@ def _read(found: Tool, raw: str) -> dict[str, Any]:
     if given is None:
         given = {}
     if not isinstance(given, dict):
-        raise ToolFailed(f"the arguments must be a JSON object with {_fields(found)}")
+        raise ToolFailed(f"the arguments must be a JSON object with {_fields(value)}")
     try:
-        checked = found.arguments.model_validate(given)
+        checked = value.arguments.model_validate(given)
     except ValidationError as error:
-        raise ToolFailed(f"wrong arguments: {_wrong(error)}; expected: {_fields(found)}") from None
+        raise ToolFailed(f"wrong arguments: {_validation_text(error)}; expected: {_fields(value)}") from None
     return {name: getattr(checked, name) for name in type(checked).model_fields}
 
 
-def _wrong(error: ValidationError) -> str:
+def _validation_text(error: ValidationError) -> str:
     each = error.errors(include_url=False, include_input=False, include_context=False)
     return "; ".join(f"{'.'.join(map(str, one['loc']))[:64] or 'all'}: {one['msg'][:200]}" for one in each[:5])
 
 
-def _fields(found: Tool) -> str:
-    return ", ".join(found.arguments.model_fields) or "no fields"
+def _fields(value: Tool) -> str:
+    return ", ".join(value.arguments.model_fields) or "no fields"
 
 
 def _canonical(raw: str) -> str:

@@ -82,13 +82,13 @@ class ModelFactory:
             models += self._open([each for each in llm.fallbacks if each not in (name, model)])
             clients[name] = self._client(models)
         name = default.name if self._own else llm.model
-        return ModelCatalog(default, clients, name=name, offered=tuple(llm.models))
+        return ModelCatalog(default, clients, name=name, choosable=tuple(llm.models))
 
     def _client(self, models: list[ChatModel]) -> ModelClient:
         return ModelClient(
             models,
             attempts=self._llm.attempts,
-            books=self._recorder,
+            recorder=self._recorder,
             meter=self._meter,
             now=self._now,
             windows=self._windows,

@@ -192,7 +192,7 @@ def _build_attachment_loader(context: AppContext, parts: TurnDependencies) -> At
         parts.blobs,
         text_chars=files.text_chars,
         sees=build_vision_check(context, parts.profiles),
-        ears=_build_transcriber(context, parts.recorder),
+        transcriber=_build_transcriber(context, parts.recorder),
     )
 
 
@@ -207,7 +207,7 @@ def _build_transcriber(context: AppContext, recorder: UsageRecorder) -> LitellmT
         api_base=str(entry.api_base or ""),
         api_key=entry.api_key.get_secret_value() if entry.api_key else "",
         proxy=context.settings.proxy_address,
-        books=recorder,
+        recorder=recorder,
         meter=context.meter,
     )
 

@@ -27,7 +27,7 @@ async def model(request: pytest.FixtureRequest) -> AsyncIterator[ChatModel]:
     own: dict[str, Callable[[], ChatModel]] = {
         "offline": lambda: open_model(ModelConfig(model="")),
         "scripted": lambda: open_model(ModelConfig(model="scripted")),
-        "client": lambda: ModelClient([open_model(ModelConfig(model="scripted"))], books=Usages(), meter=Tally()),
+        "client": lambda: ModelClient([open_model(ModelConfig(model="scripted"))], recorder=Usages(), meter=Tally()),
     }
     opened = own[request.param]()
     yield opened

@@ -24,11 +24,11 @@ THREAD = SessionKey("slack", "C042/1712.34")
 def models(*offered: str) -> ModelCatalog:
     """Return three models, of which *offered* may be chosen."""
     named = {name: _client(f"openai/{name}-1") for name in ("fast", "careful", "dear")}
-    return ModelCatalog(_client("openai/usual"), named, name="usual", offered=offered or ("fast", "careful"))
+    return ModelCatalog(_client("openai/usual"), named, name="usual", choosable=offered or ("fast", "careful"))
 
 
 def _client(name: str) -> ModelClient:
-    return ModelClient([ScriptedModel((), name=name)], books=Usages(), meter=Tally(), now=lambda: NOW)
+    return ModelClient([ScriptedModel((), name=name)], recorder=Usages(), meter=Tally(), now=lambda: NOW)
 
 
 class ModelsHere:

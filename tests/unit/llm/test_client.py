@@ -37,7 +37,7 @@ class House:
         self.usages = Usages()
         self.meter = Tally()
         self.client = ModelClient(
-            self.models, attempts=attempts, books=self.usages, meter=self.meter, now=now, jitter=lambda: 0.5
+            self.models, attempts=attempts, recorder=self.usages, meter=self.meter, now=now, jitter=lambda: 0.5
         )
 
     @property
@@ -123,7 +123,7 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
             return ChatReply(text="ok", tool_calls=(), model="m0", tokens=TokenUsage(60, 6, 40), cost=0.2)
 
     usages, meter = Usages(), Tally()
-    client = ModelClient([Garbling([FINE], name="m0")], attempts=3, books=usages, meter=meter, now=clock.now)
+    client = ModelClient([Garbling([FINE], name="m0")], attempts=3, recorder=usages, meter=meter, now=clock.now)
     asked = request("hi", purpose="consolidation")
     await client.complete(asked)
     assert [used.tokens.input for used in usages.replies] == [50, 60]
@@ -176,7 +176,7 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
             sink("It was")
             return ChatReply(text="It was", tool_calls=(), model="m0", tokens=TokenUsage(), cost=None)
 
-    client = ModelClient([Breaking([FINE])], books=Usages(), meter=Tally(), now=clock.now)
+    client = ModelClient([Breaking([FINE])], recorder=Usages(), meter=Tally(), now=clock.now)
     reply = await client.complete(request("hi"), sink=seen.append)
     assert seen[-1] == reply.text == "It was"
 
@@ -184,4 +184,4 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
 def test_a_client_needs_a_model() -> None:
     """An empty list of models is a mistake of the house, found when it is built."""
     with pytest.raises(ValueError, match="at least one"):
-        ModelClient([], books=Usages(), meter=Tally())
+        ModelClient([], recorder=Usages(), meter=Tally())

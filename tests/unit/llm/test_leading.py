@@ -58,11 +58,11 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
             api_base=BASE,
             api_key="k",
             proxy=address,
-            books=Usages(),
+            recorder=Usages(),
             meter=Tally(),
         )
         heard = await ears.transcribe(
-            b"OggS", name="v.ogg", media_type="audio/ogg", purse=UsageAttribution("t", "p", "c")
+            b"OggS", name="v.ogg", media_type="audio/ogg", attribution=UsageAttribution("t", "p", "c")
         )
         assert heard.text == "what was said"
         assert proxy.hosts() == {HOST}

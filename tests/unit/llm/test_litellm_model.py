@@ -415,7 +415,7 @@ async def test_fallback_after_retries_counts_every_request() -> None:
         pauses.append(seconds)
 
     async with line([Answer(fault=Fault.ERROR)]) as first, line(["from the second"]) as second:
-        client = ModelClient([first.model, second.model], books=usages, meter=Tally(), pause=pause)
+        client = ModelClient([first.model, second.model], recorder=usages, meter=Tally(), pause=pause)
         reply = await client.complete(request("hello"))
         assert (len(first.server.bodies), len(second.server.bodies)) == (2, 1)
     assert reply.text == "from the second"

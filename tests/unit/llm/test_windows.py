@@ -44,7 +44,7 @@ async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
     path = tmp_path / "windows.json"
     first = windows(path)
     first.set_window("a", 128_000)
-    await first.note_refusal("a", 20_000, told=16_384)
+    await first.note_refusal("a", 20_000, limit=16_384)
     assert path.stat().st_mode & 0o777 == 0o600
     wall = Wall()
     again = ContextWindows(path, now=wall.now)
@@ -74,7 +74,7 @@ async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> 
     before = known.budget("a")
     await known.note_refusal("a", 300)
     assert known.budget("a") == before
-    await known.note_refusal("a", 300, told=50_000)
+    await known.note_refusal("a", 300, limit=50_000)
     assert known.factor("a") == 1.0
 
 
@@ -106,7 +106,7 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
         ScriptedModel([ScriptEntry(error="refused")], name="m0"),
         ScriptedModel([ScriptEntry(error="overflow")], name="m1"),
     ]
-    client = ModelClient(models, books=usages, meter=Tally(), now=lambda: NOW)
+    client = ModelClient(models, recorder=usages, meter=Tally(), now=lambda: NOW)
     before = await client.room()
     with pytest.raises(ContextOverflow):
         await client.complete(request("x" * 100_000))
@@ -139,5 +139,5 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
     rooms = []
     for label, window in (("wide", 128_000), ("narrow", 8_192)):
         model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
-        rooms.append(await ModelClient([model], books=Usages(), meter=Tally(), windows=shared).room())
+        rooms.append(await ModelClient([model], recorder=Usages(), meter=Tally(), windows=shared).room())
     assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]
