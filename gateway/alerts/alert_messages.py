@@ -117,7 +117,7 @@ class WebhookOrigin:
     version: str
 
     def alert(self, alert: Alert, what: NotificationKind, at: datetime) -> str:
-        """Return the JSON that the webhook gets; docs/operating.md describes it."""
+        """Return the JSON that the webhook gets; docs/monitoring.md describes it."""
         return self._json(
             {
                 "kind": "event" if what is NotificationKind.HAPPENED else "alert",

@@ -145,12 +145,12 @@ def test_compose_file_has_the_shape_that_its_specification_asks_for(service: dic
 
 
 def test_upgrade_and_roll_back_are_one_line_each_and_the_same_everywhere() -> None:
-    """What the compose file says at its head stands in the runbook and on the operators' page, letter by letter."""
+    """What the compose file says at its head is in the runbook and on the upgrade page, letter by letter."""
     head = (ROOT / "docker-compose.yml").read_text("utf-8")
     for name in ("Upgrade", "Roll back"):
         found = re.search(rf"^# {name}: +(.+)$", head, re.MULTILINE)
         assert found is not None
-        for page in ("deploy/RUNBOOK.md", "docs/operating.md"):
+        for page in ("deploy/RUNBOOK.md", "docs/install.md"):
             assert f"`{found[1]}`" in (ROOT / page).read_text("utf-8"), (name, page)
 
 

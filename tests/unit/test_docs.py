@@ -117,12 +117,12 @@ def test_the_example_of_an_environment_names_known_knobs(tmp_path: Path) -> None
 # -- figures
 
 
-def test_every_metric_is_on_the_operating_page() -> None:
-    """docs/operating.md has each metric under the name Prometheus shows, with its labels."""
+def test_every_metric_is_on_the_monitoring_page() -> None:
+    """docs/monitoring.md has each metric under the name Prometheus shows, with its labels."""
     suffix = {MetricKind.COUNT: "_total", MetricKind.GAUGE: "", MetricKind.TIME: ""}
     ours = {f"parlour_{metric.name}{suffix[metric.kind]}": ", ".join(metric.labels) for metric in METRICS}
     page = {
-        cells[0].strip("`"): cells[1] for cells in rows(DOCS["docs/operating.md"]) if cells[0].startswith("`parlour_")
+        cells[0].strip("`"): cells[1] for cells in rows(DOCS["docs/monitoring.md"]) if cells[0].startswith("`parlour_")
     }
     assert page == {name: labels or "–" for name, labels in ours.items()}
 
