@@ -165,7 +165,7 @@ class TurnServices:
             person = self.links.person(account)
             return scope_of(row.message, person, isolation=self.isolation)
 
-        async with self.scope_lock.shared(scope) as held:
+        async with self.scope_lock.hold_shared(scope) as held:
             yield account, person, held
 
     def _turn(self, lease: TurnLease, account: str, person: str, scope: str, role: Role | None) -> Turn:

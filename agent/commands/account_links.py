@@ -24,7 +24,7 @@ async def link(context: CommandContext) -> CommandReply:
     word = context.args.strip()
     if context.turn.is_shared:
         # A code that others have read is good no more.
-        burnt = bool(word) and await context.services.people.links.burn(word)
+        burnt = bool(word) and await context.services.people.links.revoke(word)
         return CommandReply(
             text=translate("account_links.burnt" if burnt else "account_links.only_direct", context.language),
             is_private=True,
@@ -57,7 +57,7 @@ async def unlink(context: CommandContext) -> CommandReply:
         listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
         return CommandReply(text="\n".join([translate("account_links.unlink_which", context.language), *listed]))
     text = translate("account_links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
-    return CommandReply(text=text, jobs=(await context.services.people.links.unlinking(gone, context.turn.id),))
+    return CommandReply(text=text, jobs=(await context.services.people.links.unlink_job(gone, context.turn.id),))
 
 
 async def _offer(context: CommandContext) -> CommandReply:
@@ -76,7 +76,7 @@ async def _offer(context: CommandContext) -> CommandReply:
 
 
 async def _take(context: CommandContext, code: str) -> CommandReply:
-    taken = await context.services.people.links.take(code, _account(context))
+    taken = await context.services.people.links.redeem(code, _account(context))
     match taken:
         case LinkLocked(minutes):
             return CommandReply(text=translate("account_links.locked", context.language, minutes=minutes))
@@ -108,7 +108,7 @@ async def _agree(context: CommandContext) -> CommandReply:
         )
     told = _to(context, other, translate("account_links.done", context.services.chats.locales.language(other.key)))
     done = translate("account_links.done", context.language)
-    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.people.links.linking(offer),))
+    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.people.links.link_job(offer),))
 
 
 async def _refuse(context: CommandContext) -> CommandReply:

@@ -68,7 +68,7 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
     if len(name) < _LEAST:
         return False
     done = await context.services.memory.documents.log(
-        context.scope, limit=1, ours=lambda version: version.why.startswith(f"approved {name}")
+        context.scope, limit=1, select=lambda version: version.why.startswith(f"approved {name}")
     )
     return bool(done) and context.now - done[0].at < _LOOK_BACK
 

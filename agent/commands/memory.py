@@ -147,9 +147,9 @@ def _cause(context: CommandContext, version: DocumentVersion) -> str:
 
 def _origin(context: CommandContext, origin: LineOrigin) -> str:
     lines = [f"> {origin.line}", _change(context, origin.version)]
-    if origin.said is not None:
-        who = origin.said.name or translate("memory.somebody", context.language)
-        lines.append(translate("memory.said", context.language, who=who, quote=_short(origin.said.text)))
+    if origin.message is not None:
+        who = origin.message.name or translate("memory.somebody", context.language)
+        lines.append(translate("memory.said", context.language, who=who, quote=_short(origin.message.text)))
     if origin.entry is not None:
         lines.append(translate("memory.summary", context.language, quote=_short(origin.entry.content)))
     return "\n".join(lines)

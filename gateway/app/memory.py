@@ -69,7 +69,7 @@ class MemoryServices:
     dreams: DreamService
     forgetter: EraseService
     staging: StagedChangeStore
-    gate: ScopeLock
+    scope_lock: ScopeLock
     linking: AccountLinkService
     linker: AccountLinker
     consolidates: bool  # a model other than the offline one is configured, so that there are summaries
@@ -98,7 +98,7 @@ def build_memory(
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
     jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=context.meter)
-    gate = ScopeLock()
+    scope_lock = ScopeLock()
 
     def reopen(scope: str) -> None:
         conversations.forget_scope(scope)
@@ -109,12 +109,12 @@ def build_memory(
         links=store.links,
         records=store.records,
         projector=projector,
-        gate=gate,
+        scope_lock=scope_lock,
         writing=writing,
-        memories=MemoryMerger(home=home, versions=versions, disk=Disk()),
+        merger=MemoryMerger(home=home, versions=versions, disk=Disk()),
         notice=documents.notice,
         reopen=reopen,
-        leave=index.close_index,
+        close_files=index.close_index,
         now=now,
         disk=Disk(),
     )
@@ -135,11 +135,11 @@ def build_memory(
             leftovers=HomeUnscopedData(home / "uploads", quarantine),
             index=index,
             writing=writing,
-            gate=gate,
+            scope_lock=scope_lock,
             reopen=reopen,
         ),
         staging=staging,
-        gate=gate,
+        scope_lock=scope_lock,
         linking=AccountLinkService(store.links, now=now),
         linker=linker,
         consolidates=consolidates,
@@ -155,7 +155,7 @@ def _build_forgetter(
     leftovers: HomeUnscopedData,
     index: DerivedIndex,
     writing: asyncio.Lock,
-    gate: ScopeLock,
+    scope_lock: ScopeLock,
     reopen: Callable[[str], None],
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
@@ -194,7 +194,7 @@ def _build_forgetter(
         links=store.links,
         erasing=store.erasing,
         leftovers=leftovers,
-        gate=gate,
+        scope_lock=scope_lock,
         index=index,
         writing=writing,
         reopen=reopen,
@@ -335,9 +335,9 @@ def build_job_runner(
         records=store.records,
         jobs=store.jobs,
         documents=memory.documents,
-        origins=DerivedDataFinder(home, memory.versions),
+        derived_data=DerivedDataFinder(home, memory.versions),
         flush=memory.projector.flush,
-        forgotten=memory.forgetter.index.purge_stale,
+        purge_index=memory.forgetter.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),
         writing=memory.jobs.writing,
@@ -357,9 +357,9 @@ def build_job_runner(
     in_scope = {**memory.forgetter.long, **deletions.long, **exports.long}
     return JobRunner(
         store.jobs,
-        quick=lock_handlers(memory.gate, store.jobs, questions.after_each(quick)),
-        slow=lock_handlers(memory.gate, store.jobs, questions.after_each(slow)),
-        long={**memory.linker.long, **memory.forgetter.alone, **lock_handlers(memory.gate, store.jobs, in_scope)},
+        quick=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(quick)),
+        slow=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(slow)),
+        long={**memory.linker.long, **memory.forgetter.alone, **lock_handlers(memory.scope_lock, store.jobs, in_scope)},
         purse=token_budget,
         meter=context.meter,
         slots=slots,

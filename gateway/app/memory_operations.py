@@ -90,7 +90,7 @@ class MemoryOperations:
         if not origins:
             raise UserError(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
         for origin in origins:
-            said, entry = origin.said, origin.entry
+            said, entry = origin.message, origin.entry
             yield {
                 "line": origin.line,
                 "document": origin.name,

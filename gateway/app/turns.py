@@ -179,7 +179,7 @@ def _build_turn_services(context: AppContext, parts: TurnDependencies, commands:
         platform_of=context.platform,
         links=store.links,
         redactor=context.redactor,
-        scope_lock=memory.gate,
+        scope_lock=memory.scope_lock,
         isolation=settings.memory.isolation,
         clock_ahead=clock.ahead,
     )

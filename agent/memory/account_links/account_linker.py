@@ -1,7 +1,7 @@
-"""Making two accounts one person, and one of them a person again: durable jobs, right after a kill at any step.
+"""Durable jobs that link two accounts to one person, and unlink an account again.
 
-One transaction of the journal says whose everything is from now on, and names the move; then the files follow, and
-the move is taken off. A start finishes what a crash left before anybody is let in.
+One transaction of the journal changes the account's person and stores the move; then the files are moved and the move
+is deleted. Moves that a crash interrupted are completed at start, before any turn runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 
 from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock
-from agent.memory.account_links.scope_transfer import merge_scope_files, oldest, split_scope_files
+from agent.memory.account_links.scope_transfer import first_created_at, merge_scope_files, split_scope_files
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -28,150 +28,149 @@ log = structlog.get_logger(__name__)
 
 LINK, UNLINK = "link", "unlink"
 PEOPLE = "people/"
-_NOT_YET = timedelta(seconds=5)
-_PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before files that could not be moved are tried again
-_LOOKED_AT = 100_000  # records that wait for their files
+_RETRY_DELAY = timedelta(seconds=5)
+_PAUSES = (0.5, 2.0, 10.0, 30.0)  # seconds before moving files is tried again
+_MAX_PENDING = 100_000  # records that are not projected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountLinker:
-    """Does the jobs. *reopen* lets go of what is known of a scope, *leave* of its open files.
+    """Handlers of the jobs.
 
-    *notice* keeps what people changed by hand.
+    *reopen* discards what is cached of a scope, *close_files* closes its open files, *notice* saves manual edits of its
+    documents as a version.
     """
 
     links: AccountLinkStore
     records: TurnRecordStore
     projector: TranscriptProjector
-    gate: ScopeLock
+    scope_lock: ScopeLock
     writing: asyncio.Lock
-    memories: MemoryMerger
+    merger: MemoryMerger
     notice: Callable[[str], Awaitable[None]]
     reopen: Callable[[str], None]
-    leave: Callable[[str], Awaitable[None]]
+    close_files: Callable[[str], Awaitable[None]]
     now: Callable[[], datetime]
     disk: Disk
 
     @property
     def long(self) -> Mapping[str, Handler]:
-        """What moves files."""
+        """Handlers that move files."""
         return {LINK: self.link, UNLINK: self.unlink}
 
     async def link(self, job: Job) -> RetryJobLater | None:
-        """Make the accounts that the job names one person: the one who has been here longer."""
+        """Link the job's two accounts to the person with the older conversations."""
         accounts = [str(each) for each in job.payload["accounts"]]
         while True:
             persons = [self.links.person(each) for each in accounts]
             if persons[0] == persons[1]:
                 return None
             scopes = [f"{PEOPLE}{each}" for each in persons]
-            async with self.gate.exclusive(*scopes):
+            async with self.scope_lock.hold_exclusive(*scopes):
                 if persons != [self.links.person(each) for each in accounts]:
                     continue
-                if not await self._is_written(scopes):
-                    return RetryJobLater(_NOT_YET, "what was said is not in its files yet", counts=False)
+                if not await self._is_projected(scopes):
+                    return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
                 target, source = await asyncio.to_thread(self._by_age, scopes)
                 move = ScopeMove(id=job.id, kind=LINK, source=source, target=target, at=self.now())
-                await self._keep_edits(scopes)
+                await self._save_edits(scopes)
                 await self.links.link(move)
-                await self._finish(await self._begun(move))
+                await self._finish(await self._load_move(move.id))
                 return None
 
     async def unlink(self, job: Job) -> RetryJobLater | None:
-        """Make the account that the job names a person of its own again."""
+        """Unlink the job's account from its person."""
         identity = str(job.payload["account"])
         person = self.links.person(identity)
         if person == identity:
             return None
         scopes = (f"{PEOPLE}{person}", f"{PEOPLE}{identity}")
-        async with self.gate.exclusive(*scopes):
-            if not await self._is_written(scopes):
-                return RetryJobLater(_NOT_YET, "what was said is not in its files yet", counts=False)
-            await self._keep_edits(scopes[:1])
+        async with self.scope_lock.hold_exclusive(*scopes):
+            if not await self._is_projected(scopes):
+                return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+            await self._save_edits(scopes[:1])
             move = ScopeMove(
                 id=job.id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), identity=identity
             )
             await self.links.unlink(move)
-            await self._finish(await self._begun(move))
+            await self._finish(await self._load_move(move.id))
             return None
 
     async def adopt(self, target: str, move: str) -> None:
-        """Give what stands in the home itself to *target*; nobody may be at work yet. Raises OSError."""
-        await self._keep_edits(("", target))
+        """Move the home's own memory (shared isolation) into the scope *target*, before turns run. Raises OSError."""
+        await self._save_edits(("", target))
         await self.links.adopt(ScopeMove(id=move, kind="adopt", source="", target=target, at=self.now()))
         await self.resume()
 
     async def resume(self) -> None:
-        """Finish what a crash left, before anybody is let in. Raises OSError."""
+        """Complete the moves that a crash interrupted, before turns run. Raises OSError."""
         for move in await self.links.moves():
             await self._move(move)
 
-    # -- inside ------------------------------------------------------------------------------------
+    async def _load_move(self, id_: str) -> ScopeMove:
+        """Return a move with the fields that the store has added."""
+        return next(each for each in await self.links.moves() if each.id == id_)
 
-    async def _begun(self, move: ScopeMove) -> ScopeMove:
-        """Return the move as the store began it."""
-        return next(each for each in await self.links.moves() if each.id == move.id)
-
-    async def _is_written(self, scopes: tuple[str, ...] | list[str]) -> bool:
-        """Say whether everything that was said in *scopes* is in its file."""
+    async def _is_projected(self, scopes: tuple[str, ...] | list[str]) -> bool:
+        """Flush; return True if every record of *scopes* is in its file."""
         await self.projector.flush()
-        waiting = await self.records.unprojected(0, _LOOKED_AT)
-        return all(each.record.scope not in scopes for each in waiting)
+        pending = await self.records.unprojected(0, _MAX_PENDING)
+        return all(each.record.scope not in scopes for each in pending)
 
-    async def _keep_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
+    async def _save_edits(self, scopes: tuple[str, ...] | list[str]) -> None:
         for scope in scopes:
             await self.notice(scope)
 
     def _by_age(self, scopes: list[str]) -> tuple[str, str]:
-        """Return the scope of who has been here longer, and the other one; of equals the first, who asked."""
-        first, second = (oldest(scope_folder(self.memories.home, scope), self.disk) for scope in scopes)
+        """Return the scope with the older conversations, and the other; if neither is older, the asker's first."""
+        first, second = (first_created_at(scope_folder(self.merger.home, scope), self.disk) for scope in scopes)
         if second is not None and (first is None or second < first):
             return scopes[1], scopes[0]
         return scopes[0], scopes[1]
 
     async def _finish(self, move: ScopeMove) -> None:
-        """Move the files, however often it takes: meanwhile nobody is let in, and a start would go on with it."""
-        tries = 0
+        """Move the files, retrying until it succeeds; the scopes stay locked, and a restart resumes the move."""
+        attempts = 0
         while True:
             try:
                 await self._move(move)
             except OSError as error:
                 log.warning("links.not_moved", move=move.id, error=error.strerror)
-                await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
-                tries += 1
+                await asyncio.sleep(_PAUSES[min(attempts, len(_PAUSES) - 1)])
+                attempts += 1
             else:
                 return
 
     async def _move(self, move: ScopeMove) -> None:
-        folders = [scope_folder(self.memories.home, scope) for scope in (move.source, move.target)]
+        folders = [scope_folder(self.merger.home, scope) for scope in (move.source, move.target)]
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.writing)
             for scope in (move.source, move.target):
-                await self.leave(scope)
-            await self.projector.rearrange(folders, lambda: self._files(move))
+                await self.close_files(scope)
+            await self.projector.rearrange(folders, lambda: self._move_files(move))
         for scope in (move.source, move.target):
             self.reopen(scope)
         await self.links.mark_moved(move)
         log.info("links.moved", move=move.id, kind=move.kind)
 
-    def _files(self, move: ScopeMove) -> None:
-        """Move what the move is about. Blocks; twice is once."""
+    def _move_files(self, move: ScopeMove) -> None:
+        """Move the memory, transcripts and files of *move*. Blocks; idempotent."""
         if move.kind == UNLINK:
-            going = set(move.keys)
+            keys = set(move.keys)
             person = move.source.removeprefix(PEOPLE)
 
             def account_of(key: str) -> str:
-                return move.identity if key in going else self._account(key, person)
+                return move.identity if key in keys else self._account(key, person)
 
-            self.memories.separate(move.id, move.source, move.target, move.identity, account_of, person)
-            split_scope_files(self.memories.home, self.disk, move, account_of)
+            self.merger.split(move.id, move.source, move.target, move.identity, account_of, person)
+            split_scope_files(self.merger.home, self.disk, move, account_of)
             return
-        # Changes that name nobody are of the account whose scope it was, if it was one account's.
+        # Changes without an author belong to the account of their scope, if the scope had one account only.
         owner = move.target.removeprefix(PEOPLE)
         persons = (move.source.removeprefix(PEOPLE) or owner, owner)
-        names = [each if each in move.single or not move.source else "" for each in persons]
-        self.memories.join(move.id, move.source, move.target, source_is=names[0], target_is=names[1])
-        merge_scope_files(self.memories.home, self.disk, move)
+        accounts = [each if each in move.single or not move.source else "" for each in persons]
+        self.merger.merge(move.id, move.source, move.target, source_account=accounts[0], target_account=accounts[1])
+        merge_scope_files(self.merger.home, self.disk, move)
 
     def _account(self, key: str, person: str) -> str:
         try:

@@ -1,7 +1,4 @@
-"""Two documents as one, and one as two again: entries go where they came from, headings with what stands below them.
-
-Pure. Whose an entry is was traced through every version since the beginning (`trace`).
-"""
+"""Merge two documents, and split one by the owners of its entries; headings go with the entries below them. Pure."""
 
 from __future__ import annotations
 
@@ -16,27 +13,27 @@ Texts: TypeAlias = Mapping[str, str]  # by document
 
 
 def merge_texts(first: str, second: str) -> str:
-    """Return *first* with what *second* says beyond it, under the same headings. Joining twice is joining once."""
+    """Return *first* with the entries that only *second* has, under the same headings. Idempotent."""
     if not first.strip() or not second.strip():
         return first if first.strip() else second
     entries = parse(first)
-    known = {_place(entry) for entry in entries}
-    added = False
+    known = {_position(entry) for entry in entries}
+    is_changed = False
     for entry in parse(second):
-        if _place(entry) in known:
+        if _position(entry) in known:
             continue
-        known.add(_place(entry))
-        entries.insert(_end_of(entries, entry), entry)
-        added = True
-    return render(entries) if added else first
+        known.add(_position(entry))
+        entries.insert(_insertion_index(entries, entry), entry)
+        is_changed = True
+    return render(entries) if is_changed else first
 
 
-def _place(entry: MemoryEntry) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+def _position(entry: MemoryEntry) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return (entry.raw.strip(), entry.headings, tuple(each.strip() for each in entry.parents))
 
 
-def _end_of(entries: list[MemoryEntry], new: MemoryEntry) -> int:
-    """Return where *new* goes: behind the last one that stands under its headings and items, else at the end."""
+def _insertion_index(entries: list[MemoryEntry], new: MemoryEntry) -> int:
+    """Return the index after the last entry under the same headings and items, the end if there is none."""
     if new.kind is EntryKind.HEADING and not new.headings:
         return len(entries)
     parents = tuple(each.strip() for each in new.parents)
@@ -56,98 +53,98 @@ def _titles(entry: MemoryEntry) -> tuple[str, ...]:
 
 
 def _is_above(entry: MemoryEntry, new: MemoryEntry) -> bool:
-    """Say whether *new* may follow *entry* without falling under another heading."""
+    """Return True if *new* may follow *entry* without changing its heading."""
     return _titles(entry) == new.headings or new.kind is EntryKind.HEADING
 
 
 @dataclass(slots=True)
 class EntryOwnership:
-    """Who had each entry kept. `mixed` are those that say what somebody else had kept, in other words."""
+    """Accounts that each entry belongs to. `mixed` entries reword an entry of another account."""
 
     owners: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     mixed: set[tuple[str, str]] = field(default_factory=set)
 
-    def alone(self, name: str, raw: str, identity: str) -> bool:
-        """Say whether the entry is *identity*'s and nobody else's."""
+    def is_only_owner(self, name: str, raw: str, identity: str) -> bool:
+        """Return True if the entry belongs to *identity* only."""
         key = (name, raw.strip())
         return self.owners.get(key) == frozenset({identity}) and key not in self.mixed
 
-    def shares(self, name: str, raw: str, identity: str) -> bool:
-        """Say whether *identity* had this very entry kept, perhaps among others."""
+    def is_owner(self, name: str, raw: str, identity: str) -> bool:
+        """Return True if *identity* is one of the entry's owners, and the entry is not mixed."""
         key = (name, raw.strip())
         return identity in self.owners.get(key, ()) and key not in self.mixed
 
 
-def trace(versions: Iterable[tuple[Texts, str]], survivor: str = "") -> EntryOwnership:
-    """Follow every entry through *versions* (all documents after a change, and who made it), the oldest first.
+def trace_ownership(versions: Iterable[tuple[Texts, str]], survivor: str = "") -> EntryOwnership:
+    """Follow every entry through *versions* (all documents after a change, and its author), oldest first.
 
-    An entry is of whoever brought it; what nobody brought ("": a change that was taken back, an edit by hand) is whose
-    it was before, and *survivor*'s where it is new. One that says what another's said, reworded, is mixed.
+    An entry belongs to the author that added it. Without an author (a reverted change, a manual edit), it keeps its
+    owners, and belongs to *survivor* if it is new. An entry that rewords another account's entry is mixed.
     """
-    whose = EntryOwnership()
+    ownership = EntryOwnership()
     before: dict[str, list[MemoryEntry]] = {}
-    for texts, who in versions:
+    for texts, author in versions:
         for name in {*texts, *before}:
             old, new = before.get(name, []), parse(texts.get(name, ""))
-            _note(whose, name, old, new, who, survivor)
+            _record_change(ownership, name, old, new, author, survivor)
             before[name] = new
-    return whose
+    return ownership
 
 
-def _note(
-    whose: EntryOwnership, name: str, old: list[MemoryEntry], new: list[MemoryEntry], author: str, survivor: str
+def _record_change(
+    ownership: EntryOwnership, name: str, old: list[MemoryEntry], new: list[MemoryEntry], author: str, survivor: str
 ) -> None:
-    had, has = {each.raw.strip() for each in old}, {each.raw.strip() for each in new}
-    fresh = [each for each in new if each.raw.strip() not in had]
-    lost = [each for each in old if each.raw.strip() not in has]
-    heirs: dict[int, list[int]] = {}
-    for n, m in match_entries(lost, fresh).items():
-        heirs.setdefault(m, []).append(n)
-    for m, entry in enumerate(fresh):
+    old_raws, new_raws = {each.raw.strip() for each in old}, {each.raw.strip() for each in new}
+    added = [each for each in new if each.raw.strip() not in old_raws]
+    removed = [each for each in old if each.raw.strip() not in new_raws]
+    predecessors: dict[int, list[int]] = {}
+    for n, m in match_entries(removed, added).items():
+        predecessors.setdefault(m, []).append(n)
+    for m, entry in enumerate(added):
         key = (name, entry.raw.strip())
-        is_new = key not in whose.owners
+        is_new = key not in ownership.owners
         if not author and not is_new:
             continue
-        who = author or survivor
-        whose.owners[key] = whose.owners.get(key, frozenset()) | {who}
-        for n in heirs.get(m, ()):
-            from_key = (name, lost[n].raw.strip())
-            earlier = whose.owners.get(from_key, frozenset({who}))
-            if is_new and (earlier != {who} or from_key in whose.mixed):
-                whose.owners[key] |= earlier
-                whose.mixed.add(key)
+        owner = author or survivor
+        ownership.owners[key] = ownership.owners.get(key, frozenset()) | {owner}
+        for n in predecessors.get(m, ()):
+            old_key = (name, removed[n].raw.strip())
+            earlier = ownership.owners.get(old_key, frozenset({owner}))
+            if is_new and (earlier != {owner} or old_key in ownership.mixed):
+                ownership.owners[key] |= earlier
+                ownership.mixed.add(key)
 
 
-def select_entries(text: str, keeps: Callable[[str], bool]) -> str:
-    """Return the entries of *text* whose raws *keeps* wants, with the headings and items above them."""
+def select_entries(text: str, should_keep: Callable[[str], bool]) -> str:
+    """Return the entries of *text* for which *should_keep* is True, with the headings above them."""
     entries = parse(text)
-    kept = {n for n, each in enumerate(entries) if each.kind is not EntryKind.HEADING and keeps(each.raw)}
-    if not kept:
+    selected = {n for n, each in enumerate(entries) if each.kind is not EntryKind.HEADING and should_keep(each.raw)}
+    if not selected:
         return ""
-    for n in sorted(kept):
-        kept |= _above(entries, n)
-    return render([each for n, each in enumerate(entries) if n in kept])
+    for n in sorted(selected):
+        selected |= _headings_above(entries, n)
+    return render([each for n, each in enumerate(entries) if n in selected])
 
 
-def remove_entries(text: str, goes: Callable[[str], bool]) -> str:
-    """Return *text* without the entries that *goes* says; a heading goes when nothing is left below it."""
+def remove_entries(text: str, should_remove: Callable[[str], bool]) -> str:
+    """Return *text* without the entries for which *should_remove* is True; a heading stays while it has entries."""
     entries = parse(text)
-    gone = {n for n, each in enumerate(entries) if goes(each.raw)}
-    if not gone:
+    removed = {n for n, each in enumerate(entries) if should_remove(each.raw)}
+    if not removed:
         return text
-    for n in [n for n in range(len(entries)) if n not in gone]:
-        gone -= {m for m in _above(entries, n) if entries[m].kind is EntryKind.HEADING}
-    return render([each for n, each in enumerate(entries) if n not in gone])
+    for n in [n for n in range(len(entries)) if n not in removed]:
+        removed -= _headings_above(entries, n)
+    return render([each for n, each in enumerate(entries) if n not in removed])
 
 
-def _above(entries: list[MemoryEntry], n: int) -> set[int]:
-    """Return the indices of the headings that the entry stands under."""
-    found: set[int] = set()
-    wanted = entries[n].headings
+def _headings_above(entries: list[MemoryEntry], n: int) -> set[int]:
+    """Return the indices of the headings that the entry is under."""
+    indices: set[int] = set()
+    headings = entries[n].headings
     for m in range(n - 1, -1, -1):
-        if not wanted:
+        if not headings:
             break
-        if entries[m].kind is EntryKind.HEADING and _titles(entries[m]) == wanted:
-            found.add(m)
-            wanted = entries[m].headings
-    return found
+        if entries[m].kind is EntryKind.HEADING and _titles(entries[m]) == headings:
+            indices.add(m)
+            headings = entries[m].headings
+    return indices

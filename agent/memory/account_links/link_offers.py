@@ -1,6 +1,6 @@
-"""Offers to be linked: a code that is good once and for ten minutes, and a yes of both who would be one person then.
+"""Offers to link two accounts: a code that is valid once and for ten minutes, and the agreement of both accounts.
 
-Codes are kept hashed. Everything survives a restart; doing any step twice is doing it once.
+Only hashes of codes are stored. Offers survive a restart; every step is idempotent.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from agent.memory.storage.transcript_lines import format_time, parse_time
 from gateway.events import SessionKey
 from gateway.ports import AccountLinkStore, Job, LinkedAccount
 
-GOOD_FOR = timedelta(minutes=10)
-TRIES = 5
-LOCKED_FOR = timedelta(hours=1)
-_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # none that are taken for one another
+VALIDITY = timedelta(minutes=10)
+MAX_ATTEMPTS = 5
+LOCKOUT = timedelta(hours=1)
+_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"  # without letters that look alike
 _LENGTH = 8
 _OFFER, _TRY = "offer:", "try:"
 _SALT = b"parlour link"
@@ -30,7 +30,7 @@ _SALT = b"parlour link"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkParty:
-    """One side of an offer: an account, what people call it, and the chat it can be asked in."""
+    """One side of an offer: an account, its display name, and the chat for its approval question."""
 
     identity: str
     label: str
@@ -39,7 +39,7 @@ class LinkParty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOffer:
-    """An offer as it stands. It is taken once somebody typed its code."""
+    """An offer; `taker` is set once another account has entered the code."""
 
     name: str
     asker: LinkParty
@@ -53,59 +53,59 @@ class LinkOffer:
 
     @property
     def is_agreed(self) -> bool:
-        """Both said yes."""
+        """True if both sides have agreed."""
         return self.taker is not None and {self.asker.identity, self.taker.identity} == set(self.agreed)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkLocked:
-    """Too many wrong codes; nothing is looked at for a while."""
+    """Too many wrong codes; further codes are refused for some minutes."""
 
     minutes: int
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownLinkCode:
-    """No offer has this code (any more)."""
+    """No valid offer has this code."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadySamePerson:
-    """The code is the typer's own, or the two are one person already."""
+    """The code was entered by the account that asked, or both accounts are one person already."""
 
 
 class AccountLinkService:
-    """What `/link` and `/unlink` ask."""
+    """Services of `/link` and `/unlink`."""
 
     def __init__(self, links: AccountLinkStore, *, now: Callable[[], datetime]) -> None:
         self._links = links
         self._now = now
-        self._lock = asyncio.Lock()  # an offer is read, judged and written back by one at a time
+        self._lock = asyncio.Lock()  # around reading, changing and writing an offer
 
     def person(self, account: str) -> str:
-        """Return the person whom an account belongs to."""
+        """Return the person that an account belongs to."""
         return self._links.person(account)
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
-        """Return the accounts of somebody who has several, the one that names them first."""
+        """Return the accounts of a person with several, the one that is the person's id first."""
         return self._links.accounts(person)
 
     async def offer(self, asker: LinkParty) -> str:
-        """Return a new code; an earlier one of the same account is good no more."""
+        """Create an offer and return its code; an earlier code of the same account expires."""
         code = "".join(secrets.choice(_LETTERS) for _ in range(_LENGTH))
         name = await _name_of(code)
         async with self._lock:
             for each in await self._offers():
                 if each.asker.identity == asker.identity and each.taker is None:
                     await self._drop(each)
-            await self._put(LinkOffer(name=name, asker=asker, until=self._now() + GOOD_FOR))
+            await self._put(LinkOffer(name=name, asker=asker, until=self._now() + VALIDITY))
         return code
 
-    async def take(self, code: str, taker: LinkParty) -> LinkOffer | LinkLocked | UnknownLinkCode | AlreadySamePerson:
-        """Take up the offer of this code, if there is one and *taker* may still try."""
+    async def redeem(self, code: str, taker: LinkParty) -> LinkOffer | LinkLocked | UnknownLinkCode | AlreadySamePerson:
+        """Enter a code for *taker*; return its offer, or the reason for refusing it."""
         name = await _name_of(code)
         async with self._lock:
-            minutes = await self._locked(taker.identity)
+            minutes = await self._lockout_minutes(taker.identity)
             if minutes:
                 return LinkLocked(minutes)
             offer = next((each for each in await self._offers() if each.name == name), None)
@@ -115,23 +115,23 @@ class AccountLinkService:
             if self._links.person(taker.identity) == self._links.person(offer.asker.identity):
                 return AlreadySamePerson()
             if offer.taker is None:
-                offer = replace(offer, taker=taker, until=self._now() + GOOD_FOR)
+                offer = replace(offer, taker=taker, until=self._now() + VALIDITY)
                 await self._put(offer)
             return offer
 
-    async def burn(self, code: str) -> bool:
-        """Take an offer back whose code others have seen; say whether there was one."""
+    async def revoke(self, code: str) -> bool:
+        """Delete the offer of a code that others have seen; return False if there is none."""
         name = await _name_of(code)
         async with self._lock:
-            found = [each for each in await self._offers() if each.name == name]
-            for each in found:
+            offers = [each for each in await self._offers() if each.name == name]
+            for each in offers:
                 await self._drop(each)
-            return bool(found)
+            return bool(offers)
 
     async def agree(self, identity: str) -> LinkOffer | None:
-        """Say yes for *identity* to the offer that waits for it; None when none does."""
+        """Record the agreement of *identity*; return its open offer, None if there is none."""
         async with self._lock:
-            offer = await self._waiting(identity)
+            offer = await self._open_offer(identity)
             if offer is None or identity in offer.agreed:
                 return offer
             offer = replace(offer, agreed=(*offer.agreed, identity))
@@ -139,85 +139,86 @@ class AccountLinkService:
             return offer
 
     async def refuse(self, identity: str) -> LinkOffer | None:
-        """Say no; the offer is gone. Returns it, None when none waited."""
+        """Delete and return the open offer of *identity*, None if there is none."""
         async with self._lock:
-            offer = await self._waiting(identity)
+            offer = await self._open_offer(identity)
             if offer is not None and not offer.is_agreed:
                 await self._drop(offer)
                 return offer
             return None
 
-    def linking(self, offer: LinkOffer) -> Job:
-        """Return the job that makes the two one person; the same one however often they said yes."""
+    def link_job(self, offer: LinkOffer) -> Job:
+        """Return the job that links the two accounts; an offer always gives the same job."""
         assert offer.taker is not None  # noqa: S101 - both agreed
         accounts = [offer.asker.identity, offer.taker.identity]
         return Job(id=f"link:{offer.name}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=self._now())
 
-    async def unlinking(self, account: str, turn: str) -> Job:
-        """Return the job that makes *account* a person of its own again; what was agreed to about it is void."""
+    async def unlink_job(self, account: str, turn: str) -> Job:
+        """Return the job that unlinks *account*; offers that it has agreed to are deleted."""
         async with self._lock:
             for each in await self._offers():
                 if account in each.agreed:
                     await self._drop(each)
         return Job(id=f"unlink:{turn}", kind=UNLINK, scope="", payload={"account": account}, due_at=self._now())
 
-    # -- inside, under the lock --------------------------------------------------------------------
+    # -- private; the caller holds the lock --------------------------------------------------------
 
-    async def _waiting(self, identity: str) -> LinkOffer | None:
-        """Return the newest offer that was taken and is about *identity*."""
-        found = [
+    async def _open_offer(self, identity: str) -> LinkOffer | None:
+        """Return the newest offer with a taker that *identity* is a side of."""
+        offers = [
             each
             for each in await self._offers()
             if each.taker is not None and identity in (each.asker.identity, each.taker.identity)
         ]
-        return max(found, key=lambda each: each.until, default=None)
+        return max(offers, key=lambda each: each.until, default=None)
 
     async def _offers(self) -> list[LinkOffer]:
-        """Return the offers that are still good; others are taken away."""
-        found = []
+        """Return the valid offers; delete expired ones."""
+        offers = []
         for name, value in (await self._links.notes()).items():
             if name.startswith(_OFFER):
-                offer = _read(name, json.loads(value))
+                offer = _from_json(name, json.loads(value))
                 if offer.until > self._now():
-                    found.append(offer)
+                    offers.append(offer)
                 else:
                     await self._links.note(name, "", was=value)
-        return found
+        return offers
 
     async def _put(self, offer: LinkOffer) -> None:
         before = (await self._links.notes()).get(offer.name, "")
-        await self._links.note(offer.name, json.dumps(_written(offer)), was=before)
+        await self._links.note(offer.name, json.dumps(_to_json(offer)), was=before)
 
     async def _drop(self, offer: LinkOffer) -> None:
         before = (await self._links.notes()).get(offer.name, "")
         await self._links.note(offer.name, "", was=before)
 
-    async def _locked(self, identity: str) -> int:
-        """Return for how many minutes *identity* may not try; 0 when it may."""
-        _, count, until = await self._tries(identity)
+    async def _lockout_minutes(self, identity: str) -> int:
+        """Return the minutes until *identity* may enter a code again, 0 if it may now."""
+        _, count, until = await self._attempts(identity)
         left = until - self._now()
-        return int(left.total_seconds() // 60) + 1 if count >= TRIES and left > timedelta(0) else 0
+        return int(left.total_seconds() // 60) + 1 if count >= MAX_ATTEMPTS and left > timedelta(0) else 0
 
     async def _note_wrong(self, identity: str) -> None:
-        value, count, until = await self._tries(identity)
+        value, count, until = await self._attempts(identity)
         count = count + 1 if until > self._now() else 1
-        tries = {"count": count, "until": format_time(self._now() + LOCKED_FOR)}
-        await self._links.note(f"{_TRY}{identity}", json.dumps(tries), was=value)
+        attempts = {"count": count, "until": format_time(self._now() + LOCKOUT)}
+        await self._links.note(f"{_TRY}{identity}", json.dumps(attempts), was=value)
 
-    async def _tries(self, identity: str) -> tuple[str, int, datetime]:
+    async def _attempts(self, identity: str) -> tuple[str, int, datetime]:
+        """Return the stored note, the number of wrong codes, and the end of the lockout."""
         value = (await self._links.notes()).get(f"{_TRY}{identity}", "")
-        tries = json.loads(value) if value else {}
-        return value, int(tries.get("count", 0)), parse_time(tries.get("until")) or self._now()
+        attempts = json.loads(value) if value else {}
+        return value, int(attempts.get("count", 0)), parse_time(attempts.get("until")) or self._now()
 
 
 async def _name_of(code: str) -> str:
-    """Return the note that an offer with this code has: a slow hash, so that a stolen journal tells no code."""
+    """Return the name of an offer's note: a slow hash of its code, so that a stolen journal reveals no code."""
     plain = "".join(code.upper().split()).encode("utf-8", "replace")
     digest = await asyncio.to_thread(hashlib.scrypt, plain, salt=_SALT, n=2**12, r=8, p=1, dklen=20)
     return f"{_OFFER}{digest.hex()}"
 
 
-def _written(offer: LinkOffer) -> dict[str, Any]:
+def _to_json(offer: LinkOffer) -> dict[str, Any]:
     def side(account: LinkParty) -> dict[str, str]:
         return {"identity": account.identity, "label": account.label, "key": str(account.key)}
 
@@ -229,7 +230,7 @@ def _written(offer: LinkOffer) -> dict[str, Any]:
     }
 
 
-def _read(name: str, stored: Mapping[str, Any]) -> LinkOffer:
+def _from_json(name: str, stored: Mapping[str, Any]) -> LinkOffer:
     def side(account: Mapping[str, str]) -> LinkParty:
         return LinkParty(identity=account["identity"], label=account["label"], key=SessionKey.parse(account["key"]))
 

@@ -1,7 +1,7 @@
-"""The folder `memory/` of two scopes as one, and of one as two: built beside the old one, then swapped in.
+"""Merge the `memory/` folders of two scopes, and split one: a new folder is built, then renamed over the old one.
 
-A crash leaves the old folder or the new one, and building again gives the same. Blocks; nobody else may be at work in
-the scopes meanwhile.
+A crash leaves the old folder or the new one, and building is repeatable. Everything here blocks; the caller holds the
+exclusive locks of both scopes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode
 from gateway.ports import Line
 
-MARK = ".move"  # names the move that made this folder
-_OF = ".of.json"  # which account brought a file that does not say so itself
+MOVE_FILE = ".move"  # the id of the move that built this folder
+_OWNERS_FILE = ".of.json"  # accounts of the files that have no session or author
 _NEW, _OLD = ".memory-new", ".memory-old"
 _TOP = ("USER.md", "SOUL.md")
-# What is made anew rather than carried over.
-_MADE = frozenset(
-    {"MEMORY.md", HISTORY_JSONL, RAW_JSONL, HISTORY_MD, CURSOR, DREAM_CURSOR, LOCK, EPOCH, MARK, _OF, ".git"}
+# Files that are built, not copied.
+_BUILT = frozenset(
+    {"MEMORY.md", HISTORY_JSONL, RAW_JSONL, HISTORY_MD, CURSOR, DREAM_CURSOR, LOCK, EPOCH, MOVE_FILE, _OWNERS_FILE}
+    | {".git"}
 )
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}\.md\Z")
 _FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE)
@@ -41,143 +42,141 @@ _SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryMerger:
-    """Joins and separates. *account_of* says whose the chat of a session key is ("" = the one who stays)."""
+    """Merges and splits memory folders."""
 
     home: Path
     versions: VersionStore
     disk: Disk
 
-    # -- joining -----------------------------------------------------------------------------------
+    def merge(self, move: str, source: str, target: str, *, source_account: str, target_account: str) -> None:
+        """Merge the memory of *source* into *target*; the accounts are "" for scopes that have several.
 
-    def join(self, move: str, source: str, target: str, *, source_is: str, target_is: str) -> None:
-        """Make what *source* remembers part of *target*; `source_is` and `target_is` are their accounts, if one each.
-
-        The source's folder is left as it was: who moves the rest takes it away.
+        The source's folder is not changed; the caller removes it with the scope's other files.
         """
-        theirs, mine = (scope_folder(self.home, scope) for scope in (source, target))
-        if not (theirs / "memory").is_dir() and not any((theirs / name).exists() for name in _TOP):
+        source_folder, target_folder = (scope_folder(self.home, scope) for scope in (source, target))
+        is_empty = not any((source_folder / name).exists() for name in _TOP)
+        if not (source_folder / "memory").is_dir() and is_empty:
             return
-        if self._is_swapped(mine, move):
+        if self._is_swapped(target_folder, move):
             return
-        self._join_top(theirs, mine, is_root=not source)
-        new = self._fresh(mine)
+        self._merge_top(source_folder, target_folder, is_root=not source)
+        new = self._create_new(target_folder)
+        old, other = target_folder / "memory", source_folder / "memory"
         write_history(
             new / ".git",
             history_merge.interleave_versions(
-                self.versions.every(target), self.versions.every(source), first_is=target_is, second_is=source_is
+                self.versions.every(target),
+                self.versions.every(source),
+                first_account=target_account,
+                second_account=source_account,
             ),
         )
-        texts = [self._text(folder / "memory" / "MEMORY.md") for folder in (mine, theirs)]
-        self.put(new / "MEMORY.md", merge_texts(*texts))
-        self._join_history(new, mine / "memory", theirs / "memory", target_is, source_is)
-        self._carry(mine / "memory", new, target_is)
-        self._carry(theirs / "memory", new, source_is)
-        self._finish(new, move)
-        self._swap(mine)
+        self.put(new / "MEMORY.md", merge_texts(self._text(old / "MEMORY.md"), self._text(other / "MEMORY.md")))
+        self._merge_history(new, old, other, target_account, source_account)
+        self._copy_files(old, new, target_account)
+        self._copy_files(other, new, source_account)
+        self._complete(new, move)
+        self._swap(target_folder)
 
-    def _join_top(self, theirs: Path, mine: Path, *, is_root: bool) -> None:
-        text = merge_texts(self._text(mine / "USER.md"), self._text(theirs / "USER.md"))
-        self.put(mine / "USER.md", text)
-        if not is_root and not self._text(mine / "SOUL.md"):  # the home's own voice is everybody's
-            self.put(mine / "SOUL.md", self._text(theirs / "SOUL.md"))
+    def _merge_top(self, source: Path, target: Path, *, is_root: bool) -> None:
+        self.put(target / "USER.md", merge_texts(self._text(target / "USER.md"), self._text(source / "USER.md")))
+        if not is_root and not self._text(target / "SOUL.md"):  # every scope uses the home's own persona
+            self.put(target / "SOUL.md", self._text(source / "SOUL.md"))
 
-    def _join_history(self, new: Path, mine: Path, theirs: Path, target_is: str, source_is: str) -> None:
-        ours, yours = history_merge.entries(mine, self.disk), history_merge.entries(theirs, self.disk)
-        after = max(history_merge.last_cursor(mine, self.disk), history_merge.last_cursor(theirs, self.disk))
+    def _merge_history(self, new: Path, old: Path, other: Path, target_account: str, source_account: str) -> None:
+        first, second = history_merge.entries(old, self.disk), history_merge.entries(other, self.disk)
+        after = max(history_merge.last_cursor(old, self.disk), history_merge.last_cursor(other, self.disk))
         dreamt, fresh = (
-            [*history_merge.mark_owner(ours[n], target_is), *history_merge.mark_owner(yours[n], source_is)]
+            [*history_merge.mark_owner(first[n], target_account), *history_merge.mark_owner(second[n], source_account)]
             for n in (0, 1)
         )
         history_merge.put_entries(new, self.disk, dreamt, fresh, after)
         history_merge.put_raw(
-            new, self.disk, [*history_merge.raw_lines(mine, self.disk), *history_merge.raw_lines(theirs, self.disk)]
+            new, self.disk, [*history_merge.raw_lines(old, self.disk), *history_merge.raw_lines(other, self.disk)]
         )
 
-    def _carry(self, old: Path, new: Path, identity: str) -> None:
-        """Copy what is in no history: notes, what waits, what was set aside. No file takes another's place."""
-        brought = self.brought(new) | self.brought(old)
+    def _copy_files(self, old: Path, new: Path, identity: str) -> None:
+        """Copy the files without a history: notes, staged changes, corrupt lines. Never overwrites another file."""
+        owners = self.file_owners(new) | self.file_owners(old)
         for path in _files(old):
             name = path.relative_to(old)
             data = self.disk.load(path) or b""
-            there = self.disk.load(new / name)
-            if there is not None and there != data:
+            existing = self.disk.load(new / name)
+            if existing is not None and existing != data:
                 if _DAY.match(path.name):
-                    self.disk.replace(new / name, there.rstrip(b"\n") + b"\n\n" + data)
+                    self.disk.replace(new / name, existing.rstrip(b"\n") + b"\n\n" + data)
                     continue
-                name = _free(new, name)
+                name = _free_name(new, name)
             self.disk.replace(new / name, data)
             if identity:
-                brought.setdefault(str(name), identity)
-        if brought:
-            self.disk.replace(new / _OF, json.dumps(brought).encode())
+                owners.setdefault(str(name), identity)
+        if owners:
+            self.disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
 
-    # -- separating --------------------------------------------------------------------------------
-
-    def separate(
+    def split(
         self, move: str, source: str, target: str, identity: str, account_of: Callable[[str], str], survivor: str
     ) -> None:
-        """Take what is *identity*'s alone out of *source* and make it *target*'s; what is mixed stays."""
-        mine, theirs = scope_folder(self.home, source), scope_folder(self.home, target)
-        if self._is_swapped(mine, move) or not (mine / "memory").is_dir():
-            return
-        old = mine / "memory"
-        split = _SplitPlan(self, old, identity, account_of)
-        versions = self.versions.every(source)
-        who = history_merge.entry_owners(versions, split.account_of_entry, survivor)
-        stay, go = history_merge.split_versions(versions, who, identity)
-        if not self._is_swapped(theirs, move):
-            new = self._fresh(theirs)
-            write_history(new / ".git", go)
-            self.put(
-                new / "MEMORY.md",
-                history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), who, identity)[1],
-            )
-            split.fill(new, is_theirs=True, who=who)
-            self._separate_top(mine, theirs, who, identity)
-            self._finish(new, move)
-            self._swap(theirs)
-        self._separate_top(mine, None, who, identity)
-        new = self._fresh(mine)
-        write_history(new / ".git", stay)
-        self.put(
-            new / "MEMORY.md",
-            history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), who, identity)[0],
-        )
-        split.fill(new, is_theirs=False, who=who)
-        self._finish(new, move)
-        self._swap(mine)
+        """Move the entries that belong only to *identity* from *source* to *target*; mixed entries stay.
 
-    def _separate_top(self, mine: Path, theirs: Path | None, who: EntryOwnership, identity: str) -> None:
+        *account_of* returns the account of a session key, "" for the account that stays.
+        """
+        source_folder, target_folder = scope_folder(self.home, source), scope_folder(self.home, target)
+        if self._is_swapped(source_folder, move) or not (source_folder / "memory").is_dir():
+            return
+        old = source_folder / "memory"
+        plan = _SplitPlan(self, old, identity, account_of)
+        versions = self.versions.every(source)
+        ownership = history_merge.entry_owners(versions, plan.account_of_entry, survivor)
+        staying, moving = history_merge.split_versions(versions, ownership, identity)
+        kept, given = history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), ownership, identity)
+        if not self._is_swapped(target_folder, move):
+            new = self._create_new(target_folder)
+            write_history(new / ".git", moving)
+            self.put(new / "MEMORY.md", given)
+            plan.fill(new, is_moving=True, ownership=ownership)
+            self._split_top(source_folder, target_folder, ownership, identity)
+            self._complete(new, move)
+            self._swap(target_folder)
+        self._split_top(source_folder, None, ownership, identity)
+        new = self._create_new(source_folder)
+        write_history(new / ".git", staying)
+        self.put(new / "MEMORY.md", kept)
+        plan.fill(new, is_moving=False, ownership=ownership)
+        self._complete(new, move)
+        self._swap(source_folder)
+
+    def _split_top(self, source: Path, target: Path | None, ownership: EntryOwnership, identity: str) -> None:
+        """Copy the entries of *identity* in USER.md and SOUL.md to *target*; without one, remove them from *source*."""
         for name in _TOP:
-            stays, goes = history_merge.split_document(name, self._text(mine / name), who, identity)
-            if theirs is not None:
-                self.put(theirs / name, goes)
-            elif stays != self._text(mine / name):
-                self.disk.replace(mine / name, stays.encode()) if stays else self.disk.remove(mine / name)
+            kept, given = history_merge.split_document(name, self._text(source / name), ownership, identity)
+            if target is not None:
+                self.put(target / name, given)
+            elif kept != self._text(source / name):
+                self.disk.replace(source / name, kept.encode()) if kept else self.disk.remove(source / name)
 
     # -- folders -----------------------------------------------------------------------------------
 
-    def _fresh(self, scope: Path) -> Path:
+    def _create_new(self, scope: Path) -> Path:
         new = scope / _NEW
         shutil.rmtree(new, ignore_errors=True)
         self.disk.make_folder(new)
         return new
 
-    def _finish(self, new: Path, move: str) -> None:
-        """Say that the folder is complete: every conversation of its scope takes a new prompt, too."""
+    def _complete(self, new: Path, move: str) -> None:
+        """Mark the folder as complete; the new epoch makes every conversation of the scope take a new snapshot."""
         self.disk.replace(new / EPOCH, f"{move}\n".encode())
-        self.disk.replace(new / MARK, move.encode())
+        self.disk.replace(new / MOVE_FILE, move.encode())
 
     def _is_swapped(self, scope: Path, move: str) -> bool:
-        """Say whether the folder that *move* made stands in its place; ends a swap that was cut short."""
+        """Return True if `memory/` is the folder that *move* built; completes a swap that a crash interrupted."""
         memory, new, old = scope / "memory", scope / _NEW, scope / _OLD
         if not memory.exists() and old.exists():
-            (new if self.disk.load(new / MARK) is not None else old).rename(memory)
+            (new if self.disk.load(new / MOVE_FILE) is not None else old).rename(memory)
             self.disk.sync_folder(scope)
-        if self.disk.load(memory / MARK) != move.encode():
+        if self.disk.load(memory / MOVE_FILE) != move.encode():
             return False
-        for gone in (old, new):
-            shutil.rmtree(gone, ignore_errors=True)
+        for folder in (old, new):
+            shutil.rmtree(folder, ignore_errors=True)
         return True
 
     def _swap(self, scope: Path) -> None:
@@ -192,103 +191,107 @@ class MemoryMerger:
         return (self.disk.load(path) or b"").decode("utf-8", "replace")
 
     def put(self, path: Path, text: str) -> None:
-        """Write *text* unless it is empty or stands there."""
+        """Write *text*, unless it is empty or equal to the file."""
         if text and text != self._text(path):
             self.disk.replace(path, text.encode())
 
-    def brought(self, folder: Path) -> dict[str, str]:
-        """Return which account brought each file that does not say so itself."""
-        found = decode(self.disk.load(folder / _OF) or b"{}")
-        return {str(name): str(who) for name, who in (found or {}).items()}
+    def file_owners(self, folder: Path) -> dict[str, str]:
+        """Return the accounts of the files that have no session or author, by name."""
+        owners = decode(self.disk.load(folder / _OWNERS_FILE) or b"{}")
+        return {str(name): str(account) for name, account in (owners or {}).items()}
 
 
 class _SplitPlan:
-    """Which of a folder's entries and files go, and which stay."""
+    """Selects a folder's entries and files that move, or those that stay."""
 
-    def __init__(self, memories: MemoryMerger, old: Path, identity: str, account_of: Callable[[str], str]) -> None:
-        self._disk = memories.disk
-        self._put = memories.put
+    def __init__(self, merger: MemoryMerger, old: Path, identity: str, account_of: Callable[[str], str]) -> None:
+        self._disk = merger.disk
+        self._put = merger.put
         self._old = old
         self._identity = identity
         self._account_of = account_of
         self._dreamt, self._new = history_merge.entries(old, self._disk)
-        self._brought = memories.brought(old)
+        self._owners = merger.file_owners(old)
         self._sessions = {
             str(line.get("entry")): str(line.get("session") or "") for line in (*self._dreamt, *self._new)
         }
 
     def account_of_entry(self, entry: str) -> str:
-        """Return whose chat an entry of the history sums up."""
+        """Return the account whose chat a history entry summarises."""
         session = self._sessions.get(entry, "")
         return self._account_of(session) if session else ""
 
-    def fill(self, new: Path, *, is_theirs: bool, who: EntryOwnership) -> None:
-        """Write one half: entries, raw messages, notes, and what waits."""
-        dreamt, fresh = ([each for each in part if self._goes(each) is is_theirs] for part in (self._dreamt, self._new))
+    def fill(self, new: Path, *, is_moving: bool, ownership: EntryOwnership) -> None:
+        """Write one half: history entries, raw messages, notes and staged changes."""
+        dreamt, fresh = (
+            [each for each in part if self._moves(each) is is_moving] for part in (self._dreamt, self._new)
+        )
         history_merge.put_entries(new, self._disk, dreamt, fresh, history_merge.last_cursor(self._old, self._disk))
         raws = history_merge.raw_lines(self._old, self._disk)
-        history_merge.put_raw(new, self._disk, [raw for raw in raws if self._goes(decode(raw) or {}) is is_theirs])
-        brought: dict[str, str] = {}
+        history_merge.put_raw(new, self._disk, [raw for raw in raws if self._moves(decode(raw) or {}) is is_moving])
+        owners: dict[str, str] = {}
         for path in _files(self._old):
             name = str(path.relative_to(self._old))
             text = (self._disk.load(path) or b"").decode("utf-8", "replace")
-            kept = self._half(name, text, is_theirs=is_theirs, who=who)
-            if kept is not None:
-                self._put(new / name, kept)
-                if name in self._brought:
-                    brought[name] = self._brought[name]
-        if brought and not is_theirs:
-            self._disk.replace(new / _OF, json.dumps(brought).encode())
+            half = self._select_text(name, text, is_moving=is_moving, ownership=ownership)
+            if half is not None:
+                self._put(new / name, half)
+                if name in self._owners:
+                    owners[name] = self._owners[name]
+        if owners and not is_moving:
+            self._disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
 
-    def _goes(self, line: Line) -> bool:
+    def _moves(self, line: Line) -> bool:
         session = str(line.get("session") or "")
         if session:
             return self._account_of(session) == self._identity
-        return line.get(history_merge.WHOSE) == self._identity
+        return line.get(history_merge.OWNER_FIELD) == self._identity
 
-    def _half(self, name: str, text: str, *, is_theirs: bool, who: EntryOwnership) -> str | None:
-        """Return what of a file belongs to the half; None for nothing."""
+    def _select_text(self, name: str, text: str, *, is_moving: bool, ownership: EntryOwnership) -> str | None:
+        """Return the part of a file that belongs to the half; None if it is empty."""
         document = f"{name.partition('.conflict-')[0]}.md"
         if document in TRACKED:
-            stays, goes = history_merge.split_document(document, text, who, self._identity)
-            return (goes if is_theirs else stays) or None
+            kept, given = history_merge.split_document(document, text, ownership, self._identity)
+            return (given if is_moving else kept) or None
         if _DAY.match(name):
             sections = _FLUSH.split(text)
-            kept = [each for each in sections if self._section_goes(name, each) is is_theirs and each.strip()]
-            return "".join(kept) or None
+            return (
+                "".join(each for each in sections if self._section_moves(name, each) is is_moving and each.strip())
+                or None
+            )
         if name.startswith((f"{STAGED}/", ".pending/")):
-            return text if self._waiting_goes(name, text) is is_theirs else None
-        return text if self._section_goes(name, text) is is_theirs else None
+            return text if self._staged_moves(name, text) is is_moving else None
+        return text if self._section_moves(name, text) is is_moving else None
 
-    def _section_goes(self, name: str, text: str) -> bool:
-        found = _SESSION.search(text)
-        if found:
-            return self._account_of(found.group(1) or found.group(2)) == self._identity
-        return self._brought.get(name) == self._identity
+    def _section_moves(self, name: str, text: str) -> bool:
+        session = _SESSION.search(text)
+        if session:
+            return self._account_of(session.group(1) or session.group(2)) == self._identity
+        return self._owners.get(name) == self._identity
 
-    def _waiting_goes(self, name: str, text: str) -> bool:
-        """Say whose something that waits is: its chat's, else that of the entry it arose with."""
-        found = decode(text.encode()) or {}
-        session = str(found.get("session") or found.get("key") or "")
-        account = self._account_of(session) if session else self.account_of_entry(str(found.get("entry") or ""))
-        by = str(found.get("by") or found.get("person") or "")
-        return (account or by or self._brought.get(name, "")) == self._identity
+    def _staged_moves(self, name: str, text: str) -> bool:
+        """Return True if a staged change belongs to *identity*, by its chat, else by its history entry or author."""
+        change = decode(text.encode()) or {}
+        session = str(change.get("session") or change.get("key") or "")
+        account = self._account_of(session) if session else self.account_of_entry(str(change.get("entry") or ""))
+        by = str(change.get("by") or change.get("person") or "")
+        return (account or by or self._owners.get(name, "")) == self._identity
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield what is carried over, in order: files, and those of folders, the repository excepted."""
+    """Yield the files to copy, in order."""
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         name = path.relative_to(folder)
         first = name.parts[0]
-        # A Dream that was begun was shown the documents as they stood before; it begins anew.
+        # An interrupted Dream has read the old documents; it is started again.
         if str(name) == ".pending/dream.json":
             continue
-        if path.is_file() and first not in _MADE and not first.startswith(".git"):
+        if path.is_file() and first not in _BUILT and not first.startswith(".git"):
             yield path
 
 
-def _free(folder: Path, name: Path) -> Path:
-    """Return a name like *name* that is not taken."""
+def _free_name(folder: Path, name: Path) -> Path:
+    """Return *name* with the first number that no file in *folder* has."""
     stem, dot, ending = name.name.partition(".")
     n = 2
     while (folder / name.with_name(f"{stem}-{n}{dot}{ending}")).exists():

@@ -1,6 +1,6 @@
-"""Transcripts and files of a scope, carried to another one. Blocks; nobody else may be at work in the scopes meanwhile.
+"""Move the transcripts and files of a memory scope to another one.
 
-Every step may be done twice.
+Everything here blocks and is idempotent. The caller holds the exclusive locks of both scopes.
 """
 
 from __future__ import annotations
@@ -16,72 +16,71 @@ from typing import Any
 
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain, archive_path
+from agent.memory.storage.segments import SegmentChain, archive_path, read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of, parse_time
 from gateway.ports import Line, ScopeMove
 
 _CONTENTS = ("sessions", "attachments", "files")
-# Made anew when they are missed; an export that was being packed is asked for again.
+# Rebuilt when they are needed; an interrupted export must be requested again.
 _DERIVED = ("blobs", "exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 _MEMORY = ("memory", ".memory-new", ".memory-old")
 _TOP = ("USER.md", "SOUL.md")
-_HEAD_BYTES = 4096
 _DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
-# What a user's line keeps of a time in which two were one; what was recalled for it is not the user's.
-_OWN = frozenset(
+# Fields that a user's line keeps after unlinking; recalled memory, for example, is not the user's own.
+_USER_FIELDS = frozenset(
     {"kind", "i", "turn", "role", "content", "timestamp", "by", "mid", "head", "indented", "origin", "tokens", "files"}
     | {"quoted"}
 )
-_SPARE = ("by", "origin", "tokens", "model", "head")  # makes room where a text was shorter than `[forgotten]`
+_SPARE_FIELDS = ("by", "origin", "tokens", "model", "head")  # removed if a text was shorter than `[forgotten]`
 
 
 def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
-    """Give everything of *move.source* but its memory to *move.target*, and take what is left of it away."""
+    """Move everything except the memory from *move.source* to *move.target*, and remove the source folder."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
-    end_conversations(source, disk, move)
+    archive_conversations(source, disk, move)
     for name in _CONTENTS:
         for path in _tree(source / name):
-            _give(disk, path, target / path.relative_to(source))
+            _move_file(disk, path, target / path.relative_to(source))
     for name in (*_DERIVED, *_MEMORY, *_CONTENTS, *(_TOP if move.source else ("USER.md",))):
-        _drop(source / name)
-    if move.source and source.is_dir():  # what somebody else keeps there; the home itself is not ours to clear
+        _delete(source / name)
+    if move.source and source.is_dir():  # other files in the scope's folder; those in the home itself stay
         for path in _tree(source):
-            _give(disk, path, target / path.relative_to(source))
+            _move_file(disk, path, target / path.relative_to(source))
         shutil.rmtree(source)
         disk.sync_folder(source.parent)
 
 
 def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Callable[[str], str]) -> None:
-    """Give the chats of *move.identity* to *move.target*; what was answered while the two were one is in neither."""
+    """Move the chats of *move.identity* to *move.target*; answers from the time of the link are blanked in both."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
-    end_conversations(source, disk, move)
+    archive_conversations(source, disk, move)
     for folder in (source, target):
         for path in sorted((folder / "sessions").glob("*.jsonl")):
-            clear_answers(path, disk, move.since)
-    going = {
+            blank_answers(path, disk, move.since)
+    moving = {
         path.name: path
         for path in sorted((source / "sessions").glob("*.jsonl"))
-        if account_of(key_of(path, disk)) == move.identity
+        if account_of(str(read_head(disk, path).get("key", ""))) == move.identity
     }
     for path in sorted((source / "sessions").glob("*.corrupt")):
-        if path.name.removesuffix(".corrupt") in {*going, *(f"{quote(key)}.jsonl" for key in move.keys)}:
-            going[path.name] = path
-    for name, path in going.items():
-        _give(disk, path, target / "sessions" / name)
-    theirs, ours = _named(target / "sessions", disk), _named(source / "sessions", disk)
-    for digest in sorted(theirs):
+        if path.name.removesuffix(".corrupt") in {*moving, *(f"{quote(key)}.jsonl" for key in move.keys)}:
+            moving[path.name] = path
+    for name, path in moving.items():
+        _move_file(disk, path, target / "sessions" / name)
+    needed, staying = _find_digests(target / "sessions", disk), _find_digests(source / "sessions", disk)
+    for digest in sorted(needed):
         path = source / "attachments" / digest
         if path.exists():
-            if digest in ours:
+            if digest in staying:
                 disk.replace(target / "attachments" / digest, disk.load(path) or b"")
             else:
-                _give(disk, path, target / "attachments" / digest)
+                _move_file(disk, path, target / "attachments" / digest)
     for name in _DERIVED:
-        _drop(source / name)
+        _delete(source / name)
 
 
-def end_conversations(folder: Path, disk: Disk, move: ScopeMove) -> None:
-    """Put the transcripts that go no further into the archive, as /new does."""
+def archive_conversations(folder: Path, disk: Disk, move: ScopeMove) -> None:
+    """Archive the transcripts that the move ends, as /new does."""
     turn = "t" + base64.b32encode(hashlib.sha256(move.id.encode()).digest()[:10]).decode().lower()
     for key, transcript in move.ended:
         path = folder / "sessions" / f"{quote(key)}.jsonl"
@@ -89,47 +88,44 @@ def end_conversations(folder: Path, disk: Disk, move: ScopeMove) -> None:
             disk.rename(path, archive_path(path, transcript, turn))
 
 
-def oldest(folder: Path, disk: Disk) -> datetime | None:
-    """Return when the first of a scope's conversations began; None when there is none."""
-    heads = (_head(path, disk) for path in (folder / "sessions").glob("*.jsonl"))
-    begun = [at for head in heads if (at := parse_time(head.get("created"))) is not None]
-    return min(begun, default=None)
+def first_created_at(folder: Path, disk: Disk) -> datetime | None:
+    """Return the creation time of a scope's oldest transcript, None if it has none."""
+    heads = (read_head(disk, path) for path in (folder / "sessions").glob("*.jsonl"))
+    return min((at for head in heads if (at := parse_time(head.get("created"))) is not None), default=None)
 
 
-def key_of(path: Path, disk: Disk) -> str:
-    """Return the session key in a transcript's head, or an empty string."""
-    return str(_head(path, disk).get("key", ""))
+def blank_answers(path: Path, disk: Disk, since: datetime | None) -> None:
+    """Blank answers, tool calls and memory changes from *since* on, which may contain either account's data.
 
-
-def clear_answers(path: Path, disk: Disk, since: datetime | None) -> None:
-    """Clear what was answered, looked up and noted from *since* on: it may tell of either. Lengths stay."""
+    Lines keep their lengths.
+    """
     before = (disk.load(path) or b"").splitlines(keepends=True)
-    after = [_cleared(raw, since) for raw in before]
+    after = [_blank_line(raw, since) for raw in before]
     if after != before:
         disk.replace(path, b"".join(after))
 
 
-def _cleared(raw: bytes, since: datetime | None) -> bytes:
+def _blank_line(raw: bytes, since: datetime | None) -> bytes:
     line = decode(raw)
     if line is None or since is None:
         return raw
-    empty = _without_answer(line)
+    blank = _remove_answer(line)
     at = parse_time(line.get("timestamp"))
-    if empty is None or (at is not None and at < since):
+    if blank is None or (at is not None and at < since):
         return raw
-    for spare in _SPARE:
-        if len(encode(empty)) > len(raw):
-            empty.pop(spare, None)
-    if len(encode(empty)) > len(raw):
-        empty = {name: ("" if value == FORGOTTEN else value) for name, value in empty.items()}
-    if empty == line:
+    for name in _SPARE_FIELDS:
+        if len(encode(blank)) > len(raw):
+            blank.pop(name, None)
+    if len(encode(blank)) > len(raw):
+        blank = {name: ("" if value == FORGOTTEN else value) for name, value in blank.items()}
+    if blank == line:
         return raw
-    data = encode(empty)[:-1]
+    data = encode(blank)[:-1]
     return data + b" " * max(len(raw) - 1 - len(data), 0) + b"\n"
 
 
-def _without_answer(line: Line) -> dict[str, Any] | None:
-    """Return a line as it may stay; None for one that holds nothing of anybody's memory."""
+def _remove_answer(line: Line) -> dict[str, Any] | None:
+    """Return *line* without what may come from the memory; None for a line that has no such content."""
     kind = kind_of(line)
     if kind == "delta":
         return {**line, "text": "", "added": [], "removed": []}
@@ -140,53 +136,49 @@ def _without_answer(line: Line) -> dict[str, Any] | None:
     if kind != "message":
         return None
     if line.get("role") == "user":
-        return {name: value for name, value in line.items() if name in _OWN}
-    kept = {name: value for name, value in line.items() if name in _OWN and name not in ("files", "quoted")}
-    kept["content"] = FORGOTTEN if line.get("content") else ""
+        return {name: value for name, value in line.items() if name in _USER_FIELDS}
+    fields = _USER_FIELDS - {"files", "quoted"}
+    blank = {name: value for name, value in line.items() if name in fields}
+    blank["content"] = FORGOTTEN if line.get("content") else ""
     if calls := line.get("tool_calls"):
-        kept["tool_calls"] = [_without_arguments(call) for call in calls]
-    return kept | {name: line[name] for name in ("tool_call_id", "name") if name in line}
+        blank["tool_calls"] = [_remove_arguments(call) for call in calls]
+    return blank | {name: line[name] for name in ("tool_call_id", "name") if name in line}
 
 
-def _without_arguments(call: Any) -> Any:
+def _remove_arguments(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     return {**call, "function": {**function, "arguments": "{}"}} if isinstance(function, dict) else call
 
 
-def _named(folder: Path, disk: Disk) -> set[str]:
-    """Return what could be digests of files in a folder's transcripts."""
-    found: set[str] = set()
+def _find_digests(folder: Path, disk: Disk) -> set[str]:
+    """Return the sha256 digests in a folder's transcripts, which may be those of files."""
+    digests: set[str] = set()
     for path in folder.glob("*.jsonl"):
-        found |= {each.decode() for each in _DIGEST.findall(disk.load(path) or b"")}
-    return found
-
-
-def _head(path: Path, disk: Disk) -> Line:
-    head = decode(disk.read(path, 0, _HEAD_BYTES).split(b"\n", 1)[0])
-    return head if head is not None and kind_of(head) == "head" else {}
+        digests |= {each.decode() for each in _DIGEST.findall(disk.load(path) or b"")}
+    return digests
 
 
 def _tree(folder: Path) -> Iterator[Path]:
     yield from (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink())
 
 
-def _give(disk: Disk, path: Path, wanted: Path) -> None:
-    """Put a file where it belongs; one that is there already and says something else keeps its name."""
-    disk.make_folder(wanted.parent)
+def _move_file(disk: Disk, path: Path, target: Path) -> None:
+    """Move a file to *target*, or to a numbered name if another file is there; drop it if that file is equal."""
+    disk.make_folder(target.parent)
     n = 2
-    place = wanted
-    while place.exists():
-        if disk.load(place) == disk.load(path):
+    free = target
+    while free.exists():
+        if disk.load(free) == disk.load(path):
             disk.remove(path)
             return
-        place = wanted.with_name(f"{wanted.name}.{n}")
+        free = target.with_name(f"{target.name}.{n}")
         n += 1
-    path.rename(place)
-    for folder in (place.parent, path.parent):
+    path.rename(free)
+    for folder in (free.parent, path.parent):
         disk.sync_folder(folder)
 
 
-def _drop(path: Path) -> None:
+def _delete(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

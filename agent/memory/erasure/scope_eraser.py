@@ -78,7 +78,7 @@ class ScopeEraser:
     links: AccountLinkStore
     erasing: ErasureStore
     leftovers: UnscopedData
-    gate: ScopeLock
+    scope_lock: ScopeLock
     index: DerivedIndex
     writing: asyncio.Lock
     reopen: Callable[[str], None]
@@ -103,7 +103,7 @@ class ScopeEraser:
 
     async def erase(self, job: Job) -> RetryJobLater | None:
         """Erase the job's scope once nobody is at work in it."""
-        async with self.gate.exclusive(job.scope):
+        async with self.scope_lock.hold_exclusive(job.scope):
             if not await self.files.flush():
                 return RetryJobLater(_NOT_YET, "what was said is not in its files yet", counts=False)
             await self.everything(job.scope, spare=frozenset({job.id}))
@@ -116,7 +116,7 @@ class ScopeEraser:
         accounts = [each.identity for each in self.links.accounts(person)] or [person]
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
-            async with self.gate.exclusive(scope):
+            async with self.scope_lock.hold_exclusive(scope):
                 await _until(self.files.flush, "what was said cannot be written to its files")
                 await self.everything(scope)
         shared = await asyncio.to_thread(self._shared_scopes)

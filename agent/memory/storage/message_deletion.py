@@ -9,10 +9,10 @@ from typing import Any
 
 from agent.attachments.file_facts import ASIDE, blobs_in, facts_in
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import read_head
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line
 
-_HEAD_BYTES = 4096
 _TEXT_FIELD = {"message": "content", "command": "content", "notice": "asked"}
 _REMOVED_FIELDS = ("files", *ASIDE)
 _SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
@@ -25,7 +25,7 @@ def blank_messages(disk: Disk, path: Path, key: str, mids: Collection[str], *, d
     *deletion_turn*, the turn that reports the deletion, are not changed. Each file is replaced atomically;
     the call is idempotent. No file may be open for appending. Raises OSError.
     """
-    transcripts = [each for each in _transcripts(path) if _is_of(disk, each, key)]
+    transcripts = [each for each in _transcripts(path) if read_head(disk, each).get("key") == key]
     # Files first: after a crash the lines still refer to them, and a retry removes the rest.
     _remove_files(disk, path, transcripts, mids, deletion_turn)
     for each in transcripts:
@@ -40,9 +40,9 @@ def find_message(disk: Disk, path: Path, key: str, mid: str) -> Iterator[tuple[s
     pattern = mid.encode("utf-8", "surrogatepass")
     for each in _transcripts(path):
         data = disk.load(each) or b""
-        if pattern not in data or not _is_of(disk, each, key):
+        head = read_head(disk, each) if pattern in data else {}
+        if head.get("key") != key:
             continue
-        head = decode(data.split(b"\n", 1)[0]) or {}
         for raw in data.splitlines():
             line = _matching_line(raw, (mid,), "")
             if line is not None:
@@ -52,11 +52,6 @@ def find_message(disk: Disk, path: Path, key: str, mid: str) -> Iterator[tuple[s
 
 def _transcripts(path: Path) -> list[Path]:
     return sorted(path.parent.glob("*.jsonl"))
-
-
-def _is_of(disk: Disk, path: Path, key: str) -> bool:
-    head = decode(disk.read(path, 0, _HEAD_BYTES).split(b"\n", 1)[0])
-    return head is not None and head.get("key") == key
 
 
 def _remove_files(

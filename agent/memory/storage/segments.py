@@ -104,6 +104,11 @@ def archive_of(path: Path, transcript: str) -> Path | None:
     return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
 
 
+def read_head(disk: Disk, path: Path) -> Line:
+    """Return the head line of a transcript file, an empty line if it has none."""
+    return _parse_head(disk.read(path, 0, LINE_BYTES * 8)) or {}
+
+
 def _parse_head(data: bytes) -> Line | None:
     first, newline, _ = data.partition(b"\n")
     line = decode(first) if newline else None

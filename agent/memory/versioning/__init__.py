@@ -1,1 +1,1 @@
-"""Every change of what is remembered: kept, explained, taken back, and followed to the message it came from."""
+"""Show, explain and undo changes of the memory; find the data derived from a deleted message."""

@@ -1,6 +1,6 @@
-"""What is kept of a deleted message to find what came of it: where it stood, and prints of its words.
+"""Find text derived from a deleted message by its position and the fingerprints of its words.
 
-The message itself is gone from the disk by then, and nobody reads it out of a print. Pure.
+The message itself is already removed from the disk, and cannot be reconstructed from its fingerprints. Pure.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 _WORD = re.compile(r"\w{4,}")
-_JOINED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without blanks: pairs of signs
-_STEM = 6  # letters of a word that count: "zeppelins" is "zeppelin"
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")  # scripts without spaces: use bigrams
+_STEM = 6  # letters of a word that are compared: "zeppelins" equals "zeppelin"
 _EXCERPT = 200  # characters of a message that a note quotes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionTrace:
-    """One line of a transcript that said it. `i` is -1 for a command, which has no index."""
+    """A transcript line of a deleted message. `i` is -1 for a command, which has no index."""
 
     transcript: str
     turn: str
     i: int
-    words: tuple[str, ...] = ()  # prints of its words; () where nothing of it could be read any more
-    quote: str = ""  # the print of the line by which a note quotes it
+    words: tuple[str, ...] = ()  # fingerprints of its words; () if its text could not be read any more
+    quote: str = ""  # fingerprint of the line by which a note quotes it
 
     @classmethod
-    def of(cls, transcript: str, line: Mapping[str, Any], said: str) -> DeletionTrace:
-        """Return the trace of a transcript's *line* that says *said*."""
-        flat = " ".join(said.split())
+    def of(cls, transcript: str, line: Mapping[str, Any], text: str) -> DeletionTrace:
+        """Return the trace of *line* with the content *text*."""
+        flat = " ".join(text.split())
         short = flat if len(flat) <= _EXCERPT else f"{flat[:_EXCERPT]}…"
         index = line.get("i")
         return cls(
             transcript=transcript,
             turn=str(line.get("turn", "")),
             i=index if isinstance(index, int) else -1,
-            words=tuple(sorted(word_fingerprints(said))),
-            quote=_print(f"user: {short}") if flat else "",
+            words=tuple(sorted(word_fingerprints(text))),
+            quote=_fingerprint(f"user: {short}") if flat else "",
         )
 
     @classmethod
     def read(cls, record: object) -> DeletionTrace | None:
-        """Return the trace of a job's payload."""
+        """Parse a trace in a job's payload; None if it is invalid."""
         if not isinstance(record, Mapping):
             return None
         try:
@@ -54,44 +54,44 @@ class DeletionTrace:
             return None
 
     def record(self) -> dict[str, Any]:
-        """Return it as a job's payload has it."""
+        """Return the trace for a job's payload."""
         return asdict(self)
 
     def is_quoted(self, line: str) -> bool:
-        """Say whether *line* of a note is the message."""
-        return bool(self.quote) and _print(line.strip()) == self.quote
+        """Return True if *line* of a note quotes the message."""
+        return bool(self.quote) and _fingerprint(line.strip()) == self.quote
 
 
 def word_fingerprints(text: str) -> frozenset[str]:
-    """Return prints of the words of *text* that mean something."""
+    """Return the fingerprints of the words of *text* that have four letters or more."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return frozenset(_print(stem) for stem in _stems(folded))
+    return frozenset(_fingerprint(stem) for stem in _stems(folded))
 
 
-def related(lines: Sequence[str], words: Iterable[str]) -> list[str]:
-    """Return the lines that share a word with a message, whose prints *words* are.
+def related_lines(lines: Sequence[str], words: Iterable[str]) -> list[str]:
+    """Return the lines that share a word with a message; *words* are the fingerprints of the message.
 
-    A word that stands in many of the lines says nothing about one of them.
+    Words that are in many of the lines do not count.
     """
-    wanted = frozenset(words)
-    shared = [word_fingerprints(line) & wanted for line in lines]
-    often = Counter(word for each in shared for word in each)
+    words = frozenset(words)
+    shared = [word_fingerprints(line) & words for line in lines]
+    counts = Counter(word for each in shared for word in each)
     limit = max(2, len(lines) // 4)
-    return [line for line, each in zip(lines, shared, strict=True) if any(often[word] <= limit for word in each)]
+    return [line for line, each in zip(lines, shared, strict=True) if any(counts[word] <= limit for word in each)]
 
 
 def quoting_lines(lines: Iterable[str], words: Iterable[str]) -> list[str]:
-    """Return the lines that hold half of a message's words or more, whose prints *words* are."""
-    wanted = frozenset(words)
-    return [line for line in lines if wanted and 2 * len(word_fingerprints(line) & wanted) >= len(wanted)]
+    """Return the lines that have at least half of a message's *words* (fingerprints)."""
+    words = frozenset(words)
+    return [line for line in lines if words and 2 * len(word_fingerprints(line) & words) >= len(words)]
 
 
 def _stems(folded: str) -> Iterator[str]:
-    for found in _WORD.finditer(_JOINED.sub(" ", folded)):
-        yield found[0][:_STEM]
-    for found in _JOINED.finditer(folded):
-        yield from (found[0][n : n + 2] for n in range(len(found[0]) - 1))
+    for word in _WORD.findall(_UNSPACED.sub(" ", folded)):
+        yield word[:_STEM]
+    for text in _UNSPACED.findall(folded):
+        yield from (text[n : n + 2] for n in range(len(text) - 1))
 
 
-def _print(text: str) -> str:
+def _fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

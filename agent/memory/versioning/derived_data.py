@@ -1,6 +1,6 @@
-"""What came of a message, by provenance: from its place in a transcript to entries, versions, and their lines.
+"""Find the data derived from a message by provenance: its history entries, versions, and the lines they added.
 
-Words are the second look, never the first: they choose among the lines that a summary of fifty messages brought.
+Words are compared only afterwards, to select among the lines that a summary of many messages added.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, read_text
 from agent.memory.storage.transcript_lines import FORGOTTEN
-from agent.memory.versioning.deletion_traces import DeletionTrace, quoting_lines, related
-from agent.memory.versioning.version_sources import cause_of
+from agent.memory.versioning.deletion_traces import DeletionTrace, quoting_lines, related_lines
+from agent.memory.versioning.version_sources import remembering_turn
 
-_REMEMBER = "remember:"  # then the turn: the cause of what somebody asked to have kept
-_LOOKED_THROUGH = 2_000  # versions
-_TELLING = 3  # words of a message that says something
-_MOST = 20  # lines of one document that one question is about
+_MAX_VERSIONS = 2_000  # searched
+_MIN_WORDS = 3  # of a message with a content that can be recognised
+_MAX_LINES = 20  # of one document in one approval question
 _SESSION = re.compile(r"\(session: (?P<key>.*)\)\s*\Z")
 
 
 class DerivedDataFinder:
-    """Reads one scope's history, versions and notes. Blocks."""
+    """Searches a scope's history, versions and notes. Blocks."""
 
     def __init__(self, home: Path, versions: VersionStore, disk: Disk | None = None) -> None:
         self._home = home
@@ -36,10 +35,10 @@ class DerivedDataFinder:
         self._disk = disk or Disk()
 
     def find(self, scope: str, key: str, mid: str, traces: Sequence[DeletionTrace]) -> dict[str, list[str]]:
-        """Return, by document, the lines that came of the message *mid* and stand there still.
+        """Return, by document, the current lines that were derived from the message *mid*.
 
-        Copies of the message itself that stand in no transcript are cleared at once: a note quotes what was said, and
-        messages that no summary could be made of are kept as they were. Raises OSError.
+        Verbatim copies of the message are blanked: quotes in notes, and messages that could not be summarised.
+        Raises OSError.
         """
         folder = scope_folder(self._home, scope) / "memory"
         blank_raw(folder, self._disk, key, mid)
@@ -47,15 +46,15 @@ class DerivedDataFinder:
         for path in notes:
             self._blank_quotes(path, traces)
         words = frozenset(word for trace in traces for word in trace.words)
-        entries = [each for each in HistoryLog(folder, self._disk).after(0) if _holds(each, key, traces)]
-        found = self._in_documents(scope, traces, entries, words)
-        said = [sentence for entry in entries for sentence in quoting_lines(sentences(entry.content), words)]
-        if said:
-            found[HISTORY_JSONL] = said[:_MOST]
+        entries = [each for each in HistoryLog(folder, self._disk).after(0) if _is_derived(each, key, traces)]
+        derived = self._find_in_documents(scope, traces, entries, words)
+        quotes = [sentence for entry in entries for sentence in quoting_lines(sentences(entry.content), words)]
+        if quotes:
+            derived[HISTORY_JSONL] = quotes[:_MAX_LINES]
         for path in notes:
-            if lines := self._in_note(path, key, words):
-                found[path.name] = lines[:_MOST]
-        return found
+            if lines := self._find_in_note(path, key, words):
+                derived[path.name] = lines[:_MAX_LINES]
+        return derived
 
     def _blank_quotes(self, path: Path, traces: Sequence[DeletionTrace]) -> None:
         with self._disk.lock(path.parent / LOCK):
@@ -66,68 +65,63 @@ class DerivedDataFinder:
             if after != before:
                 self._disk.replace(path, "".join(after).encode())
 
-    def _in_documents(
+    def _find_in_documents(
         self, scope: str, traces: Sequence[DeletionTrace], entries: Sequence[HistoryEntry], words: frozenset[str]
     ) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        derived: dict[str, list[str]] = {}
         turns = {trace.turn for trace in traces}
         names = {entry.entry for entry in entries}
-        # Other words may say the same; but who deletes "ok" is not asked about everything.
-        may_be_any = len(words) >= _TELLING or any(not trace.quote for trace in traces)
-        for version in self._versions.log(scope, limit=_LOOKED_THROUGH):
-            is_asked_for = _turn_of(version) in turns
-            if not is_asked_for and not names & set(re.findall(r"\be[a-z2-7]{16}\b", version.why)):
+        # A summary may use other words than the message; but deleting "ok" must not ask about every line.
+        has_content = len(words) >= _MIN_WORDS or any(not trace.quote for trace in traces)
+        for version in self._versions.log(scope, limit=_MAX_VERSIONS):
+            is_remembered = remembering_turn(version) in turns
+            if not is_remembered and not names & set(re.findall(r"\be[a-z2-7]{16}\b", version.why)):
                 continue
             for name in version.names:
-                lines = self._brought(scope, version, name)
-                if not is_asked_for:
-                    lines = related(lines, words) or (lines if may_be_any else [])
-                known = found.setdefault(name, [])
+                lines = self._added_lines(scope, version, name)
+                if not is_remembered:
+                    lines = related_lines(lines, words) or (lines if has_content else [])
+                known = derived.setdefault(name, [])
                 known += [line for line in lines if line not in known]
-        return {name: lines[:_MOST] for name, lines in found.items() if lines}
+        return {name: lines[:_MAX_LINES] for name, lines in derived.items() if lines}
 
-    def _brought(self, scope: str, version: DocumentVersion, name: str) -> list[str]:
-        """Return the lines that *version* brought into a document and that stand there because of it."""
+    def _added_lines(self, scope: str, version: DocumentVersion, name: str) -> list[str]:
+        """Return the current lines of a document that *version* added."""
         after = self._versions.texts(scope, version.sha).get(name, b"")
         before = (self._versions.documents_before(scope, version.sha) or {}).get(name, b"")
-        now = read_text(self._disk.load(document_path(self._home, scope, name)) or b"").splitlines()
-        known = set(read_text(before).splitlines())
-        new = [line for line in read_text(after).splitlines() if line.strip() and line not in known]
+        current = read_text(self._disk.load(document_path(self._home, scope, name)) or b"").splitlines()
+        old = set(read_text(before).splitlines())
+        new = [line for line in read_text(after).splitlines() if line.strip() and line not in old]
         return [
             line
             for line in new
-            if line in now
+            if line in current
             and not line.startswith("#")
             and (source := self._versions.source(scope, name, line)) is not None
             and source.sha == version.sha
         ]
 
-    def _in_note(self, path: Path, key: str, words: frozenset[str]) -> list[str]:
-        """Return the lines of a note, or of a flushed day, that say what the message said."""
+    def _find_in_note(self, path: Path, key: str, words: frozenset[str]) -> list[str]:
+        """Return the lines of a session note or a flush note that repeat the message."""
         found: list[str] = []
         section = ""
-        transcribed = False
+        is_transcribed = False
         for line in read_text(self._disk.load(path) or b"").splitlines():
             if line.startswith("## "):
                 match = _SESSION.search(line)
                 section = match["key"] if match else section
             elif line.strip() == f"- **Session**: {key}":
-                section, transcribed = key, True
+                section, is_transcribed = key, True
             elif section != key or not line.strip() or line.startswith(("# ", "<!--", "- **")):
                 continue
-            elif quoting_lines([line], words) or (not transcribed and related([line], words)):
+            elif quoting_lines([line], words) or (not is_transcribed and related_lines([line], words)):
                 found.append(line)
         return found
 
 
-def _holds(entry: HistoryEntry, key: str, traces: Sequence[DeletionTrace]) -> bool:
-    """Say whether *entry* was made of one of the lines; its id tells of which transcript, since each counts anew."""
+def _is_derived(entry: HistoryEntry, key: str, traces: Sequence[DeletionTrace]) -> bool:
+    """Return True if *entry* summarises one of the lines; its id shows which transcript its indices belong to."""
     return entry.session == key and any(
         entry.start <= trace.i < entry.end and entry.entry == entry_id(trace.transcript, entry.start, entry.end)
         for trace in traces
     )
-
-
-def _turn_of(version: DocumentVersion) -> str:
-    cause = cause_of(version)
-    return cause.removeprefix(_REMEMBER).split(".")[0] if cause.startswith(_REMEMBER) else ""

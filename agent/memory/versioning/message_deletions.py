@@ -1,8 +1,8 @@
-"""A message that somebody deleted: it leaves transcript and files at once, and what came of it waits for a yes.
+"""Durable jobs for messages that a user deleted in a chat.
 
-Durable jobs. `deleted` takes the message back, so that nobody need write again for it to count, and `unindex` has the
-search index follow. `unlearn` looks for what was made of it, by provenance, once no summary of it is under way: lines
-of documents, of the history, of notes. None of these is removed without a yes (MEMORY-SPEC.md; PEOPLE.md, Manners).
+`deleted` blanks the message in transcripts and files, and `unindex` removes it from the search index. `unlearn` finds
+the lines derived from it in documents, history and notes, once no job is summarising the message. These lines are
+removed only after approval.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from gateway.ports import InboxRow, Job, JobQueue, Journal, MessageOutcome, Sess
 log = structlog.get_logger(__name__)
 
 DELETED, UNINDEX, UNLEARN = "deleted", "unindex", "unlearn"
-_BUSY = timedelta(seconds=5)
-_LEARNING = timedelta(seconds=30)
+_BUSY_DELAY = timedelta(seconds=5)
+_SUMMARY_DELAY = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDeletionJobs:
-    """Does the jobs. *adopt* tells an open conversation; *person* names who sent a row; *writing* is held for files.
+    """Handlers of the jobs.
 
-    *flush* brings records into their files, *forgotten* has what is derived from these follow.
+    *flush* projects committed records to their files; *purge_index* removes from a scope's index what its files no
+    longer have. *adopt* updates an open conversation; *person* returns the sender of a row; *writing* is held while
+    files are written.
     """
 
     home: Path
@@ -49,9 +51,9 @@ class MessageDeletionJobs:
     records: TurnRecordStore
     jobs: JobQueue
     documents: FileDocumentStore
-    origins: DerivedDataFinder
+    derived_data: DerivedDataFinder
     flush: Callable[[], Awaitable[bool]]
-    forgotten: Callable[[str], Awaitable[None]]
+    purge_index: Callable[[str], Awaitable[None]]
     adopt: Callable[[TurnRecord], None]
     person: Callable[[InboxRow], str]
     writing: asyncio.Lock
@@ -60,26 +62,24 @@ class MessageDeletionJobs:
 
     @property
     def quick(self) -> Mapping[str, Handler]:
-        """What changes files alone."""
-        return {DELETED: self.take_back, UNLEARN: self.unlearn}
+        """Handlers that only change files."""
+        return {DELETED: self.delete, UNLEARN: self.unlearn}
 
     @property
     def long(self) -> Mapping[str, Handler]:
-        """What takes as long as an index is large."""
+        """Handlers whose duration depends on the size of the index."""
         return {UNINDEX: self.unindex}
 
-    async def take_back(self, job: Job) -> RetryJobLater | None:
-        """Say in the record that the message is gone, and have looked for what came of it."""
+    async def delete(self, job: Job) -> RetryJobLater | None:
+        """Record the deletion, and enqueue the jobs that find derived data."""
         key, mid = SessionKey.parse(str(job.payload["key"])), str(job.payload["mid"])
-        if await self.journal.waiting_rows(
-            key
-        ):  # a turn may be about it; the next one takes the note up, or we do later
-            return RetryJobLater(_BUSY, "its chat is being answered", counts=False)
+        if await self.journal.waiting_rows(key):  # the next turn may record the deletion; if not, a retry does
+            return RetryJobLater(_BUSY_DELAY, "its chat is being answered", counts=False)
         await self.flush()
         session = await self.journal.session(key)
         scope = session.scope or job.scope
         if any(mid in _mids(each.record) for each in await self.records.pending(key)):
-            return RetryJobLater(_BUSY, "its transcript is not in its file yet", counts=False)
+            return RetryJobLater(_BUSY_DELAY, "its transcript is not in its file yet", counts=False)
         traces = await asyncio.to_thread(self._traces, scope, key, mid)
         note = int(job.payload.get("note", 0))
         row = await self.records.pending_notes(key, note) if note else None
@@ -95,43 +95,41 @@ class MessageDeletionJobs:
             )
         if traces or row is not None:
             index = Job(id=f"{UNINDEX}:{key}/{mid}", kind=UNINDEX, scope=scope, payload={}, due_at=self.now())
-            await self._say_gone(session, scope, mid, note)
+            await self._record_deletion(session, scope, mid, note)
             await self.jobs.put(index)
-        log.info("memory.taken_back", key=str(key), lines=len(traces))
+        log.info("memory.message_deleted", key=str(key), lines=len(traces))
         return None
 
     async def unindex(self, job: Job) -> None:
-        """Let what is derived from the transcripts hold nothing that they do not, free pages included."""
+        """Remove from the index what the transcripts no longer have, free database pages included."""
         await self.flush()
-        await self.forgotten(job.scope)
+        await self.purge_index(job.scope)
 
     async def unlearn(self, job: Job) -> RetryJobLater | None:
-        """Stage what came of a deleted message; clear the copies of the message itself."""
+        """Stage the removal of lines derived from a deleted message; blank copies of the message itself."""
         key = SessionKey.parse(str(job.payload["key"]))
-        found = [DeletionTrace.read(each) for each in job.payload["traces"]]
-        traces = [each for each in found if each is not None]
+        parsed = [DeletionTrace.read(each) for each in job.payload["traces"]]
+        traces = [each for each in parsed if each is not None]
         for other in await self.jobs.pending_in(job.scope):
-            if _is_learning(other, traces):
-                return RetryJobLater(_LEARNING, "a summary of it is under way", counts=False)
+            if _may_remember(other, traces):
+                return RetryJobLater(_SUMMARY_DELAY, "a summary of it is being made", counts=False)
         mid, person = str(job.payload["mid"]), str(job.payload.get("person", ""))
         await self.documents.notice(job.scope)
         async with self.writing:
-            came = await asyncio.to_thread(self.origins.find, job.scope, str(key), mid, traces)
-            for document, lines in came.items():
-                await asyncio.to_thread(self._stage, job.scope, document, lines, (str(key), mid), person)
+            derived = await asyncio.to_thread(self.derived_data.find, job.scope, str(key), mid, traces)
+            for document, lines in derived.items():
+                await asyncio.to_thread(self._stage, job.scope, document, lines, str(key), mid, person)
         return None
-
-    # -- parts -------------------------------------------------------------------------------------
 
     def _traces(self, scope: str, key: SessionKey, mid: str) -> list[DeletionTrace]:
         path = transcript_path(self.home, scope, str(key))
         return [
-            DeletionTrace.of(transcript, line, said)
-            for transcript, line, said in find_message(self.disk, path, str(key), mid)
+            DeletionTrace.of(transcript, line, text)
+            for transcript, line, text in find_message(self.disk, path, str(key), mid)
         ]
 
-    async def _say_gone(self, session: SessionRow, scope: str, mid: str, note: int) -> None:
-        """Append the line that every reader of the transcript goes by; the projector blanks the files behind it."""
+    async def _record_deletion(self, session: SessionRow, scope: str, mid: str, note: int) -> None:
+        """Append the `forgotten` line, which readers of the transcript apply; the projector then blanks the files."""
         record = TurnRecord(
             turn=f"d{_name(str(session.key), mid)}",
             key=session.key,
@@ -146,17 +144,16 @@ class MessageDeletionJobs:
         )
         if note:
             if not await self.records.append_for(note, record):
-                return  # a turn took it up: its record says so
+                return  # a turn has recorded the deletion
         else:
             await self.records.append(record)
         self.adopt(record)
 
-    def _stage(self, scope: str, document: str, lines: Sequence[str], of: tuple[str, str], person: str) -> None:
-        key, mid = of
+    def _stage(self, scope: str, document: str, lines: Sequence[str], key: str, mid: str, person: str) -> None:
         stage_for_approval(
             scope_folder(self.home, scope) / "memory",
             self.disk,
-            # The whole name differs from its first letters on: people type no more than these.
+            # Names differ in their first letters, because users type only these.
             f"d{_name(key, mid, document)}",
             "deleted",
             self.now(),
@@ -167,12 +164,12 @@ class MessageDeletionJobs:
         )
 
 
-def _is_learning(job: Job, traces: Sequence[DeletionTrace]) -> bool:
-    """Say whether *job* may yet bring what a deleted message said into memory."""
+def _may_remember(job: Job, traces: Sequence[DeletionTrace]) -> bool:
+    """Return True if the pending *job* may still write the content of a deleted message into memory."""
     for trace in traces:
         if job.kind == "remember" and job.payload.get("turn") == trace.turn:
-            return job.payload.get("origin") != "untrusted"  # that waits for a yes as it is
-        # Whatever is about messages of a transcript names it, and most name their range.
+            return job.payload.get("origin") != "untrusted"  # which needs approval anyway
+        # Jobs about messages have the transcript in their payload, and most of them the range.
         if job.payload.get("transcript") == trace.transcript:
             start, end = job.payload.get("start", 0), job.payload.get("end", trace.i + 1)
             if int(start) <= trace.i < int(end):

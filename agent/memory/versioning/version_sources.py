@@ -1,4 +1,4 @@
-"""What a version came of: from its cause to the summary behind a line, and on to the message behind the summary."""
+"""Find the origin of a version: the summary that a line was derived from, and the message that was summarised."""
 
 from __future__ import annotations
 
@@ -16,25 +16,33 @@ from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from agent.memory.storage.transcript_reader import read_messages
 from gateway.ports import DisplayedMessage, Line
 
+_REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of a remembered fact
+
 
 def cause_of(version: DocumentVersion) -> str:
-    """Return what a change came of, also where somebody's yes stood between; "" when only the yes is known."""
+    """Return the cause of a change, for an approved change that of the staged change; "" if it is not known."""
     if not version.why.startswith(APPROVED):
         return version.why
     name, _, cause = version.why.removeprefix(APPROVED).partition(" ")
-    # What a consolidation may not do by itself waits under the name of its entry.
+    # A staged change of a consolidation has the name of its history entry.
     return cause or (f"{CONSOLIDATION}{name}" if name.startswith("e") else "")
 
 
+def remembering_turn(version: DocumentVersion) -> str:
+    """Return the turn that asked to remember a fact, "" for other causes."""
+    cause = cause_of(version)
+    return cause.removeprefix(_REMEMBER).split(".")[0] if cause.startswith(_REMEMBER) else ""
+
+
 class VersionSources:
-    """Follows one scope's causes. Blocks."""
+    """Finds the history entries and messages that versions were derived from. Blocks."""
 
     def __init__(self, home: Path, disk: Disk | None = None) -> None:
         self._home = home
         self._disk = disk or Disk()
 
     def entry(self, scope: str, version: DocumentVersion, line: str) -> HistoryEntry | None:
-        """Return the summary that a change came with; of a Dream's several, the one that says most of *line*."""
+        """Return the history entry that caused *version*; of several (Dream), the one most similar to *line*."""
         cause = cause_of(version)
         if cause.startswith(CONSOLIDATION):
             names = [cause.removeprefix(CONSOLIDATION)]
@@ -43,34 +51,38 @@ class VersionSources:
         else:
             return None
         history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)
-        found = [entry for entry in map(history.find, names) if entry is not None]
-        return found[_closest([each.content for each in found], line)] if found else None
+        entries = [entry for entry in map(history.find, names) if entry is not None]
+        return entries[_closest([each.content for each in entries], line)] if entries else None
 
     def message(self, scope: str, entry: HistoryEntry, line: str) -> DisplayedMessage | None:
-        """Return what somebody said that *entry* summarises: of all of it, what says most of *line*."""
+        """Return the user's message that *entry* summarises; of several, the one most similar to *line*."""
         path = transcript_path(self._home, scope, entry.session) if entry.session else None
         transcript = self._transcript(path, entry) if path is not None else ""
         if path is None or not transcript:
             return None
         lines = read_messages(self._disk, path, transcript, entry.start, entry.end)
-        spoken = [each for each in lines if each.get("role") == "user" and each.get("content") not in ("", FORGOTTEN)]
-        return _shown(spoken[_closest([str(each.get("content")) for each in spoken], line)]) if spoken else None
+        from_users = [
+            each for each in lines if each.get("role") == "user" and each.get("content") not in ("", FORGOTTEN)
+        ]
+        if not from_users:
+            return None
+        return _to_displayed(from_users[_closest([str(each.get("content")) for each in from_users], line)])
 
     def _transcript(self, path: Path, entry: HistoryEntry) -> str:
-        """Return which transcript the entry is of: its id tells, since it was made of that name."""
-        archived = {each.name.split(".")[0] for each in path.parent.glob("*.*.jsonl")}
-        names = {SegmentChain(self._disk, path).transcript, *archived}
+        """Return the transcript that *entry* summarises; the id of an entry is derived from it."""
+        archives = {each.name.split(".")[0] for each in path.parent.glob("*.*.jsonl")}
+        names = {SegmentChain(self._disk, path).transcript, *archives}
         return next((name for name in sorted(names) if entry_id(name, entry.start, entry.end) == entry.entry), "")
 
 
 def _closest(texts: Sequence[str], line: str) -> int:
-    """Return which text has most words of *line*; the first of several, or of those that have none."""
-    wanted = set(extract_words(line).carrying)
-    shared = [len(wanted & set(extract_words(text).carrying)) for text in texts]
+    """Return the index of the text that shares most words with *line*, the first of several."""
+    words = set(extract_words(line).carrying)
+    shared = [len(words & set(extract_words(text).carrying)) for text in texts]
     return shared.index(max(shared))
 
 
-def _shown(line: Line) -> DisplayedMessage:
+def _to_displayed(line: Line) -> DisplayedMessage:
     by = line.get("by")
     return DisplayedMessage(
         id=f"{line.get('turn')}/{line.get('i')}",

@@ -1,11 +1,11 @@
-"""Two documents as one and as two again: nothing is lost, nothing is doubled, and each line knows whose it is."""
+"""Two documents as one and as two again: nothing is lost, nothing is doubled, and each line knows ownership it is."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace
+from agent.memory.account_links.document_merge import merge_texts, remove_entries, select_entries, trace_ownership
 from agent.memory.editing.memory_entries import EntryKind, parse
 
 ANN, BOB = "pocket:ann", "pocket:bob"
@@ -32,10 +32,10 @@ def test_joining_keeps_every_entry_where_it_stood_and_twice_is_once(first: str, 
 @given(TEXTS, TEXTS)
 def test_what_is_taken_apart_is_all_there(mine: str, theirs: str) -> None:
     """After a trace each entry is in the half it came from; one that both had is in both."""
-    whose = trace([({"M": mine}, ANN), ({"M": merge_texts(mine, theirs)}, BOB)])
+    ownership = trace_ownership([({"M": mine}, ANN), ({"M": merge_texts(mine, theirs)}, BOB)])
     both = merge_texts(mine, theirs)
-    stays = remove_entries(both, lambda raw: whose.alone("M", raw, BOB))
-    goes = select_entries(both, lambda raw: whose.shares("M", raw, BOB))
+    stays = remove_entries(both, lambda raw: ownership.is_only_owner("M", raw, BOB))
+    goes = select_entries(both, lambda raw: ownership.is_owner("M", raw, BOB))
     said = {raw for raw, _ in entries(both) if not raw.startswith("#")}
     mine_said = {each.raw.strip() for each in parse(mine) if each.kind is not EntryKind.HEADING}
     assert {each.raw.strip() for each in parse(stays) if each.kind is not EntryKind.HEADING} == mine_said
@@ -49,29 +49,32 @@ def test_a_line_that_says_what_the_other_said_in_other_words_is_mixed_and_stays(
         ({"M": "- Ann has a red zeppelin\n- the boat is called Nora\n"}, BOB),
         ({"M": "- Ann has a big red zeppelin in Lisbon\n- the boat is called Nora\n"}, BOB),
     ]
-    whose = trace(versions)
+    ownership = trace_ownership(versions)
     text = versions[-1][0]["M"]
-    assert select_entries(text, lambda raw: whose.shares("M", raw, BOB)) == "- the boat is called Nora\n"
-    assert remove_entries(text, lambda raw: whose.alone("M", raw, BOB)) == "- Ann has a big red zeppelin in Lisbon\n"
+    assert select_entries(text, lambda raw: ownership.is_owner("M", raw, BOB)) == "- the boat is called Nora\n"
+    assert (
+        remove_entries(text, lambda raw: ownership.is_only_owner("M", raw, BOB))
+        == "- Ann has a big red zeppelin in Lisbon\n"
+    )
 
 
 def test_what_both_had_kept_is_both_of_theirs() -> None:
     """A line that each of them had before they were linked goes with both."""
-    whose = trace([({"M": "- likes tea\n"}, ANN), ({"M": ""}, ANN), ({"M": "- likes tea\n"}, BOB)])
-    assert select_entries("- likes tea\n", lambda raw: whose.shares("M", raw, BOB)) == "- likes tea\n"
-    assert remove_entries("- likes tea\n", lambda raw: whose.alone("M", raw, BOB)) == "- likes tea\n"
+    ownership = trace_ownership([({"M": "- likes tea\n"}, ANN), ({"M": ""}, ANN), ({"M": "- likes tea\n"}, BOB)])
+    assert select_entries("- likes tea\n", lambda raw: ownership.is_owner("M", raw, BOB)) == "- likes tea\n"
+    assert remove_entries("- likes tea\n", lambda raw: ownership.is_only_owner("M", raw, BOB)) == "- likes tea\n"
 
 
 def test_a_heading_goes_with_what_stands_below_it() -> None:
     """A title is no fact of its own: it is where its entries are, and gone where none is left."""
     text = "# Boats\n\n- Nora\n\n# Air\n\n- the zeppelin\n"
-    whose = trace([({"M": "# Air\n\n- the zeppelin\n"}, ANN), ({"M": text}, BOB)])
-    assert select_entries(text, lambda raw: whose.shares("M", raw, BOB)) == "# Boats\n\n- Nora\n"
-    assert remove_entries(text, lambda raw: whose.alone("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"
+    ownership = trace_ownership([({"M": "# Air\n\n- the zeppelin\n"}, ANN), ({"M": text}, BOB)])
+    assert select_entries(text, lambda raw: ownership.is_owner("M", raw, BOB)) == "# Boats\n\n- Nora\n"
+    assert remove_entries(text, lambda raw: ownership.is_only_owner("M", raw, BOB)).strip() == "# Air\n\n- the zeppelin"
 
 
 def test_what_is_brought_back_is_whose_it_was() -> None:
     """A change that is taken back gives nobody anything new."""
     boat = {"M": "- the boat is called Nora\n"}
-    whose = trace([(boat, BOB), ({"M": ""}, ANN), (boat, "")], ANN)
-    assert whose.alone("M", "- the boat is called Nora", BOB)
+    ownership = trace_ownership([(boat, BOB), ({"M": ""}, ANN), (boat, "")], ANN)
+    assert ownership.is_only_owner("M", "- the boat is called Nora", BOB)

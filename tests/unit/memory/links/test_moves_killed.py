@@ -108,19 +108,19 @@ def scope(home: Path, name: str, *facts: str) -> None:
 
 def joining(home: Path, disk: Disk) -> None:
     """Do what the linker does with the files of a link."""
-    memories = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
-    memories.join(LINK.id, LINK.source, LINK.target, source_is=BOB, target_is=ANN)
+    merger = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
+    merger.merge(LINK.id, LINK.source, LINK.target, source_account=BOB, target_account=ANN)
     merge_scope_files(home, disk, LINK)
 
 
 def separating(home: Path, disk: Disk) -> None:
     """Do what the linker does with the files of an unlink."""
-    memories = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
+    merger = MemoryMerger(home=home, versions=VersionStore(home), disk=disk)
 
     def account_of(key: str) -> str:
         return BOB if key == "pocket:bob" else ANN
 
-    memories.separate(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
+    merger.split(UNLINK.id, UNLINK.source, UNLINK.target, BOB, account_of, ANN)
     split_scope_files(home, disk, UNLINK, account_of)
 
 
