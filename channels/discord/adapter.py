@@ -30,7 +30,7 @@ from channels.discord.members import DiscordMembers
 from channels.discord.outbound import DiscordOutbound
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads
-from channels.reactions import AckReaction, AckReactions
+from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import RetryLater, UserError
 from gateway.events import (
     Attachment,

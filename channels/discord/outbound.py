@@ -13,7 +13,7 @@ from channels.discord.errors import DiscordRefusal
 from channels.discord.interactions import DiscordInteractions
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.sent_lookup import find_sent_part
-from channels.reactions import AckReactions
+from channels.kit.reactions import AckReactions
 from gateway.errors import FileUnavailable, SendRefused
 from gateway.events import MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate

@@ -14,7 +14,7 @@ from gateway.events import SessionKey
 from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
-_DIRECT = "D"  # what the id of a direct message begins with
+_DIRECT = "D"  # the first letter of a direct message's id
 _NO_LIBRARY = f"needs Slack's library; {HOW_TO_INSTALL}"
 # Below this level the library logs addresses, headers or bodies, which hold the token.
 logging.getLogger("slack_bolt").setLevel(logging.WARNING)
@@ -22,7 +22,7 @@ logging.getLogger("slack_sdk").setLevel(logging.WARNING)
 
 
 class SlackPlugin:
-    """The kind `slack`. Implements `gateway.ports.ChannelPlugin` and `SupportsSetup`."""
+    """Builds Slack channels. Implements `ChannelPlugin`, `SupportsCommandSign` and `SupportsSetup`."""
 
     name = "slack"
     settings: type[Any] = SlackSettings
@@ -42,30 +42,30 @@ class SlackPlugin:
         return SlackChannel(context)
 
     def routes(self, channel: Channel) -> Sequence[Any]:
-        """Return where Slack brings events by HTTP; nobody is answered there in Socket Mode."""
+        """Return the route of the webhook; none in Socket Mode."""
         from channels.slack.adapter import SlackChannel
 
         return channel.routes() if isinstance(channel, SlackChannel) else ()
 
     def command_sign(self, key: SessionKey) -> str:
-        """Return what stands before a command: Slack swallows slashes, and takes its own commands in no thread."""
-        is_heard = bool(key.thread) or key.chat.startswith(_DIRECT)
-        return "!" if is_heard else "/parlour "
+        """Return the prefix of commands: Slack consumes a slash, and its own commands do not work in threads."""
+        works_with_mark = bool(key.thread) or key.chat.startswith(_DIRECT)
+        return "!" if works_with_mark else "/parlour "
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
-        """Return what would keep the block from working; the tokens' shapes are the settings' own affair."""
-        wrong: list[str] = []
+        """Return the errors of the settings; makes no calls."""
+        errors: list[str] = []
         if not _has_library():
-            wrong.append(_NO_LIBRARY)
+            errors.append(_NO_LIBRARY)
         if settings.app_token is None and settings.signing_secret is None:
-            wrong.append(
+            errors.append(
                 "needs an app-level token (xapp-…): create one under Basic Information with the scope"
                 " connections:write, and set `app_token`; or set `signing_secret` to have events by HTTP"
             )
-        return wrong
+        return errors
 
     def questions(self) -> Sequence[SetupQuestion]:
-        """Return what has to be asked: two tokens, and who may speak."""
+        """Return the questions of `parlour init`: two tokens and the first senders."""
         return (
             SetupQuestion(
                 setting="bot_token",
@@ -88,7 +88,7 @@ class SlackPlugin:
         )
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
-        """Ask Slack about tokens, scopes, Socket Mode and workspace."""
+        """Return findings on tokens, scopes, Socket Mode and workspace, by real calls."""
         if not _has_library():
             return (SetupFinding(level=SetupLevel.WRONG, text=_NO_LIBRARY),)
         from channels.slack.setup import verify

@@ -1,4 +1,4 @@
-"""What Slack shows below a thread while we work: "is thinking…". Only agents' apps may, so a refusal is no failure."""
+"""Status texts below a thread while a turn runs ("is thinking…"). Slack refuses them to apps that are not agents."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from gateway.ports import ChatActivity
 
 log = structlog.get_logger(__name__)
 
-_FADES = 90.0  # seconds until it is said again; Slack lets it fade after about two minutes
-_ASK_AGAIN = 3_600.0  # after Slack said that we may not at all
-_LONGEST = 50  # characters
-_NOT_OURS = frozenset(
+_INTERVAL = 90.0  # seconds; Slack removes a status after about two minutes
+_REFUSED_FOR = 3_600.0  # seconds without a call after a refusal
+_LIMIT = 50  # characters
+_REFUSALS = frozenset(
     {"missing_scope", "unknown_method", "not_allowed_token_type", "no_permission", "method_deprecated"}
 )
 
 
 class SlackActivity:
-    """The status of the threads we work in."""
+    """The statuses of one workspace's threads."""
 
     def __init__(self, api: SlackApi, language: Callable[[SessionKey], str]) -> None:
         self._api = api
         self._language = language
         self._shown: dict[SessionKey, tuple[float, str]] = {}
-        self._silent_until = 0.0
+        self._refused_until = 0.0
 
     async def show(self, activity: ChatActivity) -> None:
-        """Show or end a status; never raises."""
+        """Show or clear a status; never raises."""
         key = activity.key
         if not key.thread:
             return
         if activity.on:
-            await self._set(key, (activity.text or translate("slack.thinking", self._language(key)))[:_LONGEST])
+            await self._set(key, (activity.text or translate("slack.thinking", self._language(key)))[:_LIMIT])
         elif self._shown.pop(key, None):
             await self._set(key, "")
 
     async def run(self) -> None:
-        """Say again what fades, until cancelled."""
+        """Repeat statuses before they fade, until cancelled."""
         while True:
-            await asyncio.sleep(_FADES / 3)
+            await asyncio.sleep(_INTERVAL / 3)
             now = asyncio.get_running_loop().time()
             for key, (at, text) in list(self._shown.items()):
-                if now - at >= _FADES and key in self._shown:
+                if now - at >= _INTERVAL and key in self._shown:
                     await self._set(key, text)
 
     async def _set(self, key: SessionKey, text: str) -> None:
         now = asyncio.get_running_loop().time()
-        if now < self._silent_until:
+        if now < self._refused_until:
             return
         if text:
             self._shown[key] = (now, text)
@@ -63,8 +63,8 @@ class SlackActivity:
             )
         except SlackRefusal as error:
             self._shown.pop(key, None)
-            if error.code in _NOT_OURS:
-                self._silent_until = now + _ASK_AGAIN
+            if error.code in _REFUSALS:
+                self._refused_until = now + _REFUSED_FOR
                 log.info("slack.no_status", reason=error.code, mend="the scope assistant:write shows that we work")
         except SendFailed as error:
             log.debug("slack.status_failed", reason=str(error))

@@ -1,4 +1,4 @@
-"""Slack's Web API, one try per call: every outcome is one of our errors, and nothing is repeated behind the ledger."""
+"""Slack's Web API: one attempt per call, and every failure is a SendFailed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TOKENS = frozenset(
 
 
 class SlackRefusal(SendRefused):
-    """Slack will never do this. *code* is its word for why, *needed* the scope it misses."""
+    """Slack refuses the call for good. *code* is Slack's error code, *needed* the missing scope."""
 
     def __init__(self, code: str, needed: str = "") -> None:
         super().__init__(f"{code}, needs {needed}" if needed else code)
@@ -42,7 +42,7 @@ class SlackRefusal(SendRefused):
 
 
 class SlackTokenRejected(RetryLater):
-    """A token does not work now; nothing was done, and nothing is lost while somebody mends it."""
+    """Slack rejects a token. Nothing was done, so the call is retried until the token is corrected."""
 
     def __init__(self, code: str) -> None:
         super().__init__(_TOKEN, f"Slack refuses the token: {code}")
@@ -50,22 +50,22 @@ class SlackTokenRejected(RetryLater):
 
 
 class ForeignAnswer(OutcomeUnknown):
-    """An answer as Slack gives none: no JSON object with an error code, and no failure of a server either."""
+    """An answer that Slack does not give: neither a JSON object with an error code nor a server error."""
 
 
 def is_slack(base_url: str) -> bool:
-    """Say whether the address is Slack's own."""
+    """Return True if the address is Slack's own."""
     host = urlsplit(base_url).hostname or ""
     return host == "slack.com" or host.endswith(".slack.com")
 
 
-def not_slack(base_url: str, why: str) -> str:
-    """Return what to do where something else answers at the configured address."""
-    return f"what answers at {base_url} is not Slack ({why}); correct `base_url`, or leave it out"
+def not_slack(base_url: str, reason: str) -> str:
+    """Return the error text for another server at the configured address."""
+    return f"what answers at {base_url} is not Slack ({reason}); correct `base_url`, or leave it out"
 
 
 class SlackApi:
-    """One bot token. Connects at the first call, through *proxy* where there is one; `close` ends it."""
+    """Calls with one bot token. Connects at the first call, through *proxy* if set, until `close`."""
 
     def __init__(self, token: str, base_url: str, *, proxy: str = "") -> None:
         self._token = token
@@ -83,7 +83,7 @@ class SlackApi:
                 token=self._token, base_url=self._base_url, session=self._pool(), retry_handlers=[]
             )
             if self.proxy:
-                self._client.proxy = None  # the session has ours, and the library would add the environment's
+                self._client.proxy = None  # the session has it, and the library would add the environment's
         return self._client
 
     def _pool(self) -> aiohttp.ClientSession:
@@ -93,24 +93,24 @@ class SlackApi:
         return self._session
 
     async def post(self, method: str, **body: Any) -> AsyncSlackResponse:
-        """Call *method* with a JSON body; raise one of SendFailed."""
+        """Call *method* with a JSON body; raise SendFailed."""
         return await self._call(method, {"json": body})
 
     async def get(self, method: str, **query: Any) -> AsyncSlackResponse:
-        """Call a reading *method*; raise one of SendFailed."""
+        """Call a reading *method*; raise SendFailed."""
         return await self._call(method, {"http_verb": "GET", "params": query})
 
     async def ask(self, method: str, **query: Any) -> AsyncSlackResponse:
-        """Call a *method* that takes no JSON; raise one of SendFailed."""
+        """Call a *method* that does not accept JSON; raise SendFailed."""
         return await self._call(method, {"params": query})
 
     def open(self, url: str, *, timeout: aiohttp.ClientTimeout) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Ask for a file of Slack's with the token; redirects are the caller's to judge."""
+        """Request a file with the token; the caller checks redirects."""
         headers = {"Authorization": f"Bearer {self._token}", "Accept-Encoding": "identity"}
         return self._pool().get(url, headers=headers, timeout=timeout, allow_redirects=False)
 
     async def upload(self, url: str, data: bytes) -> None:
-        """Bring bytes to an address that Slack gave for them; raise one of SendFailed. Nobody sees them yet."""
+        """Transfer bytes to an upload address of Slack's; raise SendFailed. They are not visible yet."""
         try:
             async with self._pool().post(url, data=data, timeout=_UPLOAD, allow_redirects=False) as response:
                 if response.status != 200:
@@ -119,8 +119,8 @@ class SlackApi:
             raise OutcomeUnknown(f"upload: {type(error).__name__}") from error
 
     async def respond(self, url: str, **body: Any) -> None:
-        """Change a message whose button was pressed, at the address that Slack gave for it; raise one of SendFailed."""
-        if not _is_slacks(url, self._base_url):
+        """Change a message whose button was pressed, at its response address; raise SendFailed."""
+        if not _is_response_url(url, self._base_url):
             raise SlackRefusal("a response address that is not Slack's")
         try:
             async with self._pool().post(url, json=body, allow_redirects=False) as response:
@@ -133,11 +133,11 @@ class SlackApi:
         try:
             answer = await self.client.api_call(method, **arguments)
         except SlackApiError as error:
-            found = map_api_error(error)
-            if isinstance(found, SlackTokenRejected):
+            failure = map_api_error(error)
+            if isinstance(failure, SlackTokenRejected):
                 self.refused.set()
-            raise found from error
-        except aiohttp.ClientConnectorError as error:  # never reached the platform
+            raise failure from error
+        except aiohttp.ClientConnectorError as error:  # the request never left
             raise RetryLater(_UNREACHABLE, type(error).__name__) from error
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise OutcomeUnknown(type(error).__name__) from error
@@ -151,15 +151,15 @@ class SlackApi:
         self._session = self._client = None
 
 
-def _is_slacks(url: str, base_url: str) -> bool:
-    """Say whether *url* leads to Slack, and nowhere else: its own host for these, or that of its API."""
-    found, base = urlsplit(url), urlsplit(base_url)
-    is_api = (found.scheme, found.netloc) == (base.scheme, base.netloc)
-    return is_api or (found.scheme, found.netloc) == ("https", "hooks.slack.com")
+def _is_response_url(url: str, base_url: str) -> bool:
+    """Return True if *url* leads to Slack's host for responses, or to that of its API."""
+    address, base = urlsplit(url), urlsplit(base_url)
+    is_api = (address.scheme, address.netloc) == (base.scheme, base.netloc)
+    return is_api or (address.scheme, address.netloc) == ("https", "hooks.slack.com")
 
 
 def map_api_error(error: SlackApiError) -> Exception:
-    """Return what *error* means for a delivery."""
+    """Return *error* as delivery expects it."""
     response = error.response
     status = getattr(response, "status_code", getattr(response, "status", 0))
     if not isinstance(response, AsyncSlackResponse) or not isinstance(response.data, dict):
@@ -187,6 +187,6 @@ def _retry_after(response: AsyncSlackResponse) -> timedelta:
 
 
 def scopes_of(response: AsyncSlackResponse) -> frozenset[str]:
-    """Return the scopes that Slack says the token has."""
+    """Return the scopes of the token."""
     headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
     return frozenset(scope.strip() for scope in headers.get("x-oauth-scopes", "").split(",") if scope.strip())

@@ -1,39 +1,27 @@
-"""Pressed buttons whose answer is on its way: when it says that the matter is settled, their row goes.
-
-What is held here is for that moment only: after a restart a button stays, and pressing it again is told what happened.
-"""
+"""Pressed buttons: their row is removed once the answer of the turn settles the question."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
+from channels.kit.presses import PendingPresses
 from channels.slack.codec import SlackButtonPress
 from channels.slack.reactions import SlackReactions
-from gateway.events import InboundMessage, MessagePart, turn_id
-
-_KEPT = 500
+from gateway.events import MessagePart
 
 
 class SlackButtons:
-    """The presses of one workspace."""
+    """The pending presses of one workspace."""
 
-    def __init__(self, errands: SlackReactions) -> None:
-        self._errands = errands
-        self._held: OrderedDict[str, SlackButtonPress] = OrderedDict()  # by the turn that answers it
+    def __init__(self, reactions: SlackReactions) -> None:
+        self._reactions = reactions
+        self.presses: PendingPresses[SlackButtonPress] = PendingPresses()
 
-    def hold_press(self, message: InboundMessage, press: SlackButtonPress) -> None:
-        """Hold a press that was admitted and stored."""
-        self._held[turn_id(message)] = press
-        while len(self._held) > _KEPT:
-            self._held.popitem(last=False)
-
-    def answered(self, part: MessagePart) -> None:
-        """Notice that *part* stands: if it settles a press, the row of buttons goes."""
-        press = self._held.pop(part.turn, None)
+    def settle(self, part: MessagePart) -> None:
+        """Remove the row of buttons that *part*, which was delivered, settles."""
+        press = self.presses.take(part)
         if press is None or not part.settles:
             return
         if press.response_url:
-            # Of a message that one person alone sees, Slack tells nothing but where it can be taken away.
-            self._errands.delete_ephemeral(press.response_url)
+            # Slack tells only one thing about a message that one user sees: the address at which to delete it.
+            self._reactions.delete_ephemeral(press.response_url)
         else:
-            self._errands.redraw(press.chat, press.ts, press.text, press.blocks)
+            self._reactions.redraw(press.chat, press.ts, press.text, press.blocks)

@@ -1,4 +1,4 @@
-"""What was said before somebody called us in: read from Slack, with who said it as admission needs it."""
+"""Messages before a mention, read from Slack, with the senders' profiles that admission needs."""
 
 from __future__ import annotations
 
@@ -30,62 +30,62 @@ log = structlog.get_logger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PAGE = 200
-_PAGES = 5  # of a thread: Slack gives it from its start, and the newest are what is wanted
-_LATELY = timedelta(hours=1)
-_MOST = 100  # of a channel's history, our own words among them
-_TO_US = frozenset({"missing_scope", "not_in_channel", "channel_not_found", "thread_not_found"})
+_PAGES = 5  # of a thread: Slack returns the oldest first, and the newest are needed
+_RECENT = timedelta(hours=1)
+_LIMIT = 100  # messages of a channel's history, the bot's among them
+_EXPECTED = frozenset({"missing_scope", "not_in_channel", "channel_not_found", "thread_not_found"})
 
 
 class SlackHistory:
-    """Reads a place's past; what came to us anyway is not asked for."""
+    """Reads the history of a chat or thread, except where the bot receives every message anyway."""
 
-    def __init__(self, context: ChannelContext, api: SlackApi, ears: SlackInbound) -> None:
+    def __init__(self, context: ChannelContext, api: SlackApi, inbound: SlackInbound) -> None:
         self._name = context.name
         self._api = api
-        self._ears = ears
-        self._manners = context.reply_policy
-        self._said: set[str] = set()
+        self._inbound = inbound
+        self._reply_policy = context.reply_policy
+        self._logged: set[str] = set()
 
     async def messages_before(
-        self, message: InboundMessage, me: SlackBotIdentity, *, since: datetime | None, limit: int
+        self, message: InboundMessage, bot: SlackBotIdentity, *, since: datetime | None, limit: int
     ) -> list[InboundMessage]:
-        """Return what people said in the place of *message* before it; see `gateway.ports.SupportsHistory`."""
+        """Return the messages before *message* in its chat or thread; see `SupportsHistory`."""
         if await self._is_known(message):
             return []
         oldest = _ts(since) if since else "0"
         try:
-            found = await self._read(message, oldest, limit)
+            messages = await self._read(message, oldest, limit)
         except SlackRefusal as error:
-            if error.code not in _TO_US:
+            if error.code not in _EXPECTED:
                 raise
-            if error.code not in self._said:
-                self._said.add(error.code)
+            if error.code not in self._logged:
+                self._logged.add(error.code)
                 log.warning("slack.no_history", channel=self._name, reason=str(error), lost="what was said before us")
             return []
-        spoken = [heard for heard in self._spoken(message, found, me) if number(heard.ts) > number(oldest)]
-        start = spoken[:1] if spoken and spoken[0].ts == message.key.thread else []
-        return await self._composed(message, [*start, *spoken[len(start) :][-limit:]], me)
+        events = [each for each in self._parse(message, messages, bot) if number(each.ts) > number(oldest)]
+        start = events[:1] if events and events[0].ts == message.key.thread else []
+        return await self._build(message, [*start, *events[len(start) :][-limit:]], bot)
 
     async def _is_known(self, message: InboundMessage) -> bool:
-        """Say whether every word before *message* was said to us, or whether there is nothing before it."""
+        """Return True if every message before *message* was received, or if there are none."""
         if message.chat_kind is ChatKind.DIRECT or message.kind is not InboundKind.MESSAGE:
             return True
-        if self._manners(message.key.chat).group_policy == "open":
+        if self._reply_policy(message.key.chat).group_policy == "open":
             return True
         try:
             moment(message.message_id)
         except ValueError:
-            return True  # a job of ours: nobody wrote it there
-        since = await self._ears.threads.since(message.key.chat)
+            return True  # from a job, not from a user
+        since = await self._inbound.threads.since(message.key.chat)
         return bool(since) and number(since) < number(message.message_id)
 
     async def _read(self, message: InboundMessage, oldest: str, limit: int) -> Sequence[Mapping[str, Any]]:
         query = {"channel": message.key.parent.chat, "latest": message.message_id, "oldest": oldest}
         if message.key.thread in ("", message.message_id):
-            answer = await self._api.get("conversations.history", **query, limit=min(2 * limit, _MOST))
+            answer = await self._api.get("conversations.history", **query, limit=min(2 * limit, _LIMIT))
             return list(reversed(answer.get("messages") or ()))
         start: list[Mapping[str, Any]] = []
-        newest: deque[Mapping[str, Any]] = deque(maxlen=2 * limit)  # ours and joins among them
+        newest: deque[Mapping[str, Any]] = deque(maxlen=2 * limit)  # the bot's and joins among them
         query |= {"ts": message.key.thread, "limit": str(_PAGE)}
         for page in range(2 * _PAGES):
             answer = await self._api.get("conversations.replies", **query)
@@ -97,39 +97,41 @@ class SlackHistory:
             query["cursor"] = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
             if not query["cursor"]:
                 break
-            if page == _PAGES - 1:  # too long to be read through: its last hour, then
+            if page == _PAGES - 1:  # too long: only its last hour
                 newest.clear()
-                query |= {"oldest": max(oldest, _ts(message.sent_at - _LATELY), key=number), "cursor": ""}
+                query |= {"oldest": max(oldest, _ts(message.sent_at - _RECENT), key=number), "cursor": ""}
         return [*start, *newest]
 
-    def _spoken(
-        self, message: InboundMessage, found: Iterable[Mapping[str, Any]], me: SlackBotIdentity
+    def _parse(
+        self, message: InboundMessage, payloads: Iterable[Mapping[str, Any]], bot: SlackBotIdentity
     ) -> Iterable[ParsedEvent]:
-        for said in found:
-            event = {**said, "type": "message", "channel": message.key.parent.chat, "channel_type": "channel"}
+        for payload in payloads:
+            event = {**payload, "type": "message", "channel": message.key.parent.chat, "channel_type": "channel"}
             try:
-                heard = parse_event(
-                    {"type": "event_callback", "event": event}, me, in_threads=False, now=message.sent_at
+                parsed = parse_event(
+                    {"type": "event_callback", "event": event}, bot, in_threads=False, now=message.sent_at
                 )
             except UnreadableEvent:
-                continue  # nobody waits for an answer to it
-            is_before = heard is not None and number(heard.ts) < number(message.message_id)
-            if heard is not None and is_before and not heard.is_self:
-                yield heard
+                continue  # it is context only
+            is_before = parsed is not None and number(parsed.ts) < number(message.message_id)
+            if parsed is not None and is_before and not parsed.is_self:
+                yield parsed
 
-    async def _composed(
-        self, message: InboundMessage, spoken: Sequence[ParsedEvent], me: SlackBotIdentity
+    async def _build(
+        self, message: InboundMessage, events: Sequence[ParsedEvent], bot: SlackBotIdentity
     ) -> list[InboundMessage]:
-        users = {heard.user for heard in spoken if heard.user and not heard.is_bot}
-        people = await self._ears.people.look_up(users, me.team)
-        unknown = SlackProfile(is_guest=True)  # of whom Slack says nothing: a stranger unless named
-        named = self._ears.people.names({user for heard in spoken for user in mentions(heard.text)})
+        users = {event.user for event in events if event.user and not event.is_bot}
+        profiles = await self._inbound.users.profiles_of(users, bot.team)
+        unknown = SlackProfile(is_guest=True)  # without an answer of Slack: admitted only by name
+        names = self._inbound.users.names({user for event in events for user in mentions(event.text)})
         return [
             replace(
-                build_message(heard, self._name, me, people.get(heard.user, unknown), is_followed=False, names=named),
+                build_message(
+                    event, self._name, bot, profiles.get(event.user, unknown), is_followed=False, names=names
+                ),
                 key=message.key,
             )
-            for heard in spoken
+            for event in events
         ]
 
 

@@ -1,9 +1,9 @@
-"""From a payload to a row: read, look up who spoke, hand over, and only then say that it may be acknowledged."""
+"""Payloads on their way to the intake: receive, parse, look up the sender, accept, then acknowledge."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from cachetools import FIFOCache
 
+from channels.kit.followed_threads import FollowedThreads, is_from_member
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.buttons import SlackButtons
 from channels.slack.chats import SlackChats
@@ -30,7 +32,6 @@ from channels.slack.codec import (
     raw_of,
     user_of,
 )
-from channels.slack.followed_threads import SlackFollowedThreads
 from channels.slack.members import SlackMembers
 from channels.slack.reactions import SlackReactions
 from channels.slack.read_cursors import SlackReadCursors
@@ -41,224 +42,211 @@ from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformE
 
 log = structlog.get_logger(__name__)
 
-_ASKERS = 1_000  # messages of which we remember who wrote them
+_SENDERS = 1_000  # messages whose senders are remembered
+_FOLLOWED_THREADS = 500
+_OLD_THREADS_NOTE = "threads"  # all followed threads as JSON, as earlier versions kept them
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingLookup:
-    """A look-up that is under way."""
+    """A look-up in flight."""
 
     user: str
-    person: asyncio.Task[SlackProfile]
+    profile: asyncio.Task[SlackProfile]
 
 
 class SlackInbound:
-    """Turns Slack's payloads into messages of the intake, in order within a chat."""
+    """Turns payloads into messages of the intake, in order within a chat."""
 
-    def __init__(self, context: ChannelContext, api: SlackApi, errands: SlackReactions, presses: SlackButtons) -> None:
+    def __init__(
+        self, context: ChannelContext, api: SlackApi, reactions: SlackReactions, buttons: SlackButtons
+    ) -> None:
         self._name = context.name
         self._intake = context.intake
-        self._errands = errands
-        self._presses = presses
-        self.people = SlackUsers(api)
-        self.stewards = SlackMembers(self.people, SlackChats(api))
-        self.threads = SlackFollowedThreads(context.state)
-        self.marks = SlackReadCursors(context.state)
-        self._manners = context.reply_policy
+        self._reactions = reactions
+        self._buttons = buttons
+        self.users = SlackUsers(api)
+        self.members = SlackMembers(self.users, SlackChats(api))
+        self.threads = FollowedThreads(context.state, size=_FOLLOWED_THREADS, old_note=_OLD_THREADS_NOTE)
+        self.cursors = SlackReadCursors(context.state)
+        self._reply_policy = context.reply_policy
         entries = getattr(context.settings, "allow_from", ())
-        # By these most people are let in: while Slack cannot say who is a guest, it shall rather bring them again.
-        self._waits_for_facts = any(entry.startswith(("team:", "chat:")) for entry in entries)
-        self._said: set[str] = set()
-        self._gates: dict[str, tuple[asyncio.Lock, int]] = {}
-        self._turnstile = asyncio.Lock()
-        self._askers: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
+        # These entries admit members but no guests: without a profile the event has to come again.
+        self._needs_profiles = any(entry.startswith(("team:", "chat:")) for entry in entries)
+        self._logged: set[str] = set()
+        self._chat_locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with the number of users
+        self._cautious_lock = asyncio.Lock()
+        self._senders: FIFOCache[tuple[str, str], tuple[str, str]] = FIFOCache(_SENDERS)
 
-    def asker(self, chat: str, ts: str) -> tuple[str, str]:
-        """Return who wrote a message of late, and of which workspace; empty when we do not remember."""
-        return self._askers.get((chat, ts), ("", ""))
+    def sender_of(self, chat: str, ts: str) -> tuple[str, str]:
+        """Return the user and workspace that sent a recent message; empty if it is forgotten."""
+        return self._senders.get((chat, ts), ("", ""))
 
-    async def handle_event(self, body: dict[str, Any], me: SlackBotIdentity) -> bool:
-        """Take one payload in; False = it is not durable, so Slack shall deliver it again. Never raises.
+    async def receive(self, body: dict[str, Any], bot: SlackBotIdentity) -> bool:
+        """Take one payload in; return False if it is not durable and Slack must redeliver it. Never raises.
 
-        Who did it is asked at once: a look-up that hangs delays what others say in that chat by its own limit,
-        and not by as many as wait there.
+        The sender's profile is fetched at once: a look-up that hangs delays the chat by one timeout, not by one for
+        each waiting message.
         """
-        asking = self._ask(user_of(body), me)
+        lookup = self._start_lookup(user_of(body), bot)
         try:
-            async with self.gate(chat_of(body)):
-                return await self.accept_event(body, me, asking=asking)
+            async with self.chat_lock(chat_of(body)):
+                return await self.accept(body, bot, lookup=lookup)
         finally:
-            if asking is not None:
-                asking.person.cancel()
+            if lookup is not None:
+                lookup.profile.cancel()
 
-    def _ask(self, user: str, me: SlackBotIdentity) -> _PendingLookup | None:
-        if not user or user == me.user or self._intake.is_cautious:
-            return None
-        person = asyncio.create_task(self.people.person(user, me.team), name="slack sender")
-        person.add_done_callback(lambda done: done.cancelled() or done.exception())  # not everybody's is waited for
-        return _PendingLookup(user, person)
+    async def replay(self, event: PlatformEvent, bot: SlackBotIdentity) -> None:
+        """Take in a payload that was quarantined; raises what the intake raises."""
+        body = json.loads(event.raw)
+        async with self.chat_lock(chat_of(body)):
+            parsed = await self.parse(body, bot)
+            if parsed is not None:
+                await self._hand_over(parsed, bot, is_old=False, lookup=None)
 
-    async def accept_event(
-        self, body: dict[str, Any], me: SlackBotIdentity, *, is_old: bool = False, asking: _PendingLookup | None = None
+    async def parse(self, body: dict[str, Any], bot: SlackBotIdentity) -> ParsedEvent | None:
+        """Return the event of *body*, or None if it is not for the bot or its own; raise UnreadableEvent."""
+        self.users.profiles.forget(changed_user(body))
+        change = parse_membership(body, channel=self._name, me=bot)
+        if change is not None:
+            await self._intake.membership_changed(await self.members.with_names(change, bot))
+        in_threads = self._reply_policy(chat_of(body)).reply_in == "thread"
+        event = parse_event(body, bot, in_threads=in_threads, now=datetime.now(UTC))
+        return event if event is not None and not event.is_self else None
+
+    async def accept(
+        self, body: dict[str, Any], bot: SlackBotIdentity, *, is_old: bool = False, lookup: _PendingLookup | None = None
     ) -> bool:
-        """The same for who holds the chat's gate already: what was read from its history.
+        """Like `receive`, for a caller that holds the chat's lock; used for messages of the history too.
 
-        *is_old*: it was taken before, and is read again only because it was edited since. *asking* is the look-up
-        of who did it, if it is under way.
+        *is_old*: the message was accepted before and is read again because it was edited since.
         """
-        heard: list[ParsedEvent] = []
-        is_stranger = False
+        parsed: ParsedEvent | None = None
+        is_member = True
 
         async def work() -> None:
-            nonlocal is_stranger
-            found = await self._read(body, me)
-            if found is not None:
-                heard.append(found)
-                is_stranger = not await self._receive(found, me, is_old=is_old, asking=asking)
+            nonlocal parsed, is_member
+            event = await self.parse(body, bot)
+            if event is not None:
+                parsed = event
+                is_member = await self._hand_over(event, bot, is_old=is_old, lookup=lookup)
 
-        is_taken = await self._handle(body, work)
-        if heard and not is_old and not (is_stranger and not self.marks.knows(_place_of(heard[0]))):
-            self._mark(heard[0], taken=is_taken)
-            await self._store_place()
-        return is_taken
+        is_durable = await self._handle(body, work)
+        if parsed is not None and not is_old and (is_member or self.cursors.has_cursor(_conversation_of(parsed))):
+            await self._move_cursor(parsed, is_durable=is_durable)
+        return is_durable
 
-    async def replay(self, body: dict[str, Any], me: SlackBotIdentity) -> None:
-        """Take in a payload that the quarantine kept; raises what taking it in raises."""
-        async with self.gate(chat_of(body)):
-            found = await self._read(body, me)
-            if found is not None:
-                await self._receive(found, me, is_old=False, asking=None)
-
-    async def _read(self, body: dict[str, Any], me: SlackBotIdentity) -> ParsedEvent | None:
-        """Return what *body* says; None when it says nothing, or we said it."""
-        await self._note_facts(body, me)
-        in_threads = self._manners(chat_of(body)).reply_in == "thread"
-        found = parse_event(body, me, in_threads=in_threads, now=datetime.now(UTC))
-        return found if found is not None and not found.is_self else None
-
-    async def _note_facts(self, body: dict[str, Any], me: SlackBotIdentity) -> None:
-        """Tell the house where we were added; and forget who somebody was when Slack says that it changed."""
-        self.people.forget(changed_user(body))
-        place = parse_membership(body, channel=self._name, me=me)
-        if place is not None:
-            await self._intake.membership_changed(await self.stewards.with_names(place, me))
-
-    async def _store_place(self) -> None:
+    @asynccontextmanager
+    async def chat_lock(self, chat: str) -> AsyncIterator[None]:
+        """Hold the lock that orders the events of a chat."""
+        lock, users = self._chat_locks.get(chat, (asyncio.Lock(), 0))
+        self._chat_locks[chat] = (lock, users + 1)
         try:
-            await self.marks.save_new()
-        except StoreUnavailable as error:
-            log.info("slack.marks_wait", reason=str(error))  # with the next ones
+            async with lock:
+                yield
+        finally:
+            lock, users = self._chat_locks[chat]
+            if users == 1:
+                del self._chat_locks[chat]
+            else:
+                self._chat_locks[chat] = (lock, users - 1)
+
+    def reads_all(self, chat: str) -> bool:
+        """Return True if messages in *chat* need no mention of the bot."""
+        return self._reply_policy(chat).group_policy == "open"
+
+    def _start_lookup(self, user: str, bot: SlackBotIdentity) -> _PendingLookup | None:
+        if not user or user == bot.user or self._intake.is_cautious:
+            return None
+        profile = asyncio.create_task(self.users.profile(user, bot.team), name="slack sender")
+        profile.add_done_callback(lambda task: task.cancelled() or task.exception())  # some are never awaited
+        return _PendingLookup(user, profile)
 
     async def _handle(self, body: dict[str, Any], work: Callable[[], Awaitable[None]]) -> bool:
         raw = raw_of(body)
         event = PlatformEvent(channel=self._name, id=event_of(body, raw), raw=raw, origin=origin_of(body))
-        async with AsyncExitStack() as alone:
+        async with AsyncExitStack() as stack:
             if self._intake.is_cautious:
-                await alone.enter_async_context(self._turnstile)
+                await stack.enter_async_context(self._cautious_lock)
             try:
                 await self._intake.handle(event, work)
             except (StoreUnavailable, SendFailed) as error:
                 log.warning("slack.not_taken", channel=self._name, chat=chat_of(body), reason=str(error))
                 return False
             except Exception:  # the channel boundary: one message's bug costs that message a redelivery
-                log.exception("slack.hearing_failed", channel=self._name, chat=chat_of(body))
+                log.exception("slack.event_failed", channel=self._name, chat=chat_of(body))
                 return False
         return True
 
-    def _mark(self, heard: ParsedEvent, *, taken: bool) -> None:
-        """Move the mark of where the message stands: at the top level, or below another one."""
-        if heard.kind is not InboundKind.MESSAGE or heard.is_change:
-            return
-        note = self.marks.advance if taken else self.marks.hold_back
-        note(_place_of(heard), heard.ts)
-
-    @asynccontextmanager
-    async def gate(self, chat: str) -> AsyncIterator[None]:
-        """One at a time in a chat, in the order of coming; a gate nobody stands at is gone."""
-        lock, standing = self._gates.get(chat, (asyncio.Lock(), 0))
-        self._gates[chat] = (lock, standing + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, standing = self._gates[chat]
-            if standing == 1:
-                del self._gates[chat]
-            else:
-                self._gates[chat] = (lock, standing - 1)
-
-    async def _receive(
-        self, heard: ParsedEvent, me: SlackBotIdentity, *, is_old: bool, asking: _PendingLookup | None
+    async def _hand_over(
+        self, event: ParsedEvent, bot: SlackBotIdentity, *, is_old: bool, lookup: _PendingLookup | None
     ) -> bool:
-        """Hand a message over; say whether its sender is somebody here: strangers leave no trace."""
-        person = await self._person(heard, me, asking)
-        may_follow = self._follows(heard) and bool(heard.thread) and not heard.calls_others
-        is_followed = may_follow and await self._is_ours(heard)
-        names = self.people.names(mentions(heard.text))
-        message = build_message(heard, self._name, me, person, is_followed=is_followed, names=names)
-        self._askers[heard.chat, heard.ts] = (heard.user, message.sender.team)
-        while len(self._askers) > _ASKERS:
-            self._askers.popitem(last=False)
-        accepted = await self._intake.receive(message)
-        if heard.press is not None and accepted.verdict is not IntakeVerdict.REJECTED:
-            self._presses.hold_press(message, heard.press)
-        await self._remember(heard, message, accepted)
-        if heard.thread and heard.thread == heard.ts and accepted.verdict is IntakeVerdict.ACCEPTED:
-            self.marks.advance(heard.place, heard.ts)  # our answer begins a thread, in which people may go on
+        """Hand a message to the intake; return False if its sender is unknown, who leaves no trace."""
+        profile = await self._profile(event, bot, lookup)
+        may_follow = self._follows(event) and bool(event.thread) and not event.calls_others
+        is_followed = may_follow and await self.threads.is_followed(event.place, otherwise=event.is_below_us)
+        names = self.users.names(mentions(event.text))
+        message = build_message(event, self._name, bot, profile, is_followed=is_followed, names=names)
+        self._senders[event.chat, event.ts] = (event.user, message.sender.team)
+        result = await self._intake.receive(message)
+        if event.press is not None and result.verdict is not IntakeVerdict.REJECTED:
+            self._buttons.presses.hold(message, event.press)
+        await self._update_threads(event, message, result)
+        if event.thread and event.thread == event.ts and result.verdict is IntakeVerdict.ACCEPTED:
+            self.cursors.advance(event.place, event.ts)  # the answer starts a thread, which may continue
         if not is_old:
-            self._acknowledge(heard, message, accepted)
-        return _is_insider(accepted)
+            self._show_result(event, message, result)
+        return is_from_member(result)
 
-    async def _person(self, heard: ParsedEvent, me: SlackBotIdentity, asking: _PendingLookup | None) -> SlackProfile:
-        """Return who spoke. Of whom Slack will not or cannot say who they are, they count as a guest."""
-        if heard.is_bot or not heard.user:
-            return SlackProfile(is_bot=heard.is_bot)
+    async def _profile(self, event: ParsedEvent, bot: SlackBotIdentity, lookup: _PendingLookup | None) -> SlackProfile:
+        """Return the sender's profile; a sender without one counts as a guest."""
+        if event.is_bot or not event.user:
+            return SlackProfile(is_bot=event.is_bot)
         try:
-            if asking is not None and asking.user == heard.user:
-                return await asking.person
-            return await self.people.person(heard.user, me.team)
+            if lookup is not None and lookup.user == event.user:
+                return await lookup.profile
+            return await self.users.profile(event.user, bot.team)
         except SlackRefusal as error:
-            if error.code not in self._said:
-                self._said.add(error.code)
+            if error.code not in self._logged:
+                self._logged.add(error.code)
                 log.info("slack.person_unknown", channel=self._name, reason=str(error))
         except SendFailed as error:
-            if self._waits_for_facts:
+            if self._needs_profiles:
                 raise SendFailed(f"users.info: {type(error).__name__}") from error
         return SlackProfile(is_guest=True)
 
-    async def _remember(self, heard: ParsedEvent, message: InboundMessage, accepted: IntakeResult) -> None:
-        """Follow a thread we were called into, and leave it when its people turn to somebody else."""
-        if not self._follows(heard) or not heard.thread or message.chat_kind is not ChatKind.GROUP:
-            return
-        if message.kind is not InboundKind.MESSAGE:
-            return
-        if heard.calls_us and accepted.verdict is not IntakeVerdict.REJECTED:
-            await self.threads.follow(heard.place, heard.ts)
-        elif heard.calls_others and _is_insider(accepted) and await self._is_ours(heard):
-            await self.threads.leave(heard.place)
+    def _follows(self, event: ParsedEvent) -> bool:
+        return self._reply_policy(event.place).follow_threads
 
-    def hears_all(self, chat: str) -> bool:
-        """Say whether messages in *chat* need no mention of us."""
-        return self._manners(chat).group_policy == "open"
+    async def _update_threads(self, event: ParsedEvent, message: InboundMessage, result: IntakeResult) -> None:
+        is_group_message = message.kind is InboundKind.MESSAGE and message.chat_kind is ChatKind.GROUP
+        if is_group_message and event.thread and self._follows(event):
+            await self.threads.update(
+                event.place,
+                result,
+                mentions_us=event.calls_us,
+                mentions_others=event.calls_others,
+                message_id=event.ts,
+                otherwise=event.is_below_us,
+            )
 
-    def _follows(self, heard: ParsedEvent) -> bool:
-        return self._manners(heard.place).follow_threads
+    async def _move_cursor(self, event: ParsedEvent, *, is_durable: bool) -> None:
+        if event.kind is InboundKind.MESSAGE and not event.is_change:
+            move = self.cursors.advance if is_durable else self.cursors.hold_back
+            move(_conversation_of(event), event.ts)
+        try:
+            await self.cursors.save_new()
+        except StoreUnavailable as error:
+            log.info("slack.marks_wait", reason=str(error))  # saved with the next ones
 
-    async def _is_ours(self, heard: ParsedEvent) -> bool:
-        return await self.threads.is_followed(heard.place, otherwise=heard.is_below_us)
-
-    def _acknowledge(self, heard: ParsedEvent, message: InboundMessage, accepted: IntakeResult) -> None:
-        if accepted.verdict is IntakeVerdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not heard.is_change:
-            self._errands.acknowledge(message.key, heard.chat, heard.ts)
-        if accepted.line:
-            self._errands.send_ephemeral(heard.chat, heard.thread, heard.user, accepted.line, is_direct=heard.is_direct)
+    def _show_result(self, event: ParsedEvent, message: InboundMessage, result: IntakeResult) -> None:
+        is_new = message.kind is InboundKind.MESSAGE and not event.is_change
+        if result.verdict is IntakeVerdict.ACCEPTED and is_new:
+            self._reactions.acknowledge(message.key, event.chat, event.ts)
+        if result.line:
+            self._reactions.send_ephemeral(event.chat, event.thread, event.user, result.line, is_direct=event.is_direct)
 
 
-def _place_of(heard: ParsedEvent) -> str:
-    """Return where a message stands: at a chat's top level, or below another message."""
-    return heard.chat if heard.thread in ("", heard.ts) else f"{heard.chat}/{heard.thread}"
-
-
-def _is_insider(accepted: IntakeResult) -> bool:
-    """Say whether the sender may speak here: what strangers say changes nothing."""
-    return accepted.verdict is not IntakeVerdict.REJECTED or accepted.reason == "not-addressed"
+def _conversation_of(event: ParsedEvent) -> str:
+    """Return the conversation of a message: a chat's top level or a thread."""
+    return event.chat if event.thread in ("", event.ts) else f"{event.chat}/{event.thread}"

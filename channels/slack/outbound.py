@@ -1,4 +1,4 @@
-"""What we say: posts, edits, lines for one person alone. One try per call; what it came to is the ledger's to know."""
+"""Message parts on their way to Slack: posts, edits, ephemeral messages. One attempt per call."""
 
 from __future__ import annotations
 
@@ -6,47 +6,48 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from channels.kit.rate_limit import ChatRateLimits, TokenBucket
 from channels.slack import codec
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.buttons import SlackButtons
-from channels.slack.rate_limit import SlackRateLimit, SlackRateLimits
 from channels.slack.reactions import SlackReactions
 from channels.slack.streams import SlackStreams
 from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 
-_EDITS = (20, 1.25)  # of previews in the workspace: chat.update is Tier 3, the answers' own edits come on top
-_POSTS = (5, 1.0)  # of one chat: a short burst, then one a second
+# Burst and seconds for each. chat.update is Tier 3 of the workspace; the edits of answers come on top of previews.
+_PREVIEW_EDITS = (20, 1.25)
+_POST_BURST, _POST_INTERVAL = 5, 1.0  # of one chat
 
 
 class SlackOutbound:
-    """Speaks in one workspace. *streams*, where they are wanted, show previews."""
+    """Sends the parts of one workspace; *streams*, if not None, show previews."""
 
     def __init__(
         self,
         api: SlackApi,
-        errands: SlackReactions,
+        reactions: SlackReactions,
         streams: SlackStreams | None,
-        presses: SlackButtons,
+        buttons: SlackButtons,
         language: Callable[[SessionKey], str],
     ) -> None:
         self._language = language
         self._api = api
-        self._errands = errands
+        self._reactions = reactions
         self._streams = streams
-        self._presses = presses
-        self.posts = SlackRateLimits(*_POSTS)
-        self.edits = SlackRateLimit(*_EDITS)
+        self._buttons = buttons
+        self.posts = ChatRateLimits(_POST_BURST, lambda _: _POST_INTERVAL)
+        self.preview_edits = TokenBucket(*_PREVIEW_EDITS)
 
-    async def post(self, part: MessagePart, *, marked: bool) -> str:
-        """Post *part* and return its ts; its send key rides in the metadata."""
-        await self.posts.turn(part.key.parent.chat)
+    async def send(self, part: MessagePart, *, marked: bool) -> str:
+        """Post *part* with its send key as metadata and return its ts."""
+        await self.posts.of(part.key.parent.chat).acquire()
         if part.visible_to and part.visible_to != part.key.chat:
-            # Posted to a person's id, a message stands in our direct chat with them, which only they read.
-            return await self._whisper(part, marked=marked)
-        shows_words = part.kind is OutboundKind.PREVIEW and not part.is_placed and not marked
-        may_stream = self._streams if shows_words else None
+            # A message posted to a user's id goes to the direct chat, which only they read.
+            return await self._send_ephemeral(part, marked=marked)
+        is_preview = part.kind is OutboundKind.PREVIEW and not part.is_placed and not marked
+        may_stream = self._streams if is_preview else None
         if may_stream is not None and (ts := await may_stream.begin(part)):
             return ts
         answer = await self._post(part, self._body(part, marked=marked), metadata=codec.metadata(part))
@@ -54,14 +55,13 @@ class SlackOutbound:
         return str(answer["ts"])
 
     async def edit(self, ts: str, part: MessagePart) -> None:
-        """Replace what stands under *ts*; its key becomes the part's."""
+        """Replace the message *ts*; its send key becomes the part's."""
         chat = part.key.parent.chat
         if part.kind is OutboundKind.PREVIEW:
             if self._streams is not None and await self._streams.append(ts, part):
                 return
-            if wait := self.edits.wait():
-                raise RetryLater(timedelta(seconds=wait), "the workspace's edits are used up for now")
-            self.edits.take()
+            if delay := self.preview_edits.try_acquire():
+                raise RetryLater(timedelta(seconds=delay), "the workspace's edits are used up for now")
         elif self._streams is not None:
             await self._streams.end(ts, chat)
         try:
@@ -69,27 +69,27 @@ class SlackOutbound:
         except SlackRefusal:
             if self._streams is None:
                 raise
-            # Perhaps a stream that an earlier run began and did not live to end.
+            # Perhaps a stream that an earlier run started and did not stop.
             await self._streams.end(ts, chat, surely=True)
             await self._update(ts, part)
         self._settle(part)
 
     async def post_replacement(self, part: MessagePart, line: str) -> str:
-        """Post *line* in the place of *part*, under its key; return the ts."""
-        await self.posts.turn(part.key.parent.chat)
+        """Post *line* instead of *part*, with its send key; return the ts."""
+        await self.posts.of(part.key.parent.chat).acquire()
         plain = {"channel": part.key.parent.chat, "text": codec.escape(line), "mrkdwn": False, "parse": "none"}
         answer = await self._post(part, plain, metadata=codec.metadata(part))
         self._settle(part)
         return str(answer["ts"])
 
     async def refer_to_privacy(self, part: MessagePart) -> None:
-        """Tell the one person of a private part to write privately; nobody else sees even that."""
+        """Ask the user of a private part to write privately, in an ephemeral message."""
         line = {
             "channel": part.key.parent.chat,
             "text": translate("slack.write_privately", self._language(part.key)),
             "mrkdwn": False,
         }
-        await self._api.post("chat.postEphemeral", **_placed(part, line), user=part.visible_to)
+        await self._api.post("chat.postEphemeral", **_in_thread(part, line), user=part.visible_to)
 
     def _body(self, part: MessagePart, *, marked: bool) -> dict[str, Any]:
         return codec.message_body(part, marked=marked, language=self._language(part.key))
@@ -101,12 +101,12 @@ class SlackOutbound:
 
     async def _post(self, part: MessagePart, body: dict[str, Any], **more: object) -> Any:
         return await self._api.post(
-            "chat.postMessage", **_placed(part, body), unfurl_links=False, unfurl_media=False, **more
+            "chat.postMessage", **_in_thread(part, body), unfurl_links=False, unfurl_media=False, **more
         )
 
-    async def _whisper(self, part: MessagePart, *, marked: bool) -> str:
-        """Show a part to one person alone; where Slack will not, everybody is told where to ask, and nothing else."""
-        body = _placed(part, self._body(part, marked=marked))
+    async def _send_ephemeral(self, part: MessagePart, *, marked: bool) -> str:
+        """Show a part to one user; if Slack refuses, post a line that asks them to write privately."""
+        body = _in_thread(part, self._body(part, marked=marked))
         try:
             answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
         except SlackRefusal as error:
@@ -118,11 +118,11 @@ class SlackOutbound:
         return str(answer["message_ts"])
 
     def _settle(self, part: MessagePart) -> None:
-        """Take the acknowledging reaction back once the answer stands, and the buttons that it settles."""
-        self._presses.answered(part)
+        """Remove the reaction and the buttons that the delivered part settles."""
+        self._buttons.settle(part)
         if part.kind is not OutboundKind.PREVIEW:
-            self._errands.reactions.settle(part.key)
+            self._reactions.acks.settle(part.key)
 
 
-def _placed(part: MessagePart, body: dict[str, Any]) -> dict[str, Any]:
+def _in_thread(part: MessagePart, body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "thread_ts": part.key.thread} if part.key.thread else body

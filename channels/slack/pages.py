@@ -1,4 +1,4 @@
-"""Reading a conversation's history, page by page, within Slack's limits."""
+"""Pages of a conversation's history, within Slack's rate limits."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ _LONGEST_WAIT = 60.0
 
 
 class HistoryPages:
-    """Of one workspace. Every method raises SendFailed."""
+    """Reads the history of one workspace. Every method raises SendFailed."""
 
     def __init__(self, api: SlackApi) -> None:
         self._api = api
         self.calls = 0
 
     async def since(self, chat: str, thread: str, mark: str) -> list[Mapping[str, Any]]:
-        """Return what was said in a chat, or below *thread*, after *mark*, the oldest first.
+        """Return the messages of a chat or *thread* after the ts *mark*, oldest first.
 
-        At most a week's worth, and the newest 300 messages of a chat.
+        They are at most a week old, and at most 300, the newest.
         """
         oldest = max(mark, f"{int(time.time()) - _OLDEST}.000000", key=number)
         query: dict[str, Any] = {"channel": chat, "oldest": oldest, "limit": _PAGE}
         if thread:
             query["ts"] = thread
-        found: list[Mapping[str, Any]] = []
+        messages: list[Mapping[str, Any]] = []
         for _ in range(_PAGES):
             page = await self.page("conversations.replies" if thread else "conversations.history", query)
             # The parent of a thread comes with every page.
-            found += [m for m in page.get("messages") or () if number(str(m.get("ts") or "")) > number(oldest)]
+            messages += [m for m in page.get("messages") or () if number(str(m.get("ts") or "")) > number(oldest)]
             query["cursor"] = next_cursor(page)
             if not query["cursor"]:
                 break
         else:
-            log.warning("slack.too_much_was_said", chat=chat, read=len(found))
-        return sorted(found, key=lambda message: number(str(message["ts"])))
+            log.warning("slack.too_much_was_said", chat=chat, read=len(messages))
+        return sorted(messages, key=lambda message: number(str(message["ts"])))
 
     async def page(self, method: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return one page; a limit is waited for once, a minute at most."""
+        """Return one page; wait once for a rate limit, a minute at most."""
         self.calls += 1
         arguments = {name: value for name, value in query.items() if value}
         try:
@@ -63,11 +63,11 @@ class HistoryPages:
 
 
 def next_cursor(page: Mapping[str, Any]) -> str:
-    """Return where the page after *page* begins, "" after the last one."""
+    """Return the cursor of the page after *page*, "" after the last."""
     return str((page.get("response_metadata") or {}).get("next_cursor") or "")
 
 
 def as_event(message: Mapping[str, Any], chat: str) -> dict[str, Any]:
-    """Return *message* of a history in the shape of an event, which has no id."""
+    """Return *message* of a history in the shape of an event without id."""
     kind = "im" if chat.startswith("D") else "channel"
     return {"type": "event_callback", "event": {**message, "type": "message", "channel": chat, "channel_type": kind}}

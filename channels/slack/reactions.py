@@ -1,87 +1,72 @@
-"""Small things that nobody waits for: the acknowledging reaction, and a line to somebody who was not heard."""
+"""Acknowledging reactions, ephemeral lines, and changes of messages with buttons."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
-import structlog
-
-from channels.reactions import AckReaction, AckReactions
+from channels.kit.background import BackgroundTasks
+from channels.kit.reactions import AckReaction, AckReactions
 from channels.slack.api import SlackApi, SlackRefusal
 from channels.slack.codec import LINE
-from gateway.errors import SendFailed
 from gateway.events import SessionKey
 from gateway.ports import ChannelContext
 
-log = structlog.get_logger(__name__)
-
-_RESPOND = "response_url"  # the address of one message, in the place of a method
 _ADD = "reactions.add"
-_WAITING = 500
-_FINE = frozenset({"already_reacted", "no_reaction", "message_not_found"})
+_HARMLESS = frozenset({"already_reacted", "no_reaction", "message_not_found"})
 
 
 class SlackReactions:
-    """Runs them one after the other; what does not fit or fails is dropped."""
+    """The reactions of one workspace. Its methods return at once; failures are logged."""
 
     def __init__(self, context: ChannelContext, api: SlackApi) -> None:
         self._api = api
-        self._reaction: str = context.settings.reaction
-        self.reactions = AckReactions(context, self._react)
-        self._queue: asyncio.Queue[tuple[str, Mapping[str, Any]]] = asyncio.Queue(_WAITING)
-        self._refused: set[str] = set()
+        self._emoji: str = context.settings.reaction
+        self._refused: set[str] = set()  # methods whose scope is missing; they are not called again
+        self._tasks = BackgroundTasks(context.name)
+        self.acks = AckReactions(context, self._react)
 
     def acknowledge(self, key: SessionKey, chat: str, ts: str) -> None:
-        """Show that a message was heard; a redelivery shows nothing new."""
-        if self._reaction and _ADD not in self._refused:
-            self.reactions.add(key, chat, ts)
-
-    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
-        method = _ADD if is_on else "reactions.remove"
-        try:
-            await self._api.post(method, channel=reaction.chat, timestamp=reaction.message_id, name=self._reaction)
-        except SlackRefusal as error:
-            if error.code == "missing_scope":
-                self._refused.add(method)
-            if error.code not in _FINE:
-                raise
+        """React to a message that was accepted; has no effect if it has a reaction."""
+        if self._emoji and _ADD not in self._refused:
+            self.acks.add(key, chat, ts)
 
     def send_ephemeral(self, chat: str, thread: str, user: str, line: str, *, is_direct: bool) -> None:
-        """Say *line* to one person."""
+        """Show *line* to one user."""
         body: dict[str, object] = {"channel": chat, "text": line, "mrkdwn": False, "parse": "none"}
         if thread:
             body["thread_ts"] = thread
         if is_direct:
-            self._put("chat.postMessage", **body, metadata=LINE)
+            self._start("chat.postMessage", **body, metadata=LINE)
         else:
-            self._put("chat.postEphemeral", **body, user=user)
+            self._start("chat.postEphemeral", **body, user=user)
 
     def redraw(self, chat: str, ts: str, text: str, blocks: Sequence[Mapping[str, object]]) -> None:
-        """Show a message of ours with other blocks."""
-        self._put("chat.update", channel=chat, ts=ts, text=text, blocks=list(blocks), parse="none", link_names=False)
+        """Replace the blocks of a message of the bot."""
+        self._start("chat.update", channel=chat, ts=ts, text=text, blocks=list(blocks), parse="none", link_names=False)
 
     def delete_ephemeral(self, response_url: str) -> None:
-        """Take away a message that one person alone sees."""
-        self._put(_RESPOND, url=response_url, delete_original=True)
+        """Delete a message that only one user sees."""
+        self._tasks.start(partial(self._api.respond, response_url, delete_original=True), "button")
 
-    def _put(self, method: str, **body: object) -> None:
-        if method in self._refused or self._queue.full():
-            return
-        self._queue.put_nowait((method, body))
+    async def close(self) -> None:
+        """Cancel what is in flight."""
+        await self.acks.close()
+        await self._tasks.close()
 
-    async def run(self) -> None:
-        """Run errands until cancelled."""
-        self.reactions.start()
-        while True:
-            method, body = await self._queue.get()
-            try:
-                await (self._api.respond(**body) if method == _RESPOND else self._api.post(method, **body))
-            except SlackRefusal as error:
-                if error.code == "missing_scope":
-                    self._refused.add(method)
-                if error.code not in _FINE:
-                    log.info("slack.errand_refused", method=method, reason=str(error))
-            except SendFailed as error:
-                log.debug("slack.errand_failed", method=method, reason=str(error))
+    def _start(self, method: str, **body: object) -> None:
+        if method not in self._refused:
+            self._tasks.start(partial(self._call, method, **body), method)
+
+    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
+        method = _ADD if is_on else "reactions.remove"
+        await self._call(method, channel=reaction.chat, timestamp=reaction.message_id, name=self._emoji)
+
+    async def _call(self, method: str, **body: object) -> None:
+        try:
+            await self._api.post(method, **body)
+        except SlackRefusal as error:
+            if error.code == "missing_scope":
+                self._refused.add(method)
+            if error.code not in _HARMLESS:
+                raise

@@ -1,10 +1,11 @@
-"""How far each conversation was heard, so that a restart knows where to read on."""
+"""Read cursors: the newest ts received from each conversation, from which a restart catches up."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections import OrderedDict
+
+from cachetools import FIFOCache
 
 from gateway.ports import ChannelState
 
@@ -13,34 +14,33 @@ _KEPT = 300  # conversations, the latest ones
 
 
 def number(ts: str) -> tuple[int, str]:
-    """Return what orders ts: they are ids, and as floats they would be rounded."""
+    """Return a sort key of a ts: floats would round it."""
     seconds, _, rest = ts.partition(".")
     return (int(seconds) if seconds.isdigit() else 0, rest.ljust(6, "0"))
 
 
 class SlackReadCursors:
-    """The newest ts taken from each place; a message that was not taken holds its place's mark back.
+    """The newest accepted ts of each conversation; a message that failed holds its cursor back.
 
-    A mark that is older than what was taken costs a second reading and nothing else, so that `save` can
-    come later than the rows.
+    An old cursor only causes a second reading, so `save` may come later than the journal's commit.
     """
 
     def __init__(self, state: ChannelState) -> None:
         self._state = state
-        self._marks: OrderedDict[str, str] = OrderedDict()
-        self._missed: dict[str, dict[str, float]] = {}  # place -> ts -> when it was missed
+        self._marks: FIFOCache[str, str] = FIFOCache(_KEPT)
+        self._missed: dict[str, dict[str, float]] = {}  # conversation -> ts -> time of the failure
         self._saved = ""
         self._stored: frozenset[str] = frozenset()
 
     async def load(self) -> None:
-        """Read what an earlier run left; called before the first message."""
+        """Load the cursors of an earlier run, before the first message."""
         if not self._marks:
             self._saved = await self._state.load(_NOTE) or "{}"
-            self._marks = OrderedDict(json.loads(self._saved))
+            self._marks.update(json.loads(self._saved))
             self._stored = frozenset(self._marks)
 
     def advance(self, place: str, ts: str) -> None:
-        """Say that a message is durable."""
+        """Record that a message is durable."""
         missed = self._missed.get(place)
         if missed is not None:
             missed.pop(ts, None)
@@ -48,34 +48,32 @@ class SlackReadCursors:
                 del self._missed[place]
         known = self._marks.pop(place, "0")
         self._marks[place] = max(known, ts, key=number)
-        while len(self._marks) > _KEPT:
-            self._marks.popitem(last=False)
 
     def hold_back(self, place: str, ts: str) -> None:
-        """Say that a message could not be taken; Slack may deliver it again, or not."""
+        """Record that a message could not be accepted; Slack may or may not redeliver it."""
         self._missed.setdefault(place, {})[ts] = time.monotonic()
-        # A place that we know nothing of begins with what we missed.
+        # A conversation without a cursor starts with the missed message.
         self._marks.setdefault(place, _before(ts))
 
-    def knows(self, place: str) -> bool:
-        """Say whether *place* has a mark."""
+    def has_cursor(self, place: str) -> bool:
+        """Return True if *place* has a cursor."""
         return place in self._marks
 
     def is_overdue(self, seconds: float) -> bool:
-        """Say whether something was missed so long ago that Slack will not bring it any more."""
+        """Return True if a message was missed more than *seconds* ago: Slack will not redeliver it."""
         before = time.monotonic() - seconds
         return any(at < before for missed in self._missed.values() for at in missed.values())
 
     def places(self) -> list[tuple[str, str]]:
-        """Return each place and the ts after which it is to be read, the latest place first."""
-        return [(place, self._mark(place)) for place in reversed(self._marks)]
+        """Return each conversation and the ts after which to read it, the latest conversation first."""
+        return [(place, self._mark(place)) for place in reversed(list(self._marks))]
 
     def _mark(self, place: str) -> str:
         missed = self._missed.get(place)
         return _before(min([self._marks[place], *missed], key=number)) if missed else self._marks[place]
 
     async def save(self) -> None:
-        """Store the marks if they changed; raises StoreUnavailable."""
+        """Store the cursors if they changed; raises StoreUnavailable."""
         note = json.dumps({place: self._mark(place) for place in self._marks})
         if note != self._saved:
             places = frozenset(self._marks)
@@ -83,7 +81,7 @@ class SlackReadCursors:
             self._saved, self._stored = note, places
 
     async def save_new(self) -> None:
-        """Store the marks if there is a place that no stored mark names: after a kill nobody would read it."""
+        """Store the cursors if a conversation has no stored one: after a kill it would not be read."""
         if not self._stored.issuperset(self._marks):
             await self.save()
 

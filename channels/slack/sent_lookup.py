@@ -1,4 +1,4 @@
-"""The answer to "does this part stand there?": Slack has no send key, but gives message metadata back."""
+"""Looks up parts of an uncertain delivery: Slack has no send key, but returns the metadata of messages."""
 
 from __future__ import annotations
 
@@ -15,63 +15,62 @@ _HISTORY = {"C": ("channels:history", "groups:history"), "G": ("groups:history",
 _PAGE = 100
 _PAGES = 10
 
-Is = Callable[[Mapping[str, Any]], bool]
+Matches = Callable[[Mapping[str, Any]], bool]
 
 
 def missing_scopes(chat: str, scopes: frozenset[str], *, metadata: bool = True) -> list[str]:
-    """Return which scopes reading back in *chat* needs and the token has not."""
+    """Return the scopes that the look-up in *chat* needs and the token lacks."""
     history = _HISTORY.get(chat[:1], ())
     missing = [] if not history or any(scope in scopes for scope in history) else [history[0]]
     return [*missing, _METADATA] if metadata and _METADATA not in scopes else missing
 
 
 async def find_sent_part(
-    api: SlackApi, part: MessagePart, me: SlackBotIdentity, scopes: frozenset[str], *, streams: bool = False
+    api: SlackApi, part: MessagePart, bot: SlackBotIdentity, scopes: frozenset[str], *, streams: bool = False
 ) -> str:
-    """Return the ts of the message that is *part*; "" = it certainly does not stand there.
+    """Return the ts of the message that is *part*, or "" if it was not sent.
 
-    *streams*: a preview may have been begun as a stream, which carries no key: it is the one message of ours
-    below the question that has none. Raises RetryLater, and OutcomeUnknown where it cannot be told: no scopes,
-    a private line, or more messages than are worth reading.
+    *streams*: the part may be a stream, which carries no key: it is the bot's only message in the thread without one.
+    Raises RetryLater, and OutcomeUnknown without scopes, for an ephemeral message, or after too many messages.
     """
     if part.visible_to:
         raise OutcomeUnknown("what only one person sees cannot be read back")
-    _allow(missing_scopes(part.key.parent.chat, scopes))
+    _check_scopes(missing_scopes(part.key.parent.chat, scopes))
 
-    def is_it(message: Mapping[str, Any]) -> bool:
-        if message.get("user") != me.user:
+    def matches(message: Mapping[str, Any]) -> bool:
+        if message.get("user") != bot.user:
             return False
-        has_none = not message.get("metadata") and not message.get("files")
-        return part_of(message) == part.id or (streams and has_none)
+        has_no_key = not message.get("metadata") and not message.get("files")
+        return part_of(message) == part.id or (streams and has_no_key)
 
-    return await _asked(api, part, is_it)
+    return await _search_once(api, part, matches)
 
 
 async def find_shared_file(api: SlackApi, part: MessagePart, file: str, scopes: frozenset[str]) -> str:
-    """Return *file* if a message of the chat shows it, "" if none does; raises as `find`."""
-    _allow(missing_scopes(part.key.parent.chat, scopes, metadata=False))
+    """Return *file* if a message of the chat contains it, else ""; raises as `find_sent_part`."""
+    _check_scopes(missing_scopes(part.key.parent.chat, scopes, metadata=False))
 
-    def is_it(message: Mapping[str, Any]) -> bool:
+    def matches(message: Mapping[str, Any]) -> bool:
         return any(each.get("id") == file for each in message.get("files") or ())
 
-    return file if await _asked(api, part, is_it) else ""
+    return file if await _search_once(api, part, matches) else ""
 
 
-def _allow(missing: list[str]) -> None:
+def _check_scopes(missing: list[str]) -> None:
     if missing:
         raise OutcomeUnknown(f"reading back needs {', '.join(missing)}")
 
 
-async def _asked(api: SlackApi, part: MessagePart, is_it: Is) -> str:
+async def _search_once(api: SlackApi, part: MessagePart, matches: Matches) -> str:
     try:
-        return await _search(api, part, is_it)
+        return await _search(api, part, matches)
     except RetryLater:
         raise
     except SendFailed as error:
         raise OutcomeUnknown(f"reading back: {error}") from error
 
 
-async def _search(api: SlackApi, part: MessagePart, is_it: Is) -> str:
+async def _search(api: SlackApi, part: MessagePart, matches: Matches) -> str:
     query: dict[str, Any] = {"channel": part.key.parent.chat, "limit": _PAGE, "include_all_metadata": "true"}
     if part.reply_to:
         query["oldest"] = part.reply_to  # an answer is younger than its question
@@ -81,7 +80,7 @@ async def _search(api: SlackApi, part: MessagePart, is_it: Is) -> str:
     for _ in range(_PAGES):
         page = await api.get(method, **query)
         for message in page.get("messages") or ():
-            if is_it(message):
+            if matches(message):
                 return str(message["ts"])
         cursor = str((page.get("response_metadata") or {}).get("next_cursor") or "")
         if not cursor:

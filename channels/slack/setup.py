@@ -1,4 +1,4 @@
-"""Whether a block would work: real calls with its tokens, each finding one line that says what to click."""
+"""Checks of a Slack channel's settings by real calls; each finding says what to click."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
+from channels.kit.setup import good, warning, wrong
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
 from gateway.errors import SendFailed
 from gateway.net.aiohttp_proxy import connector
-from gateway.ports import SetupFinding, SetupLevel
+from gateway.ports import SetupFinding
 
-_PATIENCE = 14.0  # seconds in all
-_HELLO = 5.0
+_TIMEOUT = 14.0  # seconds for everything
+_HELLO_TIMEOUT = 5.0
 _APP = re.compile(r"xapp-\d+-(A[A-Z0-9]+)-")
 
 
 async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
-    """Ask Slack; see `gateway.ports.SupportsSetup`."""
-    found: list[SetupFinding] = []
+    """Return the findings of real calls; see `SupportsSetup`."""
+    collected: list[SetupFinding] = []
     token = settings.bot_token.get_secret_value() if settings.bot_token else ""
     api = SlackApi(token, settings.base_url, proxy=environment.get("PARLOUR_PROXY", ""))
     try:
-        async with asyncio.timeout(_PATIENCE), aclosing(_findings(api, settings, environment)) as findings:
+        async with asyncio.timeout(_TIMEOUT), aclosing(_findings(api, settings, environment)) as findings:
             async for finding in findings:
-                found += [finding]  # one by one: what was found before the time is over counts
+                collected += [finding]  # one by one: findings before the timeout count
     except TimeoutError:
-        found.append(_wrong(f"Slack does not answer in time at {settings.base_url}"))
+        collected.append(wrong(f"Slack does not answer in time at {settings.base_url}"))
     finally:
         await api.close()
-    return found
+    return collected
 
 
 async def _findings(
@@ -48,12 +49,12 @@ async def _findings(
     except SendFailed as error:
         yield _bot_refused(error, settings.base_url)
         return
-    yield _good(f"Slack knows the bot as @{me.get('user')} in {me.get('team')} ({me['team_id']})")
+    yield good(f"Slack knows the bot as @{me.get('user')} in {me.get('team')} ({me['team_id']})")
     for finding in _scopes(me):
         yield finding
     for entry in getattr(settings, "allow_from", ()):
         if entry.startswith("team:") and entry != f"team:{me['team_id']}":
-            yield _warning(f"allow_from names {entry}, but the bot token is of another workspace, {me['team_id']}")
+            yield warning(f"allow_from names {entry}, but the bot token is of another workspace, {me['team_id']}")
     if settings.by_http:
         yield _by_http(environment)
         return
@@ -64,22 +65,19 @@ async def _findings(
 def _scopes(me: AsyncSlackResponse) -> Sequence[SetupFinding]:
     granted = scopes_of(me)
     if not granted:
-        return [_warning("Slack does not say which scopes the token has")]
+        return [warning("Slack does not say which scopes the token has")]
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
-        SetupFinding(
-            level=SetupLevel.WRONG if scope.is_needed else SetupLevel.WARNING,
-            text=f"without the scope {scope.name} {scope.lost}; {mend}",
-        )
+        (wrong if scope.is_needed else warning)(f"without the scope {scope.name} {scope.lost}; {mend}")
         for scope in lacks
-    ] or [_good("the bot has every scope that is of use")]
+    ] or [good("the bot has every scope that is of use")]
 
 
 def _by_http(environment: Mapping[str, str]) -> SetupFinding:
     public = environment.get("PARLOUR_WEB__PUBLIC_URL", "").rstrip("/")
     where = f"{public or 'https://<your web.public_url>'}/hooks/<the block's name>"
-    return _good(
+    return good(
         f"events come by HTTP: under Event Subscriptions, Slash Commands and Interactivity the address is {where},"
         " and Socket Mode is off; whether Slack reaches it, its own check there says"
     )
@@ -93,74 +91,62 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
     app = SlackApi(token, settings.base_url, proxy=api.proxy)
     try:
         answer = await app.post("apps.connections.open")
-        yield await _greeting(str(answer["url"]), api.proxy)
+        yield await _check_connection(str(answer["url"]), api.proxy)
     except SlackRefusal as error:
-        yield _wrong(
+        yield wrong(
             f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
             " (Basic Information, App-Level Tokens), and Socket Mode has to be on (Socket Mode, Enable)"
         )
     except SlackTokenRejected as error:
-        yield _wrong(
+        yield wrong(
             f"Slack refuses the app-level token ({error.code}): generate one under Basic Information, App-Level"
             " Tokens, with the scope connections:write"
         )
     except SendFailed as error:
-        yield _wrong(f"Slack could not be asked for a connection: {error}")
+        yield wrong(f"Slack could not be asked for a connection: {error}")
     finally:
         await app.close()
 
 
 async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> SetupFinding | None:
-    """Compare the app that the app-level token names with the bot's own."""
+    """Return an error if the app-level token belongs to another app than the bot token."""
     named = _APP.match(token)
     if not named or not me.get("bot_id"):
         return None
     try:
         bot = await api.get("bots.info", bot=str(me["bot_id"]))
     except SendFailed:
-        return None  # without users:read it cannot be told
+        return None  # unknown without users:read
     own = str((bot.get("bot") or {}).get("app_id") or "")
     if not own or own == named[1]:
         return None
-    return _wrong(
+    return wrong(
         f"the two tokens are of two apps: the app-level token is of {named[1]}, the bot token of {own}; take both"
         " from the same app"
     )
 
 
-async def _greeting(url: str, proxy: str) -> SetupFinding:
-    """Connect for a moment. An event that falls into it is not acknowledged, and so comes again to whoever runs."""
+async def _check_connection(url: str, proxy: str) -> SetupFinding:
+    """Connect for a moment. An event in that time is not acknowledged, so Slack redelivers it."""
     try:
         async with (
-            asyncio.timeout(_HELLO),
+            asyncio.timeout(_HELLO_TIMEOUT),
             aiohttp.ClientSession(connector=connector(proxy)) as session,
             session.ws_connect(url) as socket,
         ):
-            said = json.loads(await socket.receive_str())
+            hello = json.loads(await socket.receive_str())
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
-        return _wrong(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
-    if said.get("type") == "hello":
-        return _good("Socket Mode is on and greets us")
-    if said.get("reason") == "link_disabled":
-        return _wrong("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
-    return _warning(f"Slack closes the connection for events at once: {said.get('reason') or said.get('type')}")
+        return wrong(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
+    if hello.get("type") == "hello":
+        return good("Socket Mode is on and greets us")
+    if hello.get("reason") == "link_disabled":
+        return wrong("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
+    return warning(f"Slack closes the connection for events at once: {hello.get('reason') or hello.get('type')}")
 
 
 def _bot_refused(error: SendFailed, base_url: str) -> SetupFinding:
     if isinstance(error, SlackTokenRejected):
-        return _wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+        return wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
     if isinstance(error, SlackRefusal | ForeignAnswer) and not is_slack(base_url):
-        return _wrong(not_slack(base_url, str(error)))
-    return _wrong(f"Slack cannot be reached at {base_url}: {error}")
-
-
-def _good(text: str) -> SetupFinding:
-    return SetupFinding(level=SetupLevel.GOOD, text=text)
-
-
-def _warning(text: str) -> SetupFinding:
-    return SetupFinding(level=SetupLevel.WARNING, text=text)
-
-
-def _wrong(text: str) -> SetupFinding:
-    return SetupFinding(level=SetupLevel.WRONG, text=text)
+        return wrong(not_slack(base_url, str(error)))
+    return wrong(f"Slack cannot be reached at {base_url}: {error}")

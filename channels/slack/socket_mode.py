@@ -1,4 +1,4 @@
-"""Socket Mode by bolt: an envelope is acknowledged when what it holds is durable, and not before."""
+"""Socket Mode over bolt: an envelope is acknowledged once its payload is durable."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from gateway.net.aiohttp_proxy import connector
 
 log = structlog.get_logger(__name__)
 
-Hear = Callable[[dict[str, Any]], Awaitable[bool]]
+Receive = Callable[[dict[str, Any]], Awaitable[bool]]
 PING = timedelta(seconds=10)
-_AWAY = 3  # intervals without a word until Slack may have given events up; it delivers again for minutes
-_DEAF = 6  # intervals without a sign of life until we begin anew
-_CROWDED = (1.0, 5.0)  # seconds to wait when too many connections stand; all of them are told at once
+_AWAY = 3  # ping intervals of silence after which Slack may have stopped redelivering
+_STALLED = 6  # ping intervals of silence after which the connection is restarted
+_CROWDED = (1.0, 5.0)  # seconds to wait if there are too many connections; all of them are notified at once
 _dice = SystemRandom()
 
 
 class SocketModeRefused(UserError):
-    """Slack will not let us listen; the text says what to mend."""
+    """Slack refuses the connection; the text says how to fix it."""
 
 
 class _SocketModeClient(SocketModeClient):
-    """The library's client, but a refusal ends it instead of being asked again for ever."""
+    """The library's client, except that a refusal closes it instead of being retried for ever."""
 
     def __init__(
-        self, app_token: str, web_client: AsyncWebClient, returned: Callable[[], None], ping: float, proxy: str
+        self, app_token: str, web_client: AsyncWebClient, on_return: Callable[[], None], ping: float, proxy: str
     ) -> None:
         super().__init__(
             app_token=app_token, web_client=web_client, ping_interval=ping, on_message_listeners=[self._on_message]
@@ -50,26 +50,26 @@ class _SocketModeClient(SocketModeClient):
             self.proxy = None  # the session has ours, and the library would add the environment's
             self.aiohttp_client_session.detach()
             self.aiohttp_client_session = aiohttp.ClientSession(connector=connector(proxy))
-        self._returned = returned
+        self._on_return = on_return
         self.crowded = _CROWDED
         self.refused: ParlourError | None = None
         self.ended = asyncio.Event()
         self._greeted_by: object = None
-        self.told_at = 0.0  # by the monotonic clock
+        self.message_at = 0.0  # by the monotonic clock
         self.greeted = asyncio.Event()
 
     async def issue_new_wss_url(self) -> str:
-        """Ask for an address; a refusal that only a person can mend closes the client."""
+        """Request an address; a refusal that only the operator can fix closes the client."""
         try:
             return await super().issue_new_wss_url()
         except SlackApiError as error:
-            found = map_api_error(error)
-            if isinstance(found, SlackRefusal | SlackTokenRejected):
-                self.end(LoginRefused(f"Slack refuses the app-level token: {found.code}; it needs connections:write"))
+            failure = map_api_error(error)
+            if isinstance(failure, SlackRefusal | SlackTokenRejected):
+                self.end(LoginRefused(f"Slack refuses the app-level token: {failure.code}; it needs connections:write"))
             raise
 
     async def run_message_listeners(self, message: dict[str, Any], raw_message: str) -> None:
-        """Handle one frame; a disconnect is followed at once, unless the crowd would be made worse."""
+        """Handle one frame; reconnect at once after a disconnect, but later if there are too many connections."""
         if message.get("type") == "disconnect":
             reason = str(message.get("reason") or "")
             log.info("slack.disconnect", reason=reason)
@@ -81,31 +81,31 @@ class _SocketModeClient(SocketModeClient):
         await super().run_message_listeners(message, raw_message)
 
     async def _on_message(self, message: aiohttp.WSMessage) -> None:  # noqa: ARG002 - the library's signature
-        # The first word of a connection is its hello. Whether events were given up in a long silence nobody tells.
+        # The first message of a connection is its hello. Slack does not tell whether a long silence dropped events.
         is_new = self.current_session is not self._greeted_by
-        was_away = not self.greeted.is_set() or time.monotonic() - self.told_at > _AWAY * self.ping_interval
+        was_away = not self.greeted.is_set() or time.monotonic() - self.message_at > _AWAY * self.ping_interval
         self._greeted_by = self.current_session
-        self.told_at = time.monotonic()
+        self.message_at = time.monotonic()
         self.greeted.set()
         if is_new and was_away:
-            self._returned()
+            self._on_return()
 
-    def end(self, why: ParlourError) -> None:
-        """Close for good."""
-        self.refused, self.closed = why, True
+    def end(self, reason: ParlourError) -> None:
+        """Close the client for good."""
+        self.refused, self.closed = reason, True
         self.ended.set()
 
-    def is_heard(self) -> bool:
-        """Say whether the connection of now greeted us and lives; aiohttp closes one that answers no ping in time.
+    def is_greeted(self) -> bool:
+        """Return True if the current connection sent its hello and is open; aiohttp closes one without a pong in time.
 
-        The library's own `last_ping_pong_time` says nothing: it is set when a ping is sent, answered or not.
+        The library's `last_ping_pong_time` does not help: it is set when a ping is sent, answered or not.
         """
         session = self.current_session
         return not self.closed and session is not None and not session.closed and self._greeted_by is session
 
 
 class _SocketModeHandler(AsyncSocketModeHandler):
-    """bolt's handler over our client."""
+    """bolt's handler over this client."""
 
     def __init__(self, app: AsyncApp, client: _SocketModeClient) -> None:
         self.app = app
@@ -115,40 +115,40 @@ class _SocketModeHandler(AsyncSocketModeHandler):
 
 
 class SlackSocketMode:
-    """One connection to Slack's events. *hear* says of each payload whether it may be acknowledged."""
+    """One connection to Slack's events. *receive* returns True for a payload that can be acknowledged."""
 
     def __init__(
         self,
         app_token: str,
         web_client: AsyncWebClient,
-        hear: Hear,
+        receive: Receive,
         *,
-        returned: Callable[[], None],
+        on_return: Callable[[], None],
         ping: timedelta = PING,
         proxy: str = "",
     ) -> None:
-        """Listen with *app_token*; *returned* is called when a connection stands, the first and each later one."""
+        """Connect with *app_token*; *on_return* is called after the first connection and after each long silence."""
         self._ping = ping.total_seconds()
-        self._client = _SocketModeClient(app_token, web_client, returned, self._ping, proxy)
-        self._handler = _SocketModeHandler(_app(hear), self._client)
+        self._client = _SocketModeClient(app_token, web_client, on_return, self._ping, proxy)
+        self._handler = _SocketModeHandler(_app(receive), self._client)
 
-    def is_heard(self) -> bool:
-        """Say whether Slack gives signs of life: a greeting, then a pong within one and a half intervals."""
-        return self._client.is_heard()
+    def is_connected(self) -> bool:
+        """Return True if Slack sent its hello and answers pings within one and a half intervals."""
+        return self._client.is_greeted()
 
     async def run(self) -> None:
-        """Listen until cancelled; raise when Slack refuses us, or when the connection stays dead."""
+        """Receive until cancelled; raise if Slack refuses the connection or stays silent."""
         try:
-            async with asyncio.timeout(_DEAF * self._ping):
+            async with asyncio.timeout(_STALLED * self._ping):
                 await self._handler.connect_async()  # type: ignore[no-untyped-call]  # bolt's
-                await self._greeting()
+                await self._wait_hello()
             await self._watch()
         except TimeoutError as error:
             raise RetryLater(timedelta(seconds=self._ping), "Slack does not answer") from error
         finally:
             await self._handler.close_async()  # type: ignore[no-untyped-call]  # bolt's
 
-    async def _greeting(self) -> None:
+    async def _wait_hello(self) -> None:
         waits = [asyncio.ensure_future(event.wait()) for event in (self._client.greeted, self._client.ended)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -166,29 +166,29 @@ class SlackSocketMode:
             except TimeoutError:
                 pass
             self._raise_refusal()
-            if self.is_heard():
+            if self.is_connected():
                 alive_at = time.monotonic()
-            elif time.monotonic() - alive_at > _DEAF * self._ping:
-                raise RetryLater(timedelta(seconds=self._ping), "deaf: Slack gives no sign of life")
+            elif time.monotonic() - alive_at > _STALLED * self._ping:
+                raise RetryLater(timedelta(seconds=self._ping), "Slack gives no sign of life")
 
     def _raise_refusal(self) -> None:
         if self._client.refused is not None:
             raise self._client.refused
 
 
-def _app(hear: Hear) -> AsyncApp:
+def _app(receive: Receive) -> AsyncApp:
     async def before_ack(body: dict[str, Any]) -> BoltResponse:
-        # Awaited before the ack; anything but 200 is no ack, and Slack delivers again. next() is never
-        # called: what no listener takes would be a 404, and so come again for ever.
-        return BoltResponse(status=200 if await hear(body) else 503)
+        # Awaited before the ack; any other status is not an ack, and Slack redelivers. next() is never
+        # called: an event without a listener would answer 404 and be redelivered for ever.
+        return BoltResponse(status=200 if await receive(body) else 503)
 
-    async def nobody() -> AuthorizeResult:
-        raise AssertionError("nothing goes past the row")
+    async def authorize() -> AuthorizeResult:
+        raise AssertionError("no event reaches bolt's own authorization")
 
     return AsyncApp(
         name="parlour",
-        client=AsyncWebClient(),  # never used: nothing goes past the row
-        authorize=nobody,
+        client=AsyncWebClient(),  # never used
+        authorize=authorize,
         before_authorize=before_ack,
         ignoring_self_events_enabled=False,
         raise_error_for_unhandled_request=False,

@@ -1,17 +1,17 @@
-"""Slack's own streaming, as a setting: words are appended to a message, and the whole text is put in at the end.
+"""Slack's own streams as previews: text is appended to a message, and an edit sets the final text.
 
-A stream takes Markdown as it is and gives nothing back, so that only the plain words of a preview go into it, and
-every doubt ends it: `chat.stopStream`, then an edit like any other. Where Slack has no streams a preview is posted.
+A stream cannot be read back and cannot shrink, so only stable plain text is appended. Any doubt ends it with
+`chat.stopStream` and an ordinary edit. Without streams a preview is posted as a message.
 """
 
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import structlog
+from cachetools import FIFOCache
 
 from channels.slack.api import SlackApi, SlackRefusal
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed
@@ -19,28 +19,28 @@ from gateway.events import MessagePart
 
 log = structlog.get_logger(__name__)
 
-_KEPT = 200  # streams that were begun; each ends with its answer
-_LONGEST = 3_500  # characters; what is longer than one message is the answer's affair
-_SIGNS = re.compile(r"[*_~`\[\]|#>\\]")
-_CALLS = re.compile(r"<(?=[!@#])")
+_SIZE = 200  # open streams; each ends with its answer
+_LIMIT = 3_500  # characters; a longer preview is cut
+_MARKS = re.compile(r"[*_~`\[\]|#>\\]")
+_MENTIONS = re.compile(r"<(?=[!@#])")
 _NEVER = frozenset({"unknown_method", "method_deprecated", "not_allowed_token_type", "missing_scope"})
 
-Asker = Callable[[str, str], tuple[str, str]]
+SenderOf = Callable[[str, str], tuple[str, str]]
 
 
 class SlackStreams:
-    """The streams that are open, by the ts of their message."""
+    """The open streams of one workspace."""
 
-    def __init__(self, api: SlackApi, asker: Asker) -> None:
+    def __init__(self, api: SlackApi, sender_of: SenderOf) -> None:
         self._api = api
-        self._asker = asker
-        self._open: OrderedDict[str, str] = OrderedDict()  # ts -> what was said in it
-        self.is_off = False  # Slack does not know how
+        self._sender_of = sender_of
+        self._open: FIFOCache[str, str] = FIFOCache(_SIZE)  # ts -> text so far
+        self.is_off = False  # Slack refused streams for good
 
     async def begin(self, part: MessagePart) -> str:
-        """Begin a stream with the words of *part* and return its ts; "" = post it like anything else."""
+        """Start a stream with the text of *part* and return its ts; "" if it must be posted as a message."""
         chat, thread = part.key.parent.chat, part.key.thread
-        user, team = self._asker(chat, part.reply_to)
+        user, team = self._sender_of(chat, part.reply_to)
         text = stable_prefix(part.plain)
         if self.is_off or not thread or not text or (not chat.startswith("D") and not (user and team)):
             return ""
@@ -55,22 +55,20 @@ class SlackStreams:
             return ""
         ts = str(answer["ts"])
         self._open[ts] = text
-        while len(self._open) > _KEPT:
-            self._open.popitem(last=False)
         return ts
 
     async def append(self, ts: str, part: MessagePart) -> bool:
-        """Append what *part* says beyond what stands; False = the stream is over, and the caller edits."""
-        said = self._open.get(ts)
-        if said is None:
+        """Append the new text of *part*; return False if the stream is closed and the caller has to edit."""
+        sent = self._open.get(ts)
+        if sent is None:
             return False
         text = stable_prefix(part.plain)
-        if len(text) <= len(said) and said.startswith(text):
-            return True  # nothing certain is new
-        if text.startswith(said):
+        if len(text) <= len(sent) and sent.startswith(text):
+            return True  # no stable text is new
+        if text.startswith(sent):
             try:
                 await self._api.post(
-                    "chat.appendStream", channel=part.key.parent.chat, ts=ts, markdown_text=text[len(said) :]
+                    "chat.appendStream", channel=part.key.parent.chat, ts=ts, markdown_text=text[len(sent) :]
                 )
             except RetryLater:
                 raise
@@ -83,22 +81,22 @@ class SlackStreams:
         return False
 
     async def end(self, ts: str, chat: str, *, surely: bool = False) -> None:
-        """Close the stream of *ts*, if there is one; *surely*: Slack says that there is. Raises RetryLater."""
-        said = self._open.pop(ts, None)
-        if said is None and not surely:
+        """Close the stream of *ts* if it is open, or if *surely* in any case. Raises RetryLater."""
+        sent = self._open.pop(ts, None)
+        if sent is None and not surely:
             return
         try:
             await self._api.post("chat.stopStream", channel=chat, ts=ts)
         except RetryLater:
-            self._open[ts] = said or ""
+            self._open[ts] = sent or ""
             raise
         except (SlackRefusal, OutcomeUnknown) as error:
-            log.info("slack.stream_end", reason=str(error))  # the edit that follows says the same
+            log.info("slack.stream_end", reason=str(error))  # an edit follows
 
 
 def stable_prefix(text: str) -> str:
-    """Return the words of a growing answer that will not change: up to the last line's first mark, calling nobody."""
-    head, newline, last = text[:_LONGEST].rpartition("\n")
-    sign = _SIGNS.search(last)
-    kept = f"{head}{newline}{last[: sign.start()] if sign else last}"
-    return _CALLS.sub("<\u200b", kept.rstrip())
+    """Return the part of a growing answer that will not change: up to the last line's first mark, without mentions."""
+    head, newline, last = text[:_LIMIT].rpartition("\n")
+    mark = _MARKS.search(last)
+    prefix = f"{head}{newline}{last[: mark.start()] if mark else last}"
+    return _MENTIONS.sub("<\u200b", prefix.rstrip())

@@ -1,106 +1,55 @@
-"""Who a sender is: users.info, kept for five minutes. What cannot be known is not made up."""
+"""Profiles of users, from users.info."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from channels.kit.lookups import LookupCache
 from channels.slack.api import SlackApi
 from channels.slack.codec import SlackProfile
-from gateway.errors import OutcomeUnknown, SendFailed
+from gateway.errors import OutcomeUnknown
 from gateway.text import sanitize
 
-_LOOK_UP = 1.5  # seconds for one; Slack wants its ack within three
-_KEPT_FOR = 300.0  # seconds; PEOPLE.md: a right that was taken away is gone within five minutes
-_KEPT = 2_000
-_AT_ONCE = 8
-_PATIENCE = 3.0  # seconds for a whole room
+_TIMEOUT = 1.5  # seconds for one look-up; Slack wants its ack within three
+_TOTAL_TIMEOUT = 3.0  # seconds for the look-ups of a whole conversation
+_SIZE = 2_000
 
 
 class SlackUsers:
-    """A cache before users.info. Whoever asks at the same moment shares one look-up."""
+    """The users of one workspace."""
 
-    def __init__(self, api: SlackApi, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: SlackApi) -> None:
         self._api = api
-        self._clock = clock
-        self.patience = _LOOK_UP
-        self._known: OrderedDict[str, tuple[float, SlackProfile]] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[SlackProfile]] = {}
+        self._home = ""
+        self.profiles: LookupCache[str, SlackProfile] = LookupCache(
+            "slack user", self._fetch, size=_SIZE, timeout=_TIMEOUT
+        )
 
     def names(self, users: Iterable[str]) -> Mapping[str, str]:
-        """Return the display names of *users*, as far as they are known without asking."""
-        found = ((user, self._known[user][1].name) for user in users if user in self._known)
-        return {user: name for user, name in found if name}
+        """Return the display names of *users* that are known without a look-up."""
+        profiles = {user: self.profiles.peek(user) for user in users}
+        return {user: profile.name for user, profile in profiles.items() if profile is not None and profile.name}
 
-    async def person(self, user: str, home: str) -> SlackProfile:
-        """Return who *user* is to the workspace *home*; raise SendFailed when Slack does not say, or not soon."""
-        at, known = self._known.get(user, (0.0, None))
-        if known is not None and self._clock() - at < _KEPT_FOR:
-            return known
-        asking = self._asking.get(user)
-        if asking is None:
-            asking = asyncio.create_task(self._ask(user, home), name=f"slack who is {user}")
-            self._asking[user] = asking
-            asking.add_done_callback(lambda done: self._asked(user, done))
-        return await asyncio.shield(asking)
+    async def profile(self, user: str, home: str) -> SlackProfile:
+        """Return the profile of *user* as the workspace *home* sees it; raise SendFailed if Slack does not answer."""
+        self._home = home
+        return await self.profiles.get(user)
 
-    def forget(self, user: str) -> None:
-        """Ask anew next time: Slack says that *user* is somebody else now."""
-        self._known.pop(user, None)
-        self._asking.pop(user, None)  # what it is being told now is from before
+    async def profiles_of(self, users: Iterable[str], home: str) -> Mapping[str, SlackProfile]:
+        """Return the profiles of *users* that Slack returns within a few seconds."""
+        self._home = home
+        return await self.profiles.get_many(users, within=_TOTAL_TIMEOUT)
 
-    async def close(self) -> None:
-        """End what is under way."""
-        asking = list(self._asking.values())
-        for task in asking:
-            task.cancel()
-        if asking:
-            await asyncio.wait(asking)
-
-    async def _ask(self, user: str, home: str) -> SlackProfile:
-        try:
-            async with asyncio.timeout(self.patience):
-                answer = await self._api.get("users.info", user=user)
-        except TimeoutError:
-            raise OutcomeUnknown(f"users.info: no answer in {self.patience} seconds") from None
-        user_object = answer.get("user")
+    async def _fetch(self, user: str) -> SlackProfile:
+        user_object = (await self._api.get("users.info", user=user)).get("user")
         if not isinstance(user_object, dict):
             raise OutcomeUnknown("users.info: no user")
-        return parse_user(user_object, home)
-
-    def _asked(self, user: str, done: asyncio.Task[SlackProfile]) -> None:
-        is_latest = self._asking.get(user) is done
-        if is_latest:
-            del self._asking[user]
-        if not done.cancelled() and done.exception() is None and is_latest:
-            self._known[user] = (self._clock(), done.result())
-            self._known.move_to_end(user)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-
-    async def look_up(self, users: Iterable[str], home: str) -> Mapping[str, SlackProfile]:
-        """Return who *users* are, as far as Slack says it within a few seconds."""
-        found: dict[str, SlackProfile] = {}
-        slots = asyncio.Semaphore(_AT_ONCE)
-
-        async def ask(user: str) -> None:
-            async with slots:
-                with suppress(SendFailed):
-                    found[user] = await self.person(user, home)
-
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE), asyncio.TaskGroup() as tasks:
-                for user in set(users):
-                    tasks.create_task(ask(user), name=f"who is {user}")
-        return found
+        return parse_user(user_object, self._home)
 
 
 def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
-    """Read a user object."""
+    """Return the profile of a user object."""
     profile = user.get("profile") or {}
     team = str(user.get("team_id") or "")
     is_foreign = bool(user.get("is_stranger")) or bool(team and team != home)
@@ -108,7 +57,7 @@ def parse_user(user: Mapping[str, Any], home: str) -> SlackProfile:
     return SlackProfile(
         name=sanitize(str(name)),
         team=team,
-        # Whoever was removed from the workspace is no member of it any more.
+        # A user who was removed from the workspace is not a member any more.
         is_guest=is_foreign or any(user.get(name) for name in ("is_restricted", "is_ultra_restricted", "deleted")),
         is_admin=not is_foreign and bool(user.get("is_admin") or user.get("is_owner")),
         is_bot=bool(user.get("is_bot")),

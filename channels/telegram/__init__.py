@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
+from channels.kit.setup import missing_library, wrong
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
-from gateway.ports import Channel, ChannelContext, SetupFinding, SetupLevel, SetupQuestion
+from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 # Below this level the library logs addresses, headers or bodies, which hold the token.
@@ -17,7 +18,7 @@ logging.getLogger("telegram").setLevel(logging.WARNING)
 
 
 class TelegramPlugin:
-    """The kind `telegram`."""
+    """Builds Telegram channels. Implements `ChannelPlugin` and `SupportsSetup`."""
 
     name = "telegram"
     settings: type[Any] = TelegramSettings
@@ -38,17 +39,17 @@ class TelegramPlugin:
         return TelegramChannel(context)
 
     def routes(self, channel: Channel) -> Sequence[Any]:
-        """Return where Telegram calls in webhook mode; nobody is answered there otherwise."""
+        """Return the route of the webhook; none in polling mode."""
         from starlette.routing import Route
 
         from channels.telegram.adapter import TelegramChannel
 
-        if not isinstance(channel, TelegramChannel) or not channel.is_called:
+        if not isinstance(channel, TelegramChannel) or not channel.has_webhook:
             return ()
         return (Route(f"/hooks/{channel.name}", channel.hook, methods=["POST"]),)
 
     def questions(self) -> Sequence[SetupQuestion]:
-        """Return what has to be asked: the token, and who may speak."""
+        """Return the questions of `parlour init`: the token and the first senders."""
         return (
             SetupQuestion(
                 setting="token",
@@ -66,30 +67,29 @@ class TelegramPlugin:
         )
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
-        """Ask Telegram about token, privacy mode, webhook and other pollers."""
-        try:
-            from channels.telegram.setup import verify
-        except ModuleNotFoundError as missing:
-            line = f"{missing.name} is not installed; {HOW_TO_INSTALL}"
-            return (SetupFinding(level=SetupLevel.WRONG, text=line),)
+        """Return findings on token, privacy mode, webhook and other pollers, by real calls."""
+        if missing := missing_library("telegram"):
+            return (wrong(missing),)
+        from channels.telegram.setup import verify
+
         return await verify(settings, environment)
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
-        """Return what is wrong with the block; no network."""
-        wrong: list[str] = []
+        """Return the errors of the settings; makes no calls."""
+        errors: list[str] = []
         if find_spec("telegram") is None:
-            wrong.append(f"python-telegram-bot is not installed; {HOW_TO_INSTALL}")
+            errors.append(f"python-telegram-bot is not installed; {HOW_TO_INSTALL}")
         for name in ("base_url", "file_url"):
             address = str(getattr(settings, name))
-            if address.startswith("http://") and not _is_near(address):
-                wrong.append(f"{name} sends the token unencrypted; use an https:// address")
-        if settings.webhook_url.startswith("http://") and not _is_near(settings.webhook_url):
-            wrong.append("webhook_url would bring messages unencrypted, which Telegram refuses; use https://")
-        return wrong
+            if address.startswith("http://") and not _is_local(address):
+                errors.append(f"{name} sends the token unencrypted; use an https:// address")
+        if settings.webhook_url.startswith("http://") and not _is_local(settings.webhook_url):
+            errors.append("webhook_url would bring messages unencrypted, which Telegram refuses; use https://")
+        return errors
 
 
-def _is_near(address: str) -> bool:
-    """Say whether *address* is this machine or a name of its own network, where a self-hosted server stands."""
+def _is_local(address: str) -> bool:
+    """Return True if *address* is this machine or a host name of its network."""
     host = address.removeprefix("http://").partition("/")[0]
     host = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
     return host in ("127.0.0.1", "localhost", "[::1]") or "." not in host

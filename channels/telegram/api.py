@@ -1,7 +1,6 @@
-"""The library at the wire: requests that log nothing, and its errors as ours.
+"""The Bot API: requests that log nothing, and the library's errors mapped to SendFailed.
 
-The address of every call holds the token, so no text of an error leaves this module unless Telegram wrote it,
-and then without the token.
+The address of every call contains the token, so only errors with a text that Telegram wrote leave this module.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -30,7 +31,7 @@ from telegram.request import HTTPXRequest
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.net.httpx_proxy import transport
 
-# The library's own switch: spans are timedeltas, as its next release has them; without it, it warns at every 429.
+# The library's switch for timedeltas, the default of its next release; without it, it warns at every 429.
 os.environ.setdefault("PTB_TIMEDELTA", "true")
 
 TELEGRAM = "https://api.telegram.org/bot"
@@ -41,28 +42,28 @@ _FILE_SECONDS = 90.0  # without a byte taken, of a file on its way out
 _UNREACHED = timedelta(seconds=2)
 _TOKEN_REFUSED = timedelta(seconds=60)
 
-# What a request that never left failed with: nothing was sent, so that trying again cannot double anything.
+# Errors of a request that never left: a retry cannot double anything.
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.UnsupportedProtocol)
 _FORMAT_WORDS = ("can't parse entities", "can't find end", "entity", "entities", "unsupported start tag")
 
 
 class RedactedRequest(HTTPXRequest):
-    """Requests of the library, without its habit of logging a body that it cannot read."""
+    """The library's requests, except that a body that cannot be parsed is not logged."""
 
     @staticmethod
     def parse_json_payload(payload: bytes) -> Any:
-        """Return the object of a response; raise TelegramError when it is none."""
+        """Return the object of a response; raise TelegramError for any other body."""
         try:
-            found = json.loads(payload.decode("utf-8", "replace"))
+            answer = json.loads(payload.decode("utf-8", "replace"))
         except (ValueError, RecursionError):
             raise TelegramError("the answer is no JSON") from None
-        if not isinstance(found, dict):
+        if not isinstance(answer, dict):
             raise TelegramError("the answer is no JSON object")
-        return found
+        return answer
 
 
 def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest, *, proxy: str = "") -> Bot:
-    """Return the library's bot, not connected. *polling* is what waits for updates, apart from all other calls."""
+    """Return the library's bot, not connected. *polling* is a separate request object for long polls."""
     return Bot(
         token,
         base_url=base_url,
@@ -81,7 +82,7 @@ def make_bot(token: str, base_url: str, file_url: str, polling: HTTPXRequest, *,
 
 
 def make_poll_request(proxy: str = "") -> RedactedRequest:
-    """Return the one connection that waits for updates."""
+    """Return a request object with one connection, for long polls."""
     return RedactedRequest(
         connection_pool_size=1,
         connect_timeout=_CONNECT_SECONDS,
@@ -91,7 +92,7 @@ def make_poll_request(proxy: str = "") -> RedactedRequest:
 
 
 def httpx_options(proxy: str, connections: int = 10) -> dict[str, Any]:
-    """Return what tells an httpx client of at most so many *connections* how it reaches Telegram."""
+    """Return an httpx client's options to reach Telegram over at most *connections* connections."""
     if not proxy:
         return {"verify": certificates()}
     limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -100,53 +101,62 @@ def httpx_options(proxy: str, connections: int = 10) -> dict[str, Any]:
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """Return whom we trust, read once: it is a quarter of a megabyte, and three clients of each bot need it."""
+    """Return the trusted certificates, read once: a quarter of a megabyte that three clients of each bot share."""
     return httpx.create_ssl_context()
 
 
 def entities_of(fields: tuple[dict[str, Any], ...]) -> list[MessageEntity] | None:
-    """Return Telegram's own objects as the library's."""
+    """Return entities as the library's objects."""
     return [MessageEntity(**each) for each in fields] or None
 
 
 def retry_after(error: RetryAfter) -> timedelta:
-    """Return how long Telegram wants to hear nothing in that chat."""
+    """Return the pause that Telegram asks for in that chat."""
     seconds = error.retry_after
     return seconds if isinstance(seconds, timedelta) else timedelta(seconds=seconds)
 
 
 def is_unchanged(error: TelegramError) -> bool:
-    """Say whether an edit was refused because the message reads like that already."""
+    """Return True if an edit was refused because the message has that text already."""
     return isinstance(error, BadRequest) and "not modified" in error.message.lower()
 
 
 def is_token_refused(error: TelegramError) -> bool:
-    """Say whether a Bot API answered that it does not know the token; the library says so of every 401 and 404."""
+    """Return True if a Bot API refused the token; the library reports every 401 and 404 like that."""
     is_refusal = isinstance(error, InvalidToken | EndPointNotFound) and error.__cause__ is None  # the body is JSON
     # Where the body has no description, the library writes the status in its place.
     return is_refusal and not error.message.endswith(("(401)", "(404)"))
 
 
 def copy_the_token(error: TelegramError, base_url: str) -> str:
-    """Return how a refused token is mended. With a server of one's own, a 404 may be its address's fault."""
+    """Return how to fix a refused token. At a self-hosted server a 404 can mean a wrong address."""
     mend = "copy it again from @BotFather (/mybots, the bot, API Token)"
     is_doubtful = base_url != TELEGRAM and "unauthorized" not in error.message.lower()
     return f"{mend}, or correct `base_url`, {_address(base_url)}" if is_doubtful else mend
 
 
 def not_telegram(base_url: str) -> str:
-    """Return what to do where something else answers at the configured address."""
+    """Return the error text for another server at the configured address."""
     return f"what answers at {_address(base_url)} is not Telegram's Bot API; correct `base_url`, or leave it out"
 
 
 def _address(base_url: str) -> str:
-    """Return an address without its path, which may hold a secret."""
+    """Return an address without its path, which may contain a secret."""
     parts = urlsplit(base_url)
     return f"{parts.scheme}://{parts.hostname}"
 
 
+@contextmanager
+def map_send_errors(*, is_formatted: bool = False) -> Iterator[None]:
+    """Raise TelegramError as SendFailed; *is_formatted* says that the call carries formatting that can be refused."""
+    try:
+        yield
+    except TelegramError as error:
+        raise send_failure(error, is_formatted=is_formatted) from None
+
+
 def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
-    """Return *error* of a call that sends or edits, as delivery has to see it."""
+    """Return *error* of a call as delivery expects it."""
     if isinstance(error, RetryAfter):
         return RetryLater(retry_after(error))
     if isinstance(error, Forbidden):
@@ -159,7 +169,7 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
             return FormatRefused(describe_error(error))
         return SendRefused(describe_error(error))
     if isinstance(error, InvalidToken | EndPointNotFound):
-        # A token may be put right again; polling says what to do about it.
+        # The token may be corrected; the poller logs how.
         return RetryLater(_TOKEN_REFUSED, "Telegram refuses the token")
     if "request entity too large" in error.message.lower():
         return SendRefused("larger than Telegram takes")
@@ -171,7 +181,7 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
 
 
 def describe_error(error: TelegramError) -> str:
-    """Return what may be logged of *error*: Telegram's own words, or what kind of failure it was."""
+    """Return a loggable description of *error*: Telegram's own text or the type of failure."""
     cause = error.__cause__
     if isinstance(error, InvalidToken | EndPointNotFound) or cause is not None:
         return type(cause or error).__name__

@@ -1,4 +1,7 @@
-"""What was said in groups beside us, since the start: Telegram has no history for bots. In memory only, and bounded."""
+"""Group messages that were not addressed to the bot, since its start: Telegram gives bots no history.
+
+They are kept in memory only, within limits.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +9,65 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gateway.events import InboundMessage, SessionKey
+from channels.kit.followed_threads import is_from_member
+from gateway.events import ChatKind, InboundKind, InboundMessage, SessionKey
+from gateway.ports import IntakeResult, IntakeVerdict
 
-_OF_A_CHAT = 100  # messages
-_IN_ALL = 5_000
-_FOR = timedelta(hours=24)
+_CHAT_LIMIT = 100  # messages
+_TOTAL_LIMIT = 5_000
+_LIFETIME = timedelta(hours=24)
 
 
 class TelegramHistory:
-    """The newest words of each group and topic, by message id; an edit changes what was heard."""
+    """The newest messages of each group and topic by id, as they read after their last edit."""
 
-    def __init__(self, *, of_a_chat: int = _OF_A_CHAT, in_all: int = _IN_ALL) -> None:
-        self._of_a_chat = of_a_chat
-        self._in_all = in_all
+    def __init__(self, *, chat_limit: int = _CHAT_LIMIT, total_limit: int = _TOTAL_LIMIT) -> None:
+        self._chat_limit = chat_limit
+        self._total_limit = total_limit
         self._chats: OrderedDict[SessionKey, OrderedDict[str, InboundMessage]] = OrderedDict()
         self._count = 0
 
-    def note(self, message: InboundMessage) -> None:
-        """Keep *message*; the oldest of its chat, and the chat that has been quiet for longest, make room."""
+    def update(self, message: InboundMessage, result: IntakeResult) -> None:
+        """Keep a group message that its members wrote to each other; drop one that was edited to be for the bot."""
+        if message.chat_kind is not ChatKind.GROUP or message.kind is not InboundKind.MESSAGE:
+            return
+        if result.verdict is IntakeVerdict.REJECTED and is_from_member(result):
+            self.add(message)
+        else:
+            self.remove(message)
+
+    def add(self, message: InboundMessage) -> None:
+        """Keep *message* and drop the oldest of its chat, or the chat that has been quiet for longest, if too many."""
         if not message.message_id:
             return
-        said = self._chats.setdefault(message.key, OrderedDict())
+        messages = self._chats.setdefault(message.key, OrderedDict())
         self._chats.move_to_end(message.key)
-        if message.message_id not in said:
+        if message.message_id not in messages:
             self._count += 1
-        said[message.message_id] = message
-        if len(said) > self._of_a_chat:
-            said.popitem(last=False)
+        messages[message.message_id] = message
+        if len(messages) > self._chat_limit:
+            messages.popitem(last=False)
             self._count -= 1
-        while self._count > self._in_all:
+        while self._count > self._total_limit:
             _, quiet = self._chats.popitem(last=False)
             self._count -= len(quiet)
 
-    def forget(self, message: InboundMessage) -> None:
-        """Drop what was heard under the id of *message*: it was edited to be for us."""
+    def remove(self, message: InboundMessage) -> None:
+        """Drop the message with the id of *message*."""
         if self._chats.get(message.key, OrderedDict()).pop(message.message_id, None) is not None:
             self._count -= 1
 
     def messages_before(
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
-        """Return what was said in the place of *message* before it, oldest first; not older than a day."""
-        oldest = message.sent_at - _FOR
-        found = [
+        """Return the messages of the same chat before *message*, oldest first; none is older than a day."""
+        oldest = message.sent_at - _LIFETIME
+        matches = [
             each
             for each in self._chats.get(message.key, OrderedDict()).values()
             if _order(each) < _order(message) and each.sent_at > oldest and (since is None or each.sent_at > since)
         ]
-        return sorted(found, key=_order)[-limit:]
+        return sorted(matches, key=_order)[-limit:]
 
 
 def _order(message: InboundMessage) -> int:

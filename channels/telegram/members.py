@@ -1,74 +1,57 @@
-"""Who the admins of groups are: asked of Telegram when somebody decides something, and of nobody else.
+"""The admins of groups, asked of Telegram only when a sender makes a decision.
 
-What could not be asked, or not in time, or is older than five minutes, makes nobody an admin.
+A failed look-up makes no sender an admin.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
+from dataclasses import replace
 
 import structlog
 from telegram import Bot
-from telegram.error import TelegramError
 
-from channels.telegram.api import describe_error
+from channels.kit.lookups import LookupCache
+from channels.telegram.api import map_send_errors
+from channels.telegram.chats import TelegramChats
+from gateway.errors import SendFailed
+from gateway.events import ChatKind, InboundMessage, Sender
 
 log = structlog.get_logger(__name__)
 
-_FRESH = 300.0  # seconds that a look-up counts (PEOPLE.md)
-_FRESH_FAILURE = 30.0
-_PATIENCE = 3.0  # seconds for a look-up; who asked for something waits for it
-_KEPT = 1_000  # groups
+_TIMEOUT = 3.0  # seconds; the sender of a command waits for it
+_FAILURE_LIFETIME = 30.0  # seconds in which a failed look-up is not repeated
+_SIZE = 1_000  # groups
 
 
 class TelegramMembers:
-    """The admins of one bot's groups. Whoever asks at the same moment shares one look-up."""
+    """The admins of one bot's groups."""
 
-    def __init__(self, bot: Bot, *, patience: float = _PATIENCE) -> None:
-        """Ask through *bot*; give a look-up *patience* seconds."""
+    def __init__(self, bot: Bot, chats: TelegramChats) -> None:
         self._bot = bot
-        self._patience = patience
-        self._known: OrderedDict[int, tuple[float, frozenset[str]]] = OrderedDict()
-        self._asking: dict[int, asyncio.Task[frozenset[str]]] = {}
+        self._chats = chats
+        self.admins: LookupCache[int, frozenset[str]] = LookupCache(
+            "telegram admins", self._fetch_admins, size=_SIZE, timeout=_TIMEOUT, failure_lifetime=_FAILURE_LIFETIME
+        )
+
+    async def sender(self, message: InboundMessage) -> Sender:
+        """Return the sender of *message* with their current rights; see `SupportsSenderLookup`.
+
+        A sender who writes as the group itself has no id and is never admitted.
+        """
+        if message.chat_kind is not ChatKind.GROUP or not message.sender.id:
+            return message.sender
+        admins = await self.admins_of(await self._chats.resolve_chat(message.key))
+        return replace(message.sender, is_admin=message.sender.id in admins)
 
     async def admins_of(self, chat: int) -> frozenset[str]:
-        """Return the user ids of a group's owner and admins; empty when they cannot be known."""
-        until, known = self._known.get(chat, (0.0, frozenset()))
-        if asyncio.get_running_loop().time() < until:
-            return known
-        asking = self._asking.get(chat)
-        if asking is None:
-            asking = self._asking[chat] = asyncio.create_task(self._ask(chat), name=f"telegram admins {chat}")
-        return await asyncio.shield(asking)
-
-    def forget(self, chat: int) -> None:
-        """Ask anew next time: Telegram says that somebody's rights changed."""
-        self._known.pop(chat, None)
-        self._asking.pop(chat, None)  # what it is being told now is from before
-
-    async def close(self) -> None:
-        """End what is under way."""
-        asking = list(self._asking.values())
-        for task in asking:
-            task.cancel()
-        if asking:
-            await asyncio.wait(asking)
-
-    async def _ask(self, chat: int) -> frozenset[str]:
-        found: frozenset[str] = frozenset()
-        fresh = _FRESH_FAILURE
+        """Return the user ids of a group's owner and admins; empty if the look-up fails."""
         try:
-            async with asyncio.timeout(self._patience):
-                members = await self._bot.get_chat_administrators(chat, read_timeout=self._patience)
-            found, fresh = frozenset(str(member.user.id) for member in members), _FRESH
-        except TelegramError as error:
-            log.info("telegram.admins_unknown", chat=str(chat), reason=describe_error(error))
-        except TimeoutError:
-            log.info("telegram.admins_unknown", chat=str(chat), reason=f"no answer in {self._patience} seconds")
-        if self._asking.get(chat) is asyncio.current_task():
-            del self._asking[chat]
-            self._known[chat] = (asyncio.get_running_loop().time() + fresh, found)
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return found
+            return await self.admins.get(chat)
+        except SendFailed as error:
+            log.info("telegram.admins_unknown", chat=str(chat), reason=str(error))
+            return frozenset()
+
+    async def _fetch_admins(self, chat: int) -> frozenset[str]:
+        with map_send_errors():
+            members = await self._bot.get_chat_administrators(chat, read_timeout=self.admins.timeout)
+        return frozenset(str(member.user.id) for member in members)

@@ -1,19 +1,20 @@
-"""What the gateway delivers, brought into Telegram's chats: messages, edits, drafts, files, typing."""
+"""Message parts on their way to Telegram: messages, edits, drafts, files, typing."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TypeVar
 
 import structlog
 from telegram import Bot, LinkPreviewOptions, Message, ReplyParameters
 from telegram.constants import ChatAction
-from telegram.error import ChatMigrated, InvalidToken, TelegramError
+from telegram.error import BadRequest, ChatMigrated, InvalidToken
 
-from channels.telegram.activity import TYPING_EVERY, TelegramActivity
-from channels.telegram.api import entities_of, is_unchanged, send_failure
+from channels.kit.parts import build_receipt
+from channels.telegram.activity import TYPING_INTERVAL, TelegramActivity
+from channels.telegram.api import entities_of, is_unchanged, map_send_errors
 from channels.telegram.buttons import TelegramButtons, keyboard
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import OutgoingText, build_outgoing
@@ -29,63 +30,65 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_DRAFT = "draft:"  # what stands before a draft's id where a message's id would be
+_DRAFT = "draft:"  # prefix of a draft's id in place of a message id
 _NO_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
 class TelegramOutbound:
-    """The speaking half of one bot."""
+    """Sends the parts of one bot."""
 
     def __init__(
         self,
         name: str,
         bot: Bot,
         *,
-        groups: TelegramChats,
-        pace: TelegramRateLimits,
-        gestures: TelegramReactions,
-        presses: TelegramButtons,
+        chats: TelegramChats,
+        limits: TelegramRateLimits,
+        reactions: TelegramReactions,
+        buttons: TelegramButtons,
         files: TelegramFiles,
         language: Callable[[SessionKey], str],
-        typing: float = TYPING_EVERY,
+        typing: float = TYPING_INTERVAL,
     ) -> None:
-        """Speak through *bot*; *language* is a chat's, *typing* is kept up every so many seconds."""
+        """Send through *bot*; *language* returns a chat's, *typing* is the seconds between two typing calls."""
         self._language = language
         self._name = name
         self._bot = bot
-        self._groups = groups
-        self._pace = pace
-        self._gestures = gestures
-        self._presses = presses
+        self._chats = chats
+        self._limits = limits
+        self._reactions = reactions
+        self._buttons = buttons
         self._files = files
-        self._activities = TelegramActivity(typing=self._type, draft=self._put_draft, every=typing)
+        self.activity = TelegramActivity(
+            reactions.tasks, send_typing=self._send_typing, send_draft=self._send_draft, interval=typing
+        )
 
     # -- the port ------------------------------------------------------------------------------
 
     async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
-        """Send one part; a preview in a private chat is a draft, unless it has to be a message that stays."""
+        """Send one part; a preview in a private chat is a draft unless it must stay."""
         if _is_draft(part):
-            return await self._draft(part, None)
+            return await self._show_draft(part, None)
         if part.visible_to and not _is_direct(part.key):
             return await self._send_privately(part, marked=marked)
         return await self._post(part, part.key, marked=marked)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
-        """Replace a message's text; a draft can only be drafted again."""
+        """Replace the text of a message or draft."""
         if part.file is not None:
             raise SendRefused("a file cannot take the place of a text")
         if message_id.startswith(_DRAFT):
             if not _is_draft(part):
-                raise SendRefused("a draft is no message")
-            return await self._draft(part, int(message_id.removeprefix(_DRAFT)))
+                raise SendRefused("a draft cannot become a message")
+            return await self._show_draft(part, int(message_id.removeprefix(_DRAFT)))
         if not _is_preview(part):
-            self._keep_pace(part.key)
-        elif not self._pace.take_spare(part.key.parent.chat):
-            # The next edit says everything, and the last one is never left out.
-            return _receipt(part, message_id)
+            self._acquire(part.key)
+        elif not self._limits.try_acquire_preview(part.key.parent.chat):
+            # The next edit contains the whole text, and the last one is never dropped.
+            return build_receipt(part, message_id)
         words = build_outgoing(part)
         try:
-            await self._ask(
+            await self._call(
                 part,
                 part.key,
                 lambda chat: self._bot.edit_message_text(
@@ -99,40 +102,32 @@ class TelegramOutbound:
             )
         except _UnchangedError:
             log.debug("telegram.unchanged", channel=self._name, part=part.id)
-        self._gestures.answered(part)
-        return _receipt(part, message_id)
+        self._settle(part)
+        return build_receipt(part, message_id)
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:
-        """Say that a draft is gone; of messages Telegram tells a bot nothing."""
+        """Return None for a draft, which fades; raise OutcomeUnknown for a message, since bots cannot read chats."""
         if _is_draft(part):
             return None
         raise OutcomeUnknown("Telegram cannot be asked")
 
     async def show(self, activity: ChatActivity) -> None:
-        """Show typing, and what is being done as a draft; or end both."""
+        """Show typing and, in private chats, the status as a draft; or stop both."""
         if not activity.on:
-            await self._activities.end(activity.key)
+            await self.activity.stop(activity.key)
             return
-        self._activities.begin(activity.key)
+        self.activity.start(activity.key)
         if activity.text and _is_direct(activity.key):
-            await self._activities.status(activity.key, OutgoingText(activity.text))
-
-    def is_live(self, key: SessionKey) -> bool:
-        """Say whether typing is shown in *key*."""
-        return self._activities.is_live(key)
-
-    async def close(self) -> None:
-        """End what is shown."""
-        await self._activities.close()
+            await self.activity.show_status(activity.key, OutgoingText(activity.text))
 
     # -- calls ---------------------------------------------------------------------------------
 
     async def _post(self, part: MessagePart, key: SessionKey, *, marked: bool) -> DeliveryReceipt:
         call = await self._file_call(part, part.file, key, marked) if part.file else self._text_call(part, key, marked)
-        self._keep_pace(key)
-        sent = await self._ask(part, key, call)
-        self._gestures.answered(part)
-        self._presses.answered(part)
+        self._acquire(key)
+        sent = await self._call(part, key, call)
+        self._settle(part)
+        self._buttons.settle(part)
         return DeliveryReceipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
     def _text_call(self, part: MessagePart, key: SessionKey, marked: bool) -> Callable[[int], Awaitable[Message]]:
@@ -151,7 +146,7 @@ class TelegramOutbound:
     async def _file_call(
         self, part: MessagePart, file: Attachment, key: SessionKey, marked: bool
     ) -> Callable[[int], Awaitable[Message]]:
-        data = await self._files.load(part, file)
+        data = await self._files.load(part)
         thread, reply = _topic(key), _reply(part, key)
         mark = translate("delivery.may_repeat", self._language(part.key)) if marked else ""
         return lambda chat: self._files.post(
@@ -159,13 +154,13 @@ class TelegramOutbound:
         )
 
     async def _send_privately(self, part: MessagePart, *, marked: bool) -> DeliveryReceipt:
-        """Send what one person may see into their own chat; where Telegram refuses, say in one line what to do.
+        """Send a part that one user may see to their private chat; if Telegram refuses, post one line with a hint.
 
-        What answers a press comes with the button itself, where there is room for it.
+        A short answer to a press comes with the button itself.
         """
-        if part.file is None and (told := await self._presses.tell(part, part.plain)):
-            self._presses.answered(part)
-            return _receipt(part, told)
+        if part.file is None and (alert := await self._buttons.send_alert(part, part.plain)):
+            self._buttons.settle(part)
+            return build_receipt(part, alert)
         try:
             return await self._post(part, SessionKey(self._name, part.visible_to), marked=marked)
         except SendRefused:
@@ -174,17 +169,16 @@ class TelegramOutbound:
         line = replace(part, payload="", plain=translate("telegram.write_first", self._language(part.key)))
         return await self._post(line, part.key, marked=marked)
 
-    async def _draft(self, part: MessagePart, draft_id: int | None) -> DeliveryReceipt:
-        try:
-            ident = await self._activities.draft(part.key, draft_id, build_outgoing(part))
-        except TelegramError as error:
-            if isinstance(error, InvalidToken):  # a server of one's own that does not know drafts: no reason to wait
+    async def _show_draft(self, part: MessagePart, draft_id: int | None) -> DeliveryReceipt:
+        with map_send_errors(is_formatted=bool(part.payload)):
+            try:
+                shown_id = await self.activity.show_draft(part.key, draft_id, build_outgoing(part))
+            except InvalidToken:  # a self-hosted server that does not know drafts: no reason to wait
                 raise SendRefused("this server has no drafts") from None
-            raise send_failure(error, is_formatted=bool(part.payload)) from None
-        return _receipt(part, f"{_DRAFT}{ident}")
+        return build_receipt(part, f"{_DRAFT}{shown_id}")
 
-    async def _put_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> None:
-        await self._pace.wait_turn()
+    async def _send_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> None:
+        await self._limits.calls.acquire()
         await self._bot.send_message_draft(
             int(key.parent.chat),
             draft_id,
@@ -193,30 +187,35 @@ class TelegramOutbound:
             entities=entities_of(words.entities),
         )
 
-    async def _type(self, key: SessionKey) -> None:
-        await self._pace.wait_turn()
-        chat = await self._groups.resolve_chat(key)
+    async def _send_typing(self, key: SessionKey) -> None:
+        await self._limits.calls.acquire()
+        chat = await self._chats.resolve_chat(key)
         await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=_topic(key))
 
-    def _keep_pace(self, key: SessionKey) -> None:
-        seconds = self._pace.try_acquire(key.parent.chat)
+    def _acquire(self, key: SessionKey) -> None:
+        seconds = self._limits.try_acquire(key.parent.chat)
         if seconds:
-            raise RetryLater(timedelta(seconds=seconds), "our own pace")
+            raise RetryLater(timedelta(seconds=seconds), "our own rate limit")
 
-    async def _ask(self, part: MessagePart, key: SessionKey, call: Callable[[int], Awaitable[T]]) -> T:
-        """Make a call that delivers *part*, in the chat where *key* is now; raise SendFailed."""
-        chat = await self._groups.resolve_chat(key)
-        await self._pace.wait_turn()
-        try:
+    async def _call(self, part: MessagePart, key: SessionKey, call: Callable[[int], Awaitable[T]]) -> T:
+        """Make a call that delivers *part* to the current chat of *key*; raise SendFailed."""
+        chat = await self._chats.resolve_chat(key)
+        await self._limits.calls.acquire()
+        with map_send_errors(is_formatted=bool(part.payload)):
             try:
-                return await call(chat)
-            except ChatMigrated as moved:
-                await self._groups.has_moved(chat, moved.new_chat_id)
-                return await call(moved.new_chat_id)
-        except TelegramError as error:
-            if is_unchanged(error):
-                raise _UnchangedError from None
-            raise send_failure(error, is_formatted=bool(part.payload)) from None
+                try:
+                    return await call(chat)
+                except ChatMigrated as moved:
+                    await self._chats.save_migration(chat, moved.new_chat_id)
+                    return await call(moved.new_chat_id)
+            except BadRequest as error:
+                if is_unchanged(error):
+                    raise _UnchangedError from None
+                raise
+
+    def _settle(self, part: MessagePart) -> None:
+        if part.kind is not OutboundKind.PREVIEW:
+            self._reactions.acks.settle(part.key)
 
 
 class _UnchangedError(Exception):
@@ -224,17 +223,17 @@ class _UnchangedError(Exception):
 
 
 def _is_direct(key: SessionKey) -> bool:
-    """Say whether *key* is a private chat: people's ids are positive, groups' are negative."""
+    """Return True if *key* is a private chat: ids of users are positive, those of groups negative."""
     return not key.chat.startswith("-")
 
 
 def _is_preview(part: MessagePart) -> bool:
-    """Say whether *part* is the turn's preview itself, not a line that takes its place."""
+    """Return True if *part* is the turn's preview itself, not a line that replaces it."""
     return part.kind is OutboundKind.PREVIEW and part.id.split(".")[1:2] == ["0"]
 
 
 def _is_draft(part: MessagePart) -> bool:
-    """Say whether *part* is shown as a draft: it fades, and what is placed (delivery.once: strict) has to stay."""
+    """Return True if *part* is shown as a draft, which fades; a placed part (delivery.once: strict) must stay."""
     return _is_preview(part) and _is_direct(part.key) and not part.is_placed
 
 
@@ -243,11 +242,7 @@ def _topic(key: SessionKey) -> int | None:
 
 
 def _reply(part: MessagePart, key: SessionKey) -> ReplyParameters | None:
-    """In a group an answer names its question; in a private chat that would only repeat it."""
+    """Return the reply parameters of an answer in a group; private answers follow their question anyway."""
     if not part.reply_to.isdecimal() or _is_direct(key):
         return None
     return ReplyParameters(int(part.reply_to), allow_sending_without_reply=True)
-
-
-def _receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
-    return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))

@@ -1,7 +1,7 @@
-"""Hearing Telegram: long polling whose offset follows what is durable with us.
+"""Long polling that confirms an update only after it is durable.
 
-The library's own updater confirms an update when it stands in a queue in memory; a kill there loses it. Here an
-update is confirmed by the poll that comes after its row was committed, and by no other.
+The library's own updater confirms an update once it is in a queue in memory, so a kill there loses it. Here the poll
+after the commit confirms it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-Take = Callable[[Mapping[str, Any]], Awaitable[None]]
+Receive = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 POLL_SECONDS = 25
 _BATCH = 100
@@ -29,86 +29,86 @@ KINDS = ("message", "edited_message", "callback_query", "my_chat_member", "chat_
 
 
 class TelegramPoller:
-    """Fetches updates and hands each to *take*, in order; *take* returns when Telegram may be told."""
+    """Fetches updates and calls *receive* for each, in order; *receive* returns when Telegram may be acknowledged."""
 
     def __init__(
         self,
         name: str,
         address: str,
         request: RedactedRequest,
-        take: Take,
-        patience: ApiRetrier,
+        receive: Receive,
+        retrier: ApiRetrier,
         *,
         waits: RetryDelays,
         is_cautious: Callable[[], bool],
     ) -> None:
-        """Poll *address*, which holds the token, over *request*, which `close` closes; one by one while cautious."""
+        """Poll *address*, which contains the token, over *request*; fetch one update at a time if *is_cautious*."""
         self._is_cautious = is_cautious
         self._name = name
         self._address = address
-        self._take = take
+        self._receive = receive
         self._waits = waits
-        self._patience = patience
+        self._retrier = retrier
         self._request = request
         self._offset: int | None = None
 
     def is_receiving(self) -> bool:
-        """Say whether the last good poll is not longer ago than two polls take."""
-        return self._patience.has_heard_within(2 * (POLL_SECONDS + 5))
+        """Return True if the last good poll is at most as old as two polls take."""
+        return self._retrier.had_contact_within(2 * (POLL_SECONDS + 5))
 
     async def run(self) -> None:
         """Poll until cancelled; raise SettingsError when Telegram refuses the token."""
         await self._request.initialize()
         try:
             while True:
-                updates = await self._patience.call_with_retry(self._poll)
-                self._patience.record_contact()
-                await self._take_all(updates)
+                updates = await self._retrier.call_with_retry(self._poll)
+                self._retrier.record_contact()
+                await self._receive_all(updates)
         finally:
-            self._patience.heard_at = None
+            self._retrier.contact_at = None
 
     async def close(self) -> None:
         """Release the connection."""
         await self._request.shutdown()
 
     async def _poll(self) -> Sequence[Mapping[str, Any]]:
-        """Ask for what is new. The raw objects: one that cannot be read must not cost those beside it."""
-        asked: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": self._batch(), "allowed_updates": json.dumps(KINDS)}
+        """Fetch new updates as raw objects: one that cannot be parsed must not cost the others."""
+        query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": self._batch(), "allowed_updates": json.dumps(KINDS)}
         if self._offset is not None:
-            # Only to confirm what was just stored: a short poll, and without an offset from then on. Update ids
-            # restart at random after a quiet week, and an old offset would confirm what nobody has heard.
-            asked |= {"offset": self._offset, "timeout": 0}
-        seconds = float(asked["timeout"]) + 5.0
-        found = await self._request.post(f"{self._address}?{urlencode(asked)}", read_timeout=seconds)
+            # A short poll that only confirms; later polls have no offset. Update ids restart at random after a quiet
+            # week, and an old offset would confirm updates that were never received.
+            query |= {"offset": self._offset, "timeout": 0}
+        seconds = float(query["timeout"]) + 5.0
+        updates = await self._request.post(f"{self._address}?{urlencode(query)}", read_timeout=seconds)
         self._offset = None
-        if not isinstance(found, list) or not all(_is_update(each) for each in found):
+        if not isinstance(updates, list) or not all(_is_update(each) for each in updates):
             raise TelegramError("the answer to getUpdates is no list of updates")
-        return found
+        return updates
 
     def _batch(self) -> int:
         return 1 if self._is_cautious() else _BATCH
 
-    async def _take_all(self, updates: Sequence[Mapping[str, Any]]) -> None:
-        """Hand a batch over at once, in its order: what waited for us is in the journal together, and merges there.
+    async def _receive_all(self, updates: Sequence[Mapping[str, Any]]) -> None:
+        """Receive a batch concurrently and in order, so that messages sent during downtime can merge into one turn.
 
-        The offset goes up to the first that could not be taken; what comes again behind it is known by its id.
+        The offset stops at the first update that failed; later ones come again and are known by their ids.
         """
-        results = await asyncio.gather(*(self._take(update) for update in updates), return_exceptions=True)
-        for update, wrong in zip(updates, results, strict=True):
-            if wrong is not None:
-                await self._not_taken(update, wrong)
+        results = await asyncio.gather(*(self._receive(update) for update in updates), return_exceptions=True)
+        for update, error in zip(updates, results, strict=True):
+            if error is not None:
+                await self._handle_failure(update, error)
                 return
             self._offset = int(update["update_id"]) + 1
 
-    async def _not_taken(self, update: Mapping[str, Any], wrong: BaseException) -> None:
-        if isinstance(wrong, StoreUnavailable):
-            log.warning("telegram.waits_for_store", channel=self._name, reason=str(wrong))
-        elif isinstance(wrong, Exception):  # the channel boundary: it comes again, and the intake says how often
-            log.error("telegram.update_failed", channel=self._name, update=update["update_id"], exc_info=wrong)
+    async def _handle_failure(self, update: Mapping[str, Any], error: BaseException) -> None:
+        if isinstance(error, StoreUnavailable):
+            log.warning("telegram.waits_for_store", channel=self._name, reason=str(error))
+        elif isinstance(error, Exception):  # the channel boundary: it comes again, and the intake counts
+            log.error("telegram.update_failed", channel=self._name, update=update["update_id"], exc_info=error)
         else:
-            raise wrong
+            raise error
         await asyncio.sleep(self._waits.store)
 
 
-def _is_update(found: Any) -> bool:
-    return isinstance(found, dict) and isinstance(found.get("update_id"), int)
+def _is_update(update: Any) -> bool:
+    return isinstance(update, dict) and isinstance(update.get("update_id"), int)

@@ -1,89 +1,64 @@
-"""Small things that show a message was taken: a reaction, a line. None of them is worth a turn."""
+"""Acknowledging reactions, and single lines outside of any turn."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
 
-import structlog
 from telegram import Bot, LinkPreviewOptions
-from telegram.error import TelegramError
 
-from channels.reactions import AckReaction, AckReactions
-from channels.telegram.api import describe_error, send_failure
+from channels.kit.background import BackgroundTasks
+from channels.kit.reactions import AckReaction, AckReactions
+from channels.telegram.api import map_send_errors
 from channels.telegram.chats import TelegramChats
 from channels.telegram.rate_limit import TelegramRateLimits
-from gateway.events import InboundMessage, MessagePart, OutboundKind, SessionKey
+from gateway.events import InboundMessage, SessionKey
 from gateway.ports import ChannelContext
-
-log = structlog.get_logger(__name__)
 
 
 class TelegramReactions:
-    """Made beside the way of a message, in order, and never raising."""
+    """The reactions of one bot. Its methods return at once; failures are logged."""
 
-    def __init__(self, context: ChannelContext, bot: Bot, groups: TelegramChats, pace: TelegramRateLimits) -> None:
+    def __init__(self, context: ChannelContext, bot: Bot, chats: TelegramChats, limits: TelegramRateLimits) -> None:
         self._bot = bot
-        self._groups = groups
-        self._pace = pace
-        self._reaction: str = context.settings.reaction
-        self.reactions = AckReactions(context, self._react)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._chats = chats
+        self._limits = limits
+        self._emoji: str = context.settings.reaction
+        self.tasks = BackgroundTasks(context.name)
+        self.acks = AckReactions(context, self._react)
 
-    def acknowledge(self, heard: InboundMessage) -> None:
-        """Show that *heard* was admitted and stored."""
-        if self._reaction and heard.message_id and not heard.revision and not _is_command(heard):
-            self.reactions.add(heard.key, heard.key.parent.chat, heard.message_id)
+    def acknowledge(self, message: InboundMessage) -> None:
+        """React to a message that was accepted; edits and commands get no reaction."""
+        is_command = message.command.startswith(("/", "!"))
+        if self._emoji and message.message_id and not message.revision and not is_command:
+            self.acks.add(message.key, message.key.parent.chat, message.message_id)
 
-    def answered(self, part: MessagePart) -> None:
-        """Take the reactions from what *part* answers, and from whatever else of its session has ended."""
-        if part.kind is not OutboundKind.PREVIEW:
-            self.reactions.settle(part.key)
+    def send_line(self, key: SessionKey, line: str) -> None:
+        """Send one line to the chat."""
+        self.start_call(partial(self._send_line, key, line), "line")
 
-    def tell(self, key: SessionKey, line: str) -> None:
-        """Say one line in the chat, outside of every turn."""
-        self.spawn(self._tell(key, line), "line")
-
-    def spawn(self, work: Coroutine[Any, Any, None], what: str) -> None:
-        """Do *work* in the background, until `close`."""
-        task = asyncio.create_task(work, name=f"telegram {what}")
-        self._tasks.add(task)  # the loop itself holds tasks only weakly
-        task.add_done_callback(self._tasks.discard)
-
-    async def run_ignoring_errors(self, call: Callable[[], Awaitable[object]]) -> None:
-        """Make a call whose failure costs nobody anything."""
-        try:
-            await self._pace.wait_turn()
-            await call()
-        except TelegramError as error:
-            log.info("telegram.gesture_failed", reason=describe_error(error))
+    def start_call(self, call: Callable[[], Awaitable[object]], name: str) -> None:
+        """Make *call* in the background, within the bot's rate limit."""
+        self.tasks.start(partial(self._call, call), name)
 
     async def close(self) -> None:
-        """End what is under way."""
-        await self.reactions.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        """Cancel what is in flight."""
+        await self.acks.close()
+        await self.tasks.close()
+
+    async def _call(self, call: Callable[[], Awaitable[object]]) -> None:
+        await self._limits.calls.acquire()
+        with map_send_errors():
+            await call()
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
-        chat = await self._groups.resolve_chat(reaction.key)
-        await self._pace.wait_turn()
-        try:
-            emoji = self._reaction if is_on else None
-            await self._bot.set_message_reaction(chat, int(reaction.message_id), emoji)
-        except TelegramError as error:
-            raise send_failure(error, is_formatted=False) from None
+        chat, emoji = await self._chats.resolve_chat(reaction.key), self._emoji if is_on else None
+        await self._call(partial(self._bot.set_message_reaction, chat, int(reaction.message_id), emoji))
 
-    async def _tell(self, key: SessionKey, line: str) -> None:
-        chat = await self._groups.resolve_chat(key)
-        thread = int(key.thread) if key.thread else None
-        quiet = LinkPreviewOptions(is_disabled=True)
-        await self.run_ignoring_errors(
-            lambda: self._bot.send_message(chat, line, message_thread_id=thread, link_preview_options=quiet)
+    async def _send_line(self, key: SessionKey, line: str) -> None:
+        await self._bot.send_message(
+            await self._chats.resolve_chat(key),
+            line,
+            message_thread_id=int(key.thread) if key.thread else None,
+            link_preview_options=LinkPreviewOptions(is_disabled=True),
         )
-
-
-def _is_command(heard: InboundMessage) -> bool:
-    return heard.command.startswith(("/", "!"))

@@ -1,4 +1,4 @@
-"""Asking Telegram until it answers: what each failure means for when to ask again, and who is told."""
+"""Retries of calls that receiving depends on: backoff, conflicts with another poller, refused tokens."""
 
 from __future__ import annotations
 
@@ -29,55 +29,58 @@ OTHER_POLLER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryDelays:
-    """Seconds between one try and the next."""
+    """Seconds between one attempt and the next."""
 
-    store: float = 1.0  # our journal cannot write
-    first: float = 1.0  # Telegram is not reached; doubled each time
+    store: float = 1.0  # the journal cannot write
+    first: float = 1.0  # Telegram is unreachable; doubled each time
     longest: float = 30.0
-    conflict: float = 60.0  # somebody else polls: one of us has to give way
-    watch: float = 30.0  # how often Telegram is asked whether its webhook works
-    press: float = 3.0  # how long a pressed button may turn until Telegram is told that it was heard
+    conflict: float = 60.0  # another program polls: one of the two has to stop
+    watch: float = 30.0  # between two looks at the webhook's status
+    press: float = 3.0  # until a press is answered without the turn's own answer
 
 
 class ApiRetrier:
-    """What is known of Telegram's end, call by call."""
+    """Repeats calls and remembers when Telegram last answered."""
 
     def __init__(self, name: str, waits: RetryDelays, *, base_url: str) -> None:
         self._name = name
         self._base_url = base_url
         self._waits = waits
         self._failures = 0
-        self._is_conflict_told = False
-        self.heard_at: float | None = None  # of the last good answer that says that we hear
+        self._is_conflict_logged = False
+        self.contact_at: float | None = None  # the last answer that proves that updates are received
 
-    def has_heard_within(self, seconds: float) -> bool:
-        """Say whether the last good answer is not older than *seconds*."""
-        return self.heard_at is not None and time.monotonic() - self.heard_at < seconds
+    def had_contact_within(self, seconds: float) -> bool:
+        """Return True if the last contact is not older than *seconds*."""
+        return self.contact_at is not None and time.monotonic() - self.contact_at < seconds
 
     def record_contact(self) -> None:
-        """Note that we hear Telegram now."""
-        self.heard_at = time.monotonic()
+        """Record that updates are received now."""
+        self.contact_at = time.monotonic()
 
     async def call_with_retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Repeat *call* until Telegram answers it; raise LoginRefused for the token, SettingsError for base_url."""
+        """Repeat *call* until Telegram answers it.
+
+        Raises LoginRefused for a refused token, SettingsError if another server answers at base_url.
+        """
         while True:
             try:
                 answer = await call()
             except (InvalidToken, EndPointNotFound) as error:
                 if not is_token_refused(error) and self._base_url == TELEGRAM:
-                    pause = self._unreachable(error)  # a proxy's page, say: no word of Telegram's
+                    pause = self._note_unreachable(error)  # a proxy's page, say: not Telegram's answer
                 else:
-                    self.heard_at = None
+                    self.contact_at = None
                     raise self._refusal(error) from None
             except Conflict as error:
-                pause = self._conflict(error)
+                pause = self._note_conflict(error)
             except RetryAfter as error:
                 pause = retry_after(error).total_seconds()
                 log.info("telegram.asked_to_wait", channel=self._name, seconds=pause)
             except TelegramError as error:
-                pause = self._unreachable(error)
+                pause = self._note_unreachable(error)
             else:
-                self._reached()
+                self._note_reached()
                 return answer
             await asyncio.sleep(pause)
 
@@ -89,24 +92,24 @@ class ApiRetrier:
             " `enabled` to false"
         )
 
-    def _conflict(self, error: Conflict) -> float:
-        """Somebody else polls with our token, or a webhook is set: said once, and no fight."""
-        self.heard_at = None
-        if not self._is_conflict_told:
-            self._is_conflict_told = True
+    def _note_conflict(self, error: Conflict) -> float:
+        """Return the pause after a conflict with another poller or a webhook; log it once."""
+        self.contact_at = None
+        if not self._is_conflict_logged:
+            self._is_conflict_logged = True
             mend = WEBHOOK_SET if "webhook" in error.message.lower() else OTHER_POLLER
             log.error("telegram.conflict", channel=self._name, mend=mend, seconds=self._waits.conflict)
         return self._waits.conflict
 
-    def _unreachable(self, error: TelegramError) -> float:
+    def _note_unreachable(self, error: TelegramError) -> float:
         self._failures += 1
-        if self._failures > 1:  # one broken poll is everyday
-            self.heard_at = None
+        if self._failures > 1:  # one broken poll is common
+            self.contact_at = None
         pause = min(self._waits.first * 2.0 ** min(self._failures - 1, 10), self._waits.longest)
         log.warning("telegram.unreachable", channel=self._name, reason=describe_error(error), seconds=pause)
         return pause
 
-    def _reached(self) -> None:
-        if self._failures or self._is_conflict_told:
+    def _note_reached(self) -> None:
+        if self._failures or self._is_conflict_logged:
             log.info("telegram.reached", channel=self._name)
-        self._failures, self._is_conflict_told = 0, False
+        self._failures, self._is_conflict_logged = 0, False

@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from channels.slack.rate_limit import SlackRateLimits
+from channels.kit.rate_limit import ChatRateLimits
 from tests.fakes.discord_facts import ANN as DISCORD_ANN
 from tests.fakes.discord_facts import BOT, GENERAL, GUILD, RANDOM, TOKEN
 from tests.fakes.discord_server import open_discord
@@ -32,7 +32,7 @@ async def test_one_slack_channel_answers_at_its_top_level_and_leaves_one_thread_
     """`reply_in: channel` holds there and nowhere else; `follow_threads: false` in one thread of it, not in others."""
     chats = decided(**{f"slack:{ROOM}": {"reply_in": "channel"}, f"slack:{ROOM}/{THREAD}": {"follow_threads": False}})
     async with slack_server() as server, slack_house(server, environment=chats) as pocket:
-        pocket.app.channels["slack"]._speech.posts = SlackRateLimits(1_000, 0.001)  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
         server.places[PLAIN] = Place(PLAIN, "channel", {ANN, BOT_USER})
         server.say(ROOM, ANN, "a thread left alone", ts=THREAD, quiet=True)
         server.say(ROOM, ANN, f"{CALL} here")

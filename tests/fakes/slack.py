@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from channels.kit.rate_limit import ChatRateLimits
 from channels.slack import plugin
 from channels.slack.adapter import SlackChannel
-from channels.slack.rate_limit import SlackRateLimits
 from channels.slack.settings import SlackSettings
 from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
@@ -60,7 +60,7 @@ def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
     built = plugin.open(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
-    built._speech.posts = SlackRateLimits(1_000, 0.001)
+    built._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)
     house.channel = built
     return built
 

@@ -96,7 +96,9 @@ class TelegramPerson:
     def _look(self) -> None:
         shown = self.shown
         shown.confirmed = [self._names[each] for each in self._server.confirmed if each in self._names]
-        shown.is_busy = bool(self._server.actions) and self._channel._speaker.is_live(SessionKey("telegram", _KEY))
+        shown.is_busy = bool(self._server.actions) and self._channel._outbound.activity.is_active(
+            SessionKey("telegram", _KEY)
+        )
         shown.messages, shown.marked = {}, []
         shown.buttons = next((post.buttons for post in self._server.posts if post.buttons), [])
         for post in self._server.posts:

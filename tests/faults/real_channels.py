@@ -100,7 +100,7 @@ def is_up(channel: Channel) -> bool:
 
     Telegram's first poll is answered when there is something to say; that it knows who it is must do.
     """
-    return bool(channel._me.id) if isinstance(channel, TelegramChannel) else channel.is_ready()
+    return bool(channel._inbound.bot.id) if isinstance(channel, TelegramChannel) else channel.is_ready()
 
 
 def platform_channel(order: Order) -> ExtraChannel:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from channels.reactions import AckReaction, AckReactions
+from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
 from tests.fakes.clock import Clock

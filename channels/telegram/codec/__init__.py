@@ -10,7 +10,7 @@ from channels.telegram.codec.parse import event_id as event_id
 from channels.telegram.codec.parse import is_bot_added as is_bot_added
 from channels.telegram.codec.parse import origin_of as origin_of
 from channels.telegram.codec.parse import parse_update as parse_update
-from channels.telegram.codec.parse import rows_left as rows_left
+from channels.telegram.codec.parse import remaining_rows as remaining_rows
 from channels.telegram.codec.render import LIMIT as LIMIT
 from channels.telegram.codec.render import MAX_PARTS as MAX_PARTS
 from channels.telegram.codec.render import OutgoingText as OutgoingText

@@ -106,7 +106,7 @@ def callback_query_id(update: Mapping[str, Any]) -> str:
     return str(update["callback_query"]["id"])
 
 
-def rows_left(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
+def remaining_rows(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     """Return the rows of buttons that stay below a message when the pressed one's row is done with; ours alone."""
     query = update["callback_query"]
     markup = query["message"].get("reply_markup") or {}

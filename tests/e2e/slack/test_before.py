@@ -153,4 +153,4 @@ async def test_without_the_scope_there_is_nothing_and_no_failure() -> None:
         up.server.scopes.discard("channels:history")
         for _ in range(2):
             assert await before(up, call) == []
-        assert up.channel._history._said == {"missing_scope"}
+        assert up.channel._history._logged == {"missing_scope"}

@@ -76,7 +76,7 @@ async def test_previews_leave_room_for_answers() -> None:
         receipt = await up.channel.send(part)
         for _ in range(20):
             await up.channel.edit(receipt.message_id, part)
-        up.channel._speech.edits.take()  # whatever time passed since gave back less than this
+        up.channel._outbound.preview_edits._count()  # whatever time passed since gave back less than this
         with pytest.raises(RetryLater) as wait:
             await up.channel.edit(receipt.message_id, part)
         assert timedelta(0) < wait.value.delay < timedelta(seconds=3)
@@ -217,7 +217,7 @@ async def test_reactions_can_be_off_or_refused() -> None:
         up.server.scopes.discard("reactions:write")
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.called("reactions.add")) == 1)
-        await eventually(lambda: "reactions.add" in up.channel._errands._refused)
+        await eventually(lambda: "reactions.add" in up.channel._reactions._refused)
         up.server.say(DM, ANN, "again")
         await up.server.until(lambda: len(up.server.acks) == 2)
         assert len(up.server.called("reactions.add")) == 1

@@ -112,7 +112,7 @@ async def test_slack_may_take_a_moment_to_say_where_a_file_stands() -> None:
             with pytest.raises(RetryLater):
                 await up.channel.find(part)
         assert await up.channel.find(part) is not None
-        known = up.channel._uploads._known
+        known = up.channel._files._uploads
         assert known is not None
         known[part.id] = (known[part.id][0], "2026-01-01T00:00:00+00:00")
         up.server.shares_after = 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from channels.slack.rate_limit import SlackRateLimits
+from channels.kit.rate_limit import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor
@@ -59,7 +59,7 @@ async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[
     settle(home)
     environment = {"PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},chat:{ROOM}"}
     async with house(server, home=home, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._speech.posts = SlackRateLimits(1_000, 0.001)  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
         yield pocket
 
 

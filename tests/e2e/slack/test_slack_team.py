@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from channels.slack.rate_limit import SlackRateLimits
+from channels.kit.rate_limit import ChatRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
 from tests.fakes.pocket import Pocket
 from tests.fakes.slack_buttons import buttons
@@ -36,7 +36,7 @@ async def workspace() -> AsyncIterator[SlackServer]:
 async def quick(server: SlackServer, model: Any, environment: Mapping[str, str] = QUIET) -> AsyncIterator[Pocket]:
     """Run the gateway; it writes as fast as the workspace takes it."""
     async with house(server, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._speech.posts = SlackRateLimits(1_000, 0.001)  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
         yield pocket
 
 
@@ -129,7 +129,7 @@ async def test_who_made_a_channel_decides_there_and_others_do_not() -> None:
         thread = server.say(ROOM, EVE, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, thread)))
         refused = "Only an admin of this c"
-        pocket.app.channels["slack"]._ears.stewards.rooms.patience = 0.1  # type: ignore[attr-defined]
+        pocket.app.channels["slack"]._inbound.members.chats.lookups.timeout = 0.1  # type: ignore[attr-defined]
         for user, hangs, expected in (("U0BOB", True, refused), (EVE, False, refused), ("U0BOB", False, "")):
             server.holds.clear()
             if hangs:

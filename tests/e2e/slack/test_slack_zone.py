@@ -36,7 +36,7 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
             server.say(DM, ANN, "!timezone Berlin")
             await server.until(lambda: translate("commands.timezone_set", zone="Europe/Berlin") in said(server))
             server.users[ANN]["tz"] = "Asia/Kolkata"
-            pocket.app.channels["slack"]._ears.people.forget(ANN)  # type: ignore[attr-defined]
+            pocket.app.channels["slack"]._inbound.users.profiles.forget(ANN)  # type: ignore[attr-defined]
             server.say(DM, ANN, "!language de")
             await server.until(lambda: translate("commands.language_set", "de") in said(server))
             server.say(DM, ANN, "!timezone")

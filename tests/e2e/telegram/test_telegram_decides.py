@@ -72,10 +72,9 @@ async def test_while_telegram_does_not_say_who_is_an_admin_nobody_is(server: Tel
     """Slow, failing, and gone stale after it was good; and nobody else's message waits for it."""
     async with team(server) as up:
         assert not (await decided(server, ADMIN)).startswith(REFUSED)
-        admins = up.app.channels["telegram"]._admins  # type: ignore[attr-defined]
-        admins._patience = 0.3
-        until, known = admins._known[TEAM]
-        admins._known[TEAM] = (until - 300.0, known)  # as five minutes do
+        admins = up.app.channels["telegram"]._members.admins  # type: ignore[attr-defined]
+        admins.timeout = 0.3
+        admins.expire()  # as five minutes do
         server.fail("getChatAdministrators", fault)
         before = len(server.posts)
         server.say("/new", chat=TEAM, sender=ADMIN, **SLASH)

@@ -136,4 +136,4 @@ async def test_a_group_that_became_a_supergroup_is_asked_about_anew() -> None:
         server.say("again", sender=OWNER)
         await server.until(lambda: "You said: again" in server.shown(OWNER))
         assert len([text for text in server.shown(OWNER) if "Team" in text]) == 1
-        assert await up.app.channels["telegram"]._groups.resolve_chat(SessionKey("telegram", str(old))) == new  # type: ignore[attr-defined]
+        assert await up.app.channels["telegram"]._members._chats.resolve_chat(SessionKey("telegram", str(old))) == new  # type: ignore[attr-defined]

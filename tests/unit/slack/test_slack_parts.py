@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -13,15 +14,16 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.kit.followed_threads import FollowedThreads
+from channels.kit.rate_limit import TokenBucket
 from channels.slack import plugin
-from channels.slack.followed_threads import SlackFollowedThreads
 from channels.slack.oauth_scopes import SCOPES, missing
 from channels.slack.oauth_scopes import manifest as wanted
-from channels.slack.rate_limit import SlackRateLimit
 from channels.slack.read_cursors import SlackReadCursors, number
 from channels.slack.sent_lookup import missing_scopes
 from channels.slack.settings import SlackSettings
 from channels.slack.users import parse_user
+from tests.fakes.clock import Clock
 from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN, NEEDS
 from tests.fakes.web import FakeState
 
@@ -143,12 +145,12 @@ def test_a_mark_never_passes_what_was_missed(times: list[str], data: st.DataObje
 async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     """The newest are kept, an older one is forgotten, and nothing is written that did not change."""
     state = FakeState()
-    marks, threads = SlackReadCursors(state), SlackFollowedThreads(state)
+    marks, threads = SlackReadCursors(state), FollowedThreads(state, size=500)
     for n in range(1, 600):
         marks.advance(f"C{n}", f"{n}.000001")
         await threads.follow(f"C1/{n}.000001", f"{n}.000002")
     await marks.save()
-    again, known = SlackReadCursors(state), SlackFollowedThreads(state)
+    again, known = SlackReadCursors(state), FollowedThreads(state, size=500)
     await again.load()
     assert again.places()[0] == ("C599", "599.000001")
     assert len(again.places()) == 300
@@ -162,9 +164,15 @@ async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     assert state.notes == {}
 
 
-async def test_a_bucket_lets_a_burst_through_and_then_paces() -> None:
+async def test_a_bucket_lets_a_burst_through_and_then_paces(clock: Clock) -> None:
     """So many at once, then one at a time."""
-    bucket = SlackRateLimit(3, 1.0)
-    assert [bucket.take() for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert 0.5 < bucket.take() <= 1.0
-    assert 1.5 < bucket.wait() <= 2.0
+    bucket = TokenBucket(3, 1.0)
+    loop = asyncio.get_running_loop()
+    began, waits = loop.time(), []
+    for _ in range(5):
+        await bucket.acquire()
+        waits.append(round(loop.time() - began, 3))
+    assert waits == [0.0, 0.0, 0.0, 1.0, 2.0]
+    assert bucket.delay() == 1.0
+    assert bucket.try_acquire() == 1.0  # counts nothing: it may not go yet
+    assert bucket.delay() == 1.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from channels.telegram import adapter
+from channels.telegram import inbound
 from channels.telegram.codec import parse_update
 from gateway.ports import PlatformEvent
 from tests.fakes.telegram_channel import open_line
@@ -37,7 +37,7 @@ async def test_an_update_is_read_in_the_houses_keeping(is_cautious: bool, monkey
         kept.append(house.keeps)
         return parse_update(*arguments, **more)
 
-    monkeypatch.setattr(adapter, "parse_update", noting)
+    monkeypatch.setattr(inbound, "parse_update", noting)
     async with open_telegram() as server:
         for text in ("one", "two"):
             server.say(text)

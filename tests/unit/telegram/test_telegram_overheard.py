@@ -114,22 +114,22 @@ def message(number: int, key: SessionKey = GROUP, *, at: datetime = NOW) -> Inbo
 
 def test_memory_is_bounded_in_each_chat_and_in_all() -> None:
     """A hundred of a chat, and the chat that has been quiet for longest makes room for the others."""
-    kept = TelegramHistory(of_a_chat=100, in_all=250)
+    kept = TelegramHistory(chat_limit=100, total_limit=250)
     chats = [SessionKey("telegram", f"-{n}") for n in (1, 2, 3)]
     for key in chats:
         for number in range(150):
-            kept.note(message(number, key))
+            kept.add(message(number, key))
     left = [len(kept.messages_before(message(999, key), since=None, limit=1000)) for key in chats]
     assert left == [0, 100, 100]
     for number in range(140, 160):
-        kept.note(message(number, chats[1]))  # ten of them are known already
+        kept.add(message(number, chats[1]))  # ten of them are known already
     assert kept._count == 200
 
 
 def test_what_is_a_day_old_is_over() -> None:
     """Yesterday's talk is not what somebody is called into."""
     kept = TelegramHistory()
-    kept.note(message(1, at=NOW - timedelta(hours=25)))
-    kept.note(message(2, at=NOW - timedelta(hours=23)))
-    kept.note(replace(message(3), message_id=""))
+    kept.add(message(1, at=NOW - timedelta(hours=25)))
+    kept.add(message(2, at=NOW - timedelta(hours=23)))
+    kept.add(replace(message(3), message_id=""))
     assert [each.text for each in kept.messages_before(message(9), since=None, limit=10)] == ["2"]

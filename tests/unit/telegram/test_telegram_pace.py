@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+from channels.kit.background import BackgroundTasks
 from channels.telegram.activity import TelegramActivity
 from channels.telegram.codec import OutgoingText
 from channels.telegram.rate_limit import TelegramRateLimits
@@ -30,7 +31,7 @@ def test_a_group_takes_twenty_a_minute_and_a_person_one_a_second() -> None:
 def test_previews_stop_before_the_wall() -> None:
     """Of a group's twenty, previews leave six to messages."""
     pace = TelegramRateLimits(lambda: 0.0)
-    assert [pace.take_spare("-1001") for _ in range(20)].count(True) == 14
+    assert [pace.try_acquire_preview("-1001") for _ in range(20)].count(True) == 14
     assert [pace.try_acquire("-1001") for _ in range(6)] == [0.0] * 6
     assert pace.try_acquire("-1001") > 0.0
 
@@ -42,7 +43,7 @@ def test_chats_that_rest_are_forgotten() -> None:
     for chat in range(1, 3000):
         pace.try_acquire(str(chat))
         now[0] += 1.0
-    assert len(pace._buckets) <= 1002
+    assert len(pace.chats._buckets) <= 1002
 
 
 async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
@@ -51,7 +52,7 @@ async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     for _ in range(120):
-        await pace.wait_turn()
+        await pace.calls.acquire()
     assert round(loop.time() - begun, 3) == 3.0
 
 
@@ -67,11 +68,11 @@ async def test_typing_and_draft_are_renewed_before_they_fade(clock: Clock) -> No
     async def draft(key: SessionKey, ident: int, words: OutgoingText) -> None:
         drafted.append(loop.time())
 
-    activities = TelegramActivity(typing=typing, draft=draft)
-    activities.begin(ANN)
-    await activities.draft(ANN, None, OutgoingText("so far"))
+    activities = TelegramActivity(BackgroundTasks("telegram"), send_typing=typing, send_draft=draft)
+    activities.start(ANN)
+    await activities.show_draft(ANN, None, OutgoingText("so far"))
     await asyncio.sleep(100)
-    await activities.end(ANN)
+    await activities.stop(ANN)
     await asyncio.sleep(100)
     assert max(later - one for one, later in pairwise(typed)) < 5
     assert max(later - one for one, later in pairwise(drafted)) < 30

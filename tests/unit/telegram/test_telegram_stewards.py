@@ -12,12 +12,14 @@ import pytest
 from telegram import Bot
 from telegram.error import TimedOut
 
+from channels.telegram.chats import TelegramChats
 from channels.telegram.members import TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.clock import Clock
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
+from tests.fakes.web import FakeState
 
 GROUP = -1001234567890
 COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 4}]}
@@ -81,7 +83,7 @@ async def test_who_cannot_be_looked_up_is_no_admin(line: Line, fault: Fault) -> 
 
 async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: Line) -> None:
     """It has a limit of its own, and meanwhile what others say is heard and confirmed."""
-    line.channel._admins._patience = 0.2
+    line.channel._members.admins.timeout = 0.2
     line.server.fail(ASK, Fault("hang"))
     looking = asyncio.create_task(line.channel.sender(await heard(line)))
     await line.server.until(lambda: asked(line) == 1)
@@ -132,7 +134,7 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> N
     """Asked anew then; and if that fails, yesterday's admin is none. A silence of three seconds is a failure."""
     bot = Slow()
     bot.answers.set()
-    admins = TelegramMembers(cast("Bot", bot))
+    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     assert await admins.admins_of(GROUP) == {"42"}
     await asyncio.sleep(299)
     bot.fails = True
@@ -148,17 +150,17 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> N
     assert await admins.admins_of(GROUP) == frozenset()
     assert clock.seconds - before == 3
     assert bot.asked == 4
-    await admins.close()
+    await admins.admins.close()
 
 
 async def test_an_answer_from_before_a_change_is_not_kept(clock: Clock) -> None:
     """Telegram says that rights changed while it is being asked: whoever asks next asks anew."""
     bot = Slow()
-    admins = TelegramMembers(cast("Bot", bot))
+    admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     asking = asyncio.create_task(admins.admins_of(GROUP))
     await asyncio.sleep(1)
     bot.admins = []
-    admins.forget(GROUP)
+    admins.admins.forget(GROUP)
     bot.answers.set()
     await asking
     assert await admins.admins_of(GROUP) == frozenset()

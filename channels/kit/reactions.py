@@ -1,4 +1,4 @@
-"""Acknowledging reactions, shared by the platforms: put on a stored message, taken away when its turn has ended."""
+"""Acknowledging reactions: added to a message that was accepted, removed when its turn has ended."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import structlog
 
+from channels.kit.background import BackgroundTasks
 from gateway.errors import FormatRefused, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
 from gateway.ports import ChannelContext
@@ -20,17 +21,17 @@ from gateway.ports import ChannelContext
 log = structlog.get_logger(__name__)
 
 _PREFIX = "reaction/"
-_SWEEP_EVERY = 60.0  # seconds between two looks at what may be taken away
-_KEPT = timedelta(days=7)  # a reaction that could not be taken away for so long is left alone
-_MOST = 5_000  # reactions that may stand at once; a message beyond that gets none
+_SWEEP_INTERVAL = 60.0  # seconds between two checks of what can be removed
+_LIFETIME = timedelta(days=7)  # a reaction that could not be removed for so long stays
+_LIMIT = 5_000  # reactions at once; a message beyond that gets none
 
 
 @dataclass(frozen=True, slots=True)
 class AckReaction:
-    """A reaction that may stand on a message."""
+    """A reaction that may be on a message."""
 
     key: SessionKey  # the message's session
-    chat: str  # where the message stands on the platform
+    chat: str  # the platform's id of the chat
     message_id: str
     at: datetime
 
@@ -45,63 +46,60 @@ class AckReaction:
 
     @classmethod
     def decode(cls, text: str) -> AckReaction:
-        """Undo `encode`."""
+        """Return the reaction of a note; the inverse of `encode`."""
         key, chat, message_id, at = json.loads(text)
         return cls(SessionKey.parse(key), chat, message_id, datetime.fromisoformat(at))
 
 
-Call: TypeAlias = Callable[[AckReaction, bool], Awaitable[None]]  # puts it, or takes it away; raises SendFailed
+ReactionCall: TypeAlias = Callable[[AckReaction, bool], Awaitable[None]]  # adds (True) or removes; raises SendFailed
 
 
 class AckReactions:
-    """The reactions of one channel; ended by `close`. Nothing here raises, and no message waits for it.
+    """The reactions of one channel. Methods return at once and never raise.
 
-    Each has a durable note from before it is put until it is known to be gone. So a kill leaves none behind for ever:
-    the next run takes away whatever is on a message that has ended.
+    Each reaction has a durable note from before it is added until it is known to be removed. After a kill the next
+    run removes the reactions of every message that has ended.
     """
 
-    def __init__(self, context: ChannelContext, call: Call) -> None:
+    def __init__(self, context: ChannelContext, call: ReactionCall) -> None:
         self._name = context.name
         self._state = context.state
         self._open = context.open_messages
         self._call = call
-        self._standing: dict[SessionKey, dict[str, AckReaction]] = {}
+        self._added: dict[SessionKey, dict[str, AckReaction]] = {}
         self._count = 0
-        self._steps: dict[SessionKey, deque[Callable[[], Awaitable[None]]]] = {}  # in order, or one could be put late
+        self._steps: dict[SessionKey, deque[Callable[[], Awaitable[None]]]] = {}  # in order, or one could be added late
         self._not_before: dict[SessionKey, float] = {}  # the loop's time, where the platform asked us to wait
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(context.name)
         self._sweeping: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to take away what an earlier run left, and what fails from now on; idempotent."""
+        """Start removing the reactions of earlier runs and retrying failed removals; idempotent."""
         if self._sweeping is None or self._sweeping.done():
-            self._sweeping = self._begin(self._sweep(), "reactions")
+            self._sweeping = self._tasks.start(self._sweep, "reactions")
 
     def add(self, key: SessionKey, chat: str, message_id: str) -> None:
-        """Show that a message was stored; a redelivery shows nothing new."""
-        self._then(key, partial(self._put, AckReaction(key, chat, message_id, datetime.now(UTC))))
+        """Add a reaction; has no effect if the message has one."""
+        self._enqueue(key, partial(self._add, AckReaction(key, chat, message_id, datetime.now(UTC))))
 
     def settle(self, key: SessionKey) -> None:
-        """Take away the reactions on the messages of *key* that have ended."""
-        if key in self._standing or key in self._steps:
-            self._then(key, partial(self._take_away, key))
+        """Remove the reactions of the messages of *key* that have ended."""
+        if key in self._added or key in self._steps:
+            self._enqueue(key, partial(self._remove, key))
 
     async def close(self) -> None:
-        """End at once; what stands is taken away by the next run."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        """Cancel what is in flight; the next run removes the reactions that are left."""
+        await self._tasks.close()
 
     # -- one session's steps, in order -----------------------------------------------------------
 
-    def _then(self, key: SessionKey, step: Callable[[], Awaitable[None]]) -> None:
+    def _enqueue(self, key: SessionKey, step: Callable[[], Awaitable[None]]) -> None:
         steps = self._steps.get(key)
         if steps is not None:
             steps.append(step)
             return
         self._steps[key] = deque([step])
-        self._begin(self._run(key), f"reactions {key}")
+        self._tasks.start(partial(self._run, key), "reactions")
 
     async def _run(self, key: SessionKey) -> None:
         steps = self._steps[key]
@@ -116,32 +114,25 @@ class AckReactions:
         finally:
             del self._steps[key]
 
-    def _begin(self, work: Awaitable[None], name: str) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        task.set_name(f"{self._name} {name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-    async def _put(self, reaction: AckReaction) -> None:
-        if reaction.message_id in self._standing.get(reaction.key, {}) or self._count >= _MOST:
+    async def _add(self, reaction: AckReaction) -> None:
+        if reaction.message_id in self._added.get(reaction.key, {}) or self._count >= _LIMIT:
             return
         await self._state.save(reaction.note, reaction.encode())
         self._keep(reaction)
         try:
             await self._call(reaction, True)
         except (SendRefused, FormatRefused, RetryLater) as error:
-            log.info("reactions.not_put", channel=self._name, reason=str(error))
+            log.info("reactions.not_added", channel=self._name, reason=str(error))
             await self._forget(reaction)
         except SendFailed as error:
             log.info("reactions.unsure", channel=self._name, reason=str(error))
 
-    async def _take_away(self, key: SessionKey) -> None:
+    async def _remove(self, key: SessionKey) -> None:
         if asyncio.get_running_loop().time() < self._not_before.get(key, 0.0):
             return
         self._not_before.pop(key, None)
         still_open = await self._open(key)
-        for reaction in [each for each in self._standing.get(key, {}).values() if each.message_id not in still_open]:
+        for reaction in [each for each in self._added.get(key, {}).values() if each.message_id not in still_open]:
             try:
                 await self._call(reaction, False)
             except RetryLater as error:
@@ -150,25 +141,25 @@ class AckReactions:
             except (SendRefused, FormatRefused) as error:
                 log.info("reactions.gone", channel=self._name, reason=str(error))
             except SendFailed as error:
-                log.info("reactions.not_taken_away", channel=self._name, reason=str(error))
+                log.info("reactions.not_removed", channel=self._name, reason=str(error))
                 return
             await self._forget(reaction)
 
     async def _forget(self, reaction: AckReaction) -> None:
         await self._state.save(reaction.note, None)
-        standing = self._standing[reaction.key]
-        del standing[reaction.message_id]
+        reactions = self._added[reaction.key]
+        del reactions[reaction.message_id]
         self._count -= 1
-        if not standing:
-            del self._standing[reaction.key]
+        if not reactions:
+            del self._added[reaction.key]
 
     def _keep(self, reaction: AckReaction) -> None:
-        standing = self._standing.setdefault(reaction.key, {})
-        if reaction.message_id not in standing:
-            standing[reaction.message_id] = reaction
+        reactions = self._added.setdefault(reaction.key, {})
+        if reaction.message_id not in reactions:
+            reactions[reaction.message_id] = reaction
             self._count += 1
 
-    # -- what is left over ----------------------------------------------------------------------
+    # -- reactions of earlier runs ----------------------------------------------------------------------
 
     async def _sweep(self) -> None:
         is_loaded = False
@@ -179,14 +170,14 @@ class AckReactions:
                     is_loaded = True
             except StoreUnavailable as error:
                 log.info("reactions.wait_for_store", channel=self._name, reason=str(error))
-            for key in list(self._standing):
+            for key in list(self._added):
                 self.settle(key)
-            await asyncio.sleep(_SWEEP_EVERY)
+            await asyncio.sleep(_SWEEP_INTERVAL)
 
     async def _load(self) -> None:
         for note, text in (await self._state.all(_PREFIX)).items():
             reaction = AckReaction.decode(text)
-            if datetime.now(UTC) - reaction.at > _KEPT:
+            if datetime.now(UTC) - reaction.at > _LIFETIME:
                 await self._state.save(note, None)
             else:
                 self._keep(reaction)

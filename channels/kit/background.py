@@ -1,0 +1,91 @@
+"""Work that nothing waits for: reactions, typing indicators, lines to a sender. It never raises and costs no turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import TypeAlias
+
+import structlog
+
+from gateway.errors import RetryLater, SendFailed, SendRefused, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+Work: TypeAlias = Callable[[], Awaitable[object]]
+
+_LONGEST_ACTIVITY = 3_600.0  # seconds; a turn that takes longer has died
+
+
+class BackgroundTasks:
+    """The background work of one channel; `close` cancels it."""
+
+    def __init__(self, channel: str) -> None:
+        self._channel = channel
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Work, name: str) -> asyncio.Task[None]:
+        """Run *work* in a task of its own and log its failure. *name* names the kind of work in logs."""
+        task = asyncio.create_task(self._run(work, name), name=f"{self._channel} {name}")
+        self._tasks.add(task)  # the loop itself holds tasks only weakly
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel everything and return when it has ended."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _run(self, work: Work, name: str) -> None:
+        try:
+            await work()
+        except (SendFailed, StoreUnavailable) as error:
+            log.info("channel.background_failed", channel=self._channel, work=name, reason=str(error))
+        except Exception:  # the channel boundary: a typing indicator is never worth a turn
+            log.exception("channel.background_crashed", channel=self._channel, work=name)
+
+
+class RepeatedActivity:
+    """Typing indicators or statuses, shown again every *interval* seconds because platforms let them fade."""
+
+    def __init__(self, tasks: BackgroundTasks, interval: float) -> None:
+        self._tasks = tasks
+        self._interval = interval
+        self._shown: dict[Hashable, asyncio.Task[None]] = {}
+
+    def is_shown(self, key: Hashable) -> bool:
+        """Return True between `start` and `stop` of *key*, unless the platform refused."""
+        task = self._shown.get(key)
+        return task is not None and not task.done()
+
+    def start(self, key: Hashable, show: Work) -> None:
+        """Call *show* now and again until `stop`; has no effect while *key* is shown. SendRefused ends it."""
+        if not self.is_shown(key):
+            self._shown[key] = self._tasks.start(partial(self._repeat, show), "activity")
+
+    async def stop(self, key: Hashable) -> bool:
+        """Stop showing *key* and return True if it was shown; no call is in flight any more."""
+        task = self._shown.pop(key, None)
+        if task is None:
+            return False
+        task.cancel()
+        await asyncio.wait({task})
+        return True
+
+    async def _repeat(self, show: Work) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LONGEST_ACTIVITY
+        while loop.time() < end:
+            pause = self._interval
+            try:
+                await show()
+            except SendRefused:
+                raise
+            except RetryLater as error:
+                pause = max(pause, error.delay.total_seconds())
+            except SendFailed as error:
+                log.debug("channel.activity_failed", reason=str(error))
+            await asyncio.sleep(pause)

@@ -1,0 +1,30 @@
+"""Message parts on their way out: the bytes of a file, and receipts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from gateway.errors import FileUnavailable, SendRefused
+from gateway.events import DeliveryReceipt, MessagePart
+from gateway.ports import BlobStore
+
+
+def build_receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
+    """Return the receipt of a part that was delivered just now as *message_id*."""
+    return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
+
+
+async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes:
+    """Return the bytes of a part that is a file; a file without a blob is the part's plain text.
+
+    Raises FileUnavailable if they are lost, SendRefused if there are none or more than *limit*.
+    """
+    blob = part.file.blob if part.file is not None else ""
+    data = await blobs.get(blob) if blob else part.plain.encode("utf-8", "replace")
+    if data is None:
+        raise FileUnavailable("its bytes are lost")
+    if not data:
+        raise SendRefused("the file is empty")
+    if len(data) > limit:
+        raise SendRefused(f"the file is larger than {limit // 1_000_000} MB")
+    return data
