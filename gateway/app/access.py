@@ -39,7 +39,7 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
     settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
     roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named=settings.owners)
 
-    def linked(channel: str, user: str) -> Sequence[PlatformAccount]:
+    def linked_accounts(channel: str, user: str) -> Sequence[PlatformAccount]:
         return accounts_of(store.links, PlatformAccount(kind=context.platform(channel), id=user).name)
 
     def has_pairing(channel: str) -> bool:
@@ -47,19 +47,19 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
         setting = block.pairing if block is not None else None
         return roster.has_owner() if setting is None else setting
 
-    def wrong(channel: str, entry: str) -> str:
+    def check_entry(channel: str, entry: str) -> str:
         block = settings.channels.get(channel)
         return entry_error(entry, block.entry_shapes) if block is not None else ""
 
     def is_blocked(channel: str, user: str) -> bool:
-        return bool(roster.blocked_as((roster.account(channel, user), *linked(channel, user))))
+        return bool(roster.blocked_as((roster.account(channel, user), *linked_accounts(channel, user))))
 
     def is_open(channel: str) -> bool:
         block = settings.channels.get(channel)
         return channel in platforms and (block is None or block.enabled)
 
     def group_policy(change: MembershipChange) -> str | None:
-        # A guild is no chat: the policy set for the guild, or for its channel.
+        # A guild has no chat id, so the policy is that of the guild or its channel.
         return context.chats.of(SessionKey(change.channel, change.chat or "?"), change.guild).group_policy
 
     notes = NoteStore(store.access)
@@ -69,7 +69,7 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
     return AccessServices(
         roster=roster,
         owners_at=owner,
-        decisions=AccessControlService(roster, linked, now=now, wrong=wrong),
+        decisions=AccessControlService(roster, linked_accounts, now=now, wrong=check_entry),
         claims=OwnerClaims(roster, now=now, language=language),
         pairing=PairingService(notes, now=now, language=language, is_blocked=is_blocked),
         strangers=UnknownSenderHandler(

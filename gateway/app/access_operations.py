@@ -1,4 +1,4 @@
-"""What the operator can ask about who may write and who decides: people, owners, the audit."""
+"""Operator commands for access: members, owners, pairing requests, the audit, and the reasons of silence."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
 
 _MOST = 1_000  # lines of the audit at once
-_LINKED_WITHIN = 10.0  # seconds that a command waits for the move; it goes on without it
+_LINKED_WITHIN = 10.0  # seconds that a command waits for the move, which finishes without it
 _LOOK = 0.05
 
-_MENDS: Mapping[DecisionOutcome, str] = {
+_HINTS: Mapping[DecisionOutcome, str] = {
     DecisionOutcome.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
     DecisionOutcome.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
     DecisionOutcome.BLOCKED_AS: "{whom} is the same person as {other}, who is blocked: `parlour people allow {other}`",
@@ -40,14 +40,14 @@ _MENDS: Mapping[DecisionOutcome, str] = {
 
 
 class AccessOperations:
-    """The operations `people list|allow|block|remove|link|audit` and `owner …`."""
+    """The operations `people list|allow|block|remove|link|audit|pending|approve|deny`, `owner …` and `why`."""
 
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
         self._started_at = datetime.now(UTC)
 
     def by_name(self) -> Mapping[str, Operation]:
-        """Return them by name."""
+        """Return the operations by name."""
         return {
             "people list": self.list_people,
             "people allow": self.allow,
@@ -65,7 +65,7 @@ class AccessOperations:
         }
 
     async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line for everybody and every place with a standing; of one channel block, if one is given."""
+        """Yield one line per account, chat or guild with an access entry, of one channel if `channel` is given."""
         channel = str(arguments.get("channel", ""))
         lines = [each for each in self._app.people.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines and channel not in self._app.kinds:
@@ -75,109 +75,109 @@ class AccessOperations:
             yield plain(each)
 
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
-        """Let somebody or a place in."""
-        yield _ruled(await self._app.people.decisions.allow(_who(arguments), operator()))
+        """Admit a person, chat, guild, team or role."""
+        yield _decision_line(await self._app.people.decisions.allow(_subject(arguments), operator()))
 
     async def block(self, arguments: Line) -> AsyncIterator[Line]:
-        """Shut somebody or a place out."""
-        yield _ruled(await self._app.people.decisions.block(_who(arguments), operator()))
+        """Block a person, chat or guild."""
+        yield _decision_line(await self._app.people.decisions.block(_subject(arguments), operator()))
 
     async def remove(self, arguments: Line) -> AsyncIterator[Line]:
-        """Take a decision back."""
-        yield _ruled(await self._app.people.decisions.remove(_who(arguments), operator()))
+        """Remove a decision made by an owner or the operator."""
+        yield _decision_line(await self._app.people.decisions.remove(_subject(arguments), operator()))
 
     async def link(self, arguments: Line) -> AsyncIterator[Line]:
-        """Make two accounts one person. The operator decides, who may read both memories anyway; nobody is asked.
+        """Link two accounts to one person, without a confirmation: the operator may read both memories.
 
-        The rest is as with `/link`: the person who has been here longer survives, and `/unlink` takes it apart again.
+        As with `/link`, the older person remains, and `/unlink` separates the accounts again.
         """
-        wanted = [str(each) for each in arguments.get("accounts", ())]
+        typed = [str(each) for each in arguments.get("accounts", ())]
         if self._app.settings.memory.isolation == "shared":
             raise UserError("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
-        scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in wanted]
+        scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in typed]
         accounts = [scope.rpartition("/")[2] for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
-            raise UserError(f"{wanted[0]} and {wanted[1]} are one person already")
+            raise UserError(f"{typed[0]} and {typed[1]} are one person already")
         now, decider = datetime.now(UTC), operator()
-        line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(wanted))
+        line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(typed))
         await self._app.store.access.change(AccessChange(line=line))
         job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
         await self._app.store.jobs.put(job)
-        if not self._app.channels:  # nobody else does the job now
+        if not self._app.channels:  # no job runner is at work in this process
             await self._link_now(job)
         is_done = await self._is_linked(accounts)
-        yield {"accounts": wanted, "person": links.person(accounts[0]) if is_done else "", "done": is_done}
+        yield {"accounts": typed, "person": links.person(accounts[0]) if is_done else "", "done": is_done}
 
     async def audit(self, arguments: Line) -> AsyncIterator[Line]:
-        """The newest decisions; of one "channel:user_id", if one is given."""
+        """Yield the newest audit entries, of one "channel:user_id" if `about` is given."""
         limit = min(int(arguments.get("limit", 50)), _MOST)
         for each in await self._app.store.access.audit(limit=limit, about=str(arguments.get("about", ""))):
             yield plain(each)
 
     async def claim(self, _: Line) -> AsyncIterator[Line]:
-        """A code that makes whoever sends it the owner, while there is none."""
+        """Yield a code whose sender becomes the owner. Raises UserError when an owner exists."""
         issued = await self._app.people.claims.issue()
         if issued is None:
             owners = ", ".join(str(each) for each in self._app.people.roster.owners())
             raise UserError(f"there is an owner already: {owners}; `parlour owner list` says by what")
-        doors = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
-        yield {**plain(issued), "channels": sorted(doors), "running": bool(self._app.channels)}
+        channels = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
+        yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
     async def list_owners(self, _: Line) -> AsyncIterator[Line]:
-        """A line per owner."""
+        """Yield one line per owner."""
         for each in self._app.people.roster.owners():
             yield plain(each)
 
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
-        """Take back an ownership that was claimed by a code."""
-        decided = await self._app.people.decisions.disown(_who(arguments), operator())
-        if decided.ruling is DecisionOutcome.UNLISTED:  # blocked or let in they may be
-            raise UserError(f"{decided.whom} is no owner; `parlour owner list` shows who is")
-        yield _ruled(decided)
+        """Remove an owner who claimed the bot with a code."""
+        decision = await self._app.people.decisions.disown(_subject(arguments), operator())
+        if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
+            raise UserError(f"{decision.whom} is no owner; `parlour owner list` shows who is")
+        yield _decision_line(decision)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield first what can be known at all, then a line per refusal of the channel and person or chat."""
-        channel, ident = str(arguments.get("channel", "")), str(arguments.get("id", ""))
+        """Yield the state of the channels, then one line per recent rejection in the channel, by the person or chat."""
+        channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
         kinds = self._app.kinds
         if channel and channel not in kinds:
             raise UserError(f"there is no channel called {channel}; there are: {', '.join(sorted(kinds))}")
-        hears = self._app.readiness()
+        readiness = self._app.readiness()
         yield {
             "running": bool(self._app.channels),
             "since": plain(self._started_at),
-            "hears": {name: state for name, state in hears.items() if channel in ("", name)},
+            "hears": {name: state for name, state in readiness.items() if channel in ("", name)},
             "refused_by": {name: str(line) for name, line in self._app.supervisor.refusals().items()},
         }
-        for refused in self._app.refusals.recent(channel, ident):
-            explained = explain_refusal(refused)
-            yield {**plain(refused), "words": explained.words, "paste": list(explained.paste)}
+        for refusal in self._app.refusals.recent(channel, id_):
+            explanation = explain_refusal(refusal)
+            yield {**plain(refusal), "words": explanation.words, "paste": list(explanation.paste)}
 
     async def pending(self, _: Line) -> AsyncIterator[Line]:
-        """Yield a line per person and place that waits."""
+        """Yield one line per pairing request."""
         for waiting in self._app.people.pairing.pending_requests():
             yield plain(waiting)
 
     async def approve(self, arguments: Line) -> AsyncIterator[Line]:
-        """Let in whoever has this code, or is named channel:id."""
+        """Approve the pairing request with this code, or of this channel:id."""
         yield await self._decide(arguments, is_yes=True)
 
     async def deny(self, arguments: Line) -> AsyncIterator[Line]:
-        """Say no to whoever is named channel:id, or by the code."""
+        """Deny the pairing request with this code, or of this channel:id."""
         yield await self._decide(arguments, is_yes=False)
 
     async def _decide(self, arguments: Line, *, is_yes: bool) -> Line:
-        wanted = str(arguments.get("who", "")).strip()
+        request = str(arguments.get("who", "")).strip()
         pairing = self._app.people.pairing
         decider = DecisionActor(by=OPERATOR, where="", id=f"c{secrets.token_hex(8)}")
-        found = next((each for each in pairing.pending_requests() if wanted in (_name(each), each.ref)), None)
+        found = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
         outcome: Outcome
         if found is not None:
             outcome = await pairing.by_ref(found.ref, decider, is_yes=is_yes)
-        elif codes.parse_code(wanted):
-            outcome = await pairing.by_code(wanted, decider, is_yes=is_yes)
+        elif codes.parse_code(request):
+            outcome = await pairing.by_code(request, decider, is_yes=is_yes)
         else:
-            raise UserError(f"nobody called {wanted!r} waits; `parlour people pending` shows who does")
+            raise UserError(f"nobody called {request!r} waits; `parlour people pending` shows who does")
         if isinstance(outcome, PairingLocked):
             raise UserError(
                 f"too many wrong codes: none is looked at for {outcome.minutes} minutes; `parlour people pending`"
@@ -203,21 +203,21 @@ class AccessOperations:
         return False
 
 
-def _who(arguments: Line) -> str:
+def _subject(arguments: Line) -> str:
     return str(arguments.get("who", ""))
 
 
 def operator() -> DecisionActor:
-    """Return the operator as who decides, with an audit line of its own."""
+    """Return the operator as the actor of a decision, with a new audit id."""
     return DecisionActor(by=OPERATOR, where="", id=f"o{secrets.token_hex(8)}")
 
 
-def _ruled(decided: AccessDecision) -> Line:
-    if decided.ruling is DecisionOutcome.NOBODY and decided.other:
-        raise UserError(f"{decided.whom}: {decided.other}")
-    if decided.ruling in _MENDS:
-        raise UserError(_MENDS[decided.ruling].format(whom=decided.whom, other=decided.other))
-    return {"whom": decided.whom, "ruling": decided.ruling.value}
+def _decision_line(decision: AccessDecision) -> Line:
+    if decision.ruling is DecisionOutcome.NOBODY and decision.other:
+        raise UserError(f"{decision.whom}: {decision.other}")
+    if decision.ruling in _HINTS:
+        raise UserError(_HINTS[decision.ruling].format(whom=decision.whom, other=decision.other))
+    return {"whom": decision.whom, "ruling": decision.ruling.value}
 
 
 def _name(waiting: PairingRequest) -> str:

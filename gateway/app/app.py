@@ -1,4 +1,4 @@
-"""Everything that was built, as a whole: what is started, asked and stopped."""
+"""The open gateway: every subsystem as one object, for `run`, operators and tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MOST_DELAYED = 20  # chats that operators are shown
 
 @dataclass(slots=True, kw_only=True)
 class GatewayApp:
-    """Everything that was built, for `run`, for the control socket and for tests."""
+    """The subsystems of a gateway."""
 
     settings: Settings
     home: Home
@@ -86,7 +86,7 @@ class GatewayApp:
         return self.supervisor.states()
 
     async def work(self) -> Mapping[str, Any]:
-        """Return how the work beside the turns stands, and what models took today, for operators."""
+        """Return alerts, delayed deliveries, jobs, budgets and pairing requests, for `parlour status`."""
         work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
         delayed = self.deliverer.delayed()
         work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
@@ -96,20 +96,23 @@ class GatewayApp:
         zone, now = self.settings.timezone, datetime.now(UTC)
         midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
         work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
-        waits = self.people.pairing.pending_requests()
-        places = sum(each.is_place for each in waits)
-        work["waits"] = {"people": len(waits) - places, "places": places}
-        trouble = self.recall.last_error()
-        return {**work, "search": f"by words alone: {trouble}"} if trouble else work
+        requests = self.people.pairing.pending_requests()
+        places = sum(each.is_place for each in requests)
+        work["waits"] = {"people": len(requests) - places, "places": places}
+        error = self.recall.last_error()
+        return {**work, "search": f"by words alone: {error}"} if error else work
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:
-        """Hold while nothing may write files: what was committed is projected first, then jobs and projector wait."""
+        """Project committed turns, then hold jobs and projector, so that no file changes while the context is open."""
         async with self.memory_jobs.still(), self.projector.pause_writes():
             yield
 
     async def submit(self, key: SessionKey, text: str) -> str:
-        """Accept *text* as a job of ours in the session *key*; return its turn's id. Raises UserError."""
+        """Accept *text* as a job in the session *key* and return the id of its turn.
+
+        Raises UserError for an unknown channel, an unknown recipient and a full queue.
+        """
         if key.channel not in self.kinds:
             known = ", ".join(sorted(self.kinds))
             raise UserError(f"there is no channel called {key.channel}; there are: {known}")
@@ -134,9 +137,9 @@ class GatewayApp:
 def resolve_recipient(
     key: SessionKey, traits: PlatformTraits, sessions: Sequence[SessionRow]
 ) -> tuple[ChatKind, Sender]:
-    """Return what kind of chat *key* is and who is behind it; raise UserError when nothing tells.
+    """Return the kind of chat *key* is and its sender, from the scope of its session or of its parent chat.
 
-    What was said there decides; a thread is its parent chat's.
+    Raises UserError when no session exists and the id of the chat does not tell.
     """
     scopes = {row.key: row.scope for row in sessions if row.scope}
     scope = scopes.get(key) or next((scopes[known] for known in scopes if known.parent == key.parent), "")
@@ -152,6 +155,6 @@ def resolve_recipient(
 
 
 def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:
-    """Say whether *key* is a private thread: one whose scope was its own when somebody wrote there."""
+    """Return True if *key* is a private thread: one that has a scope apart from its parent chat's."""
     own = f"chats/{quote(str(key))}"
     return bool(key.thread) and any(row.key == key and row.scope == own for row in sessions)

@@ -44,7 +44,7 @@ class ConfiguredChannels:
     routes: Sequence[BaseRoute] = ()
 
     def file_limit(self, channel: str) -> int:
-        """Return how many bytes *channel* sends in one file; 0 for a channel that is not open."""
+        """Return the largest file that *channel* sends, in bytes; 0 for a channel that is not open."""
         found = self.channels.get(channel)
         return found.capabilities.file_limit if found is not None else 0
 

@@ -1,4 +1,4 @@
-"""What is effective in one chat: language, time zone, model, tools and the other settings, with their origin."""
+"""Effective settings of one chat: language, time zone, model, tools and the others, with their origin."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
 
 
 def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[[SessionKey], Awaitable[bool]]:
-    """Return the predicate that tells whether the model of a chat accepts images."""
+    """Return a predicate that is True for a chat whose model accepts images."""
     forced = {"on": True, "off": False}.get(context.settings.llm.vision)
 
     async def accepts_images(key: SessionKey) -> bool:

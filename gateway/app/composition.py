@@ -87,7 +87,7 @@ async def open_app(
 
 
 def lost_turns(home: Home) -> str:
-    """Return the error line of a journal that transcripts are ahead of; "" when there is none. Blocks."""
+    """Return the error line for a journal that lacks turns which the transcripts have; otherwise "". Blocks."""
     leads = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
     return lost_line(home.journal, leads) if leads else ""
 

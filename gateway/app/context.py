@@ -1,4 +1,4 @@
-"""What every subsystem is built from: settings, home, store, and the few facts derived from them once."""
+"""Arguments of every subsystem: settings, home, store, and the facts derived from them once."""
 
 from __future__ import annotations
 

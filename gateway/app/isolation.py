@@ -1,4 +1,4 @@
-"""From one `memory.isolation` to another, and what a crash left half moved: settled before anybody is let in."""
+"""Changes of `memory.isolation` and interrupted moves of memory, completed before the first message is admitted."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MEMORIES = ("MEMORY.md", "history.jsonl", "HISTORY.md")
 async def settle_scopes(
     isolation: str, home: Path, owners: Sequence[str], platforms: ChannelPlatforms, linker: AccountLinker
 ) -> None:
-    """Finish what was being moved, and give the home's own memory to the owner where everybody has their own.
+    """Complete interrupted moves, then move the home's shared memory to the owner's scope unless isolation is "shared".
 
-    Raises UserError when the disk will not have it: nobody may be let in before.
+    Raises UserError when the disk refuses; the gateway must not start then.
     """
     try:
         await linker.resume()
@@ -63,13 +63,13 @@ def _number(home: Path, target: str) -> int:
 
 
 def has_memory(home: Path) -> bool:
-    """Say whether something is remembered in the home itself, as with one memory for everything."""
+    """Return True if the home itself holds a memory, as with `memory.isolation: shared`."""
     there = any((home / "memory" / name).exists() for name in _MEMORIES) or (home / "USER.md").exists()
     return there or any((home / "sessions").glob("*.jsonl"))
 
 
 def unread_scopes(home: Path) -> Iterator[str]:
-    """Yield the scopes that nobody reads while there is one memory for everything."""
+    """Yield the scopes that are not read while `memory.isolation` is "shared"."""
     for area in ("people", "chats"):
         for folder in sorted((home / area).glob("*")):
             if folder.is_dir():
@@ -77,7 +77,10 @@ def unread_scopes(home: Path) -> Iterator[str]:
 
 
 def owners_scope(owners: Sequence[str], home: Path, platforms: ChannelPlatforms) -> str:
-    """Return the scope of the first owner who is known well enough, else of whoever sits at this machine; or ""."""
+    """Return the scope of the first owner whose account can be derived; without owners that of the local user.
+
+    Returns "" when there are owners and none can be derived.
+    """
     for owner in owners:
         key = SessionKey.parse(owner)
         account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)

@@ -1,4 +1,4 @@
-"""What the operator can ask of memory: the desk's functions, which the commands in the chat use too, over any scope."""
+"""Operator commands for memory: the functions of the chat commands, over any scope."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from gateway.ports import MEMORY, Job
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
 
-OPERATOR = "operator"  # whoever can open the control socket owns the home
+OPERATOR = "operator"  # access to the control socket means ownership of the home
 _MOST_CHANGES = 1_000
 _MOST_ORIGINS = 20
 _MOST_HITS = 100
 _ROUNDS = 4  # of purge and scrub, which follow from one another
 
-Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # what is derived in a scope, made anew; how many things it holds
+Rebuild: TypeAlias = Callable[[str], Awaitable[int]]  # rebuilds data of a scope; returns the number of items
 
 
 class MemoryOperations:
@@ -41,7 +41,7 @@ class MemoryOperations:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:
-        """Return them by name."""
+        """Return the operations by name."""
         return {
             "memory list": self.list_scopes,
             "memory show": self.show,
@@ -56,7 +56,7 @@ class MemoryOperations:
         }
 
     async def list_scopes(self, _: Line) -> AsyncIterator[Line]:
-        """A line per scope, with how much it holds."""
+        """Yield one line per scope, with its size."""
         for scope in await asyncio.to_thread((await self.names()).all):
             size = await asyncio.to_thread(measure, self._app.home.path, scope)
             waits = len(await self._app.commands.memory.staging.pending_changes(scope))
@@ -71,20 +71,20 @@ class MemoryOperations:
             }
 
     async def show(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line per document that says something."""
+        """Yield one line per document that is not empty."""
         scope = await self._scope(arguments)
         for name, text in (await self._app.commands.memory.documents.displayed_documents(scope)).items():
             yield {"scope": scope, "document": name, "text": text}
 
     async def log(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line per change, the newest first."""
+        """Yield one line per change, the newest first."""
         scope = await self._scope(arguments)
         limit = max(1, min(int(arguments.get("limit", 20)), _MOST_CHANGES))
         for version in await self._app.commands.memory.documents.log(scope, limit=limit):
             yield _change(version)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line per remembered line that holds the words: the change that brought it, and what was said."""
+        """Yield one line per remembered line that contains the words, with its change and the messages it came from."""
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
         origins = await self._app.commands.memory.documents.why(scope, text, limit=_MOST_ORIGINS)
         if not origins:
@@ -102,7 +102,7 @@ class MemoryOperations:
             }
 
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
-        """One change and what it changed."""
+        """Yield one change with its diff."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
         found = await self._app.commands.memory.documents.diff(scope, sha)
         if found is None:
@@ -111,7 +111,7 @@ class MemoryOperations:
         yield {**_change(version), "diff": text}
 
     async def undo(self, arguments: Line) -> AsyncIterator[Line]:
-        """Take one change back; later ones stay."""
+        """Undo one change and keep later ones. Raises UserError when a later change touches the same lines."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
         done = await self._app.commands.memory.documents.undo(scope, sha, by=OPERATOR)
         if isinstance(done, NoSuchVersion):
@@ -121,27 +121,27 @@ class MemoryOperations:
         yield {"scope": scope, "sha": sha}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
-        """Clear words from what is remembered, summarised and said; how much went, and no word of it.
+        """Remove words from documents, summaries and messages; yield the number of removals, without the words.
 
-        With `purge`, from every byte of ours: where a gateway runs that goes on behind the answer.
+        `purge` also removes them from every stored version. A running gateway does this in the background.
         """
-        scope, wanted = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")))
-        if wanted is None:
+        scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")))
+        if pattern is None:
             raise UserError(f"name the words to forget, at least {SHORTEST} characters")
         asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
-        forgetter, told = self._app.commands.memory.erasure, {"scope": scope}
+        forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
             gone, job = await forgetter.purge(
-                scope, wanted, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
+                scope, pattern, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
             )
             await self._app.store.jobs.put(job)
-            told["purge"] = "under way" if self._app.channels else await self._finish(scope)
+            line["purge"] = "under way" if self._app.channels else await self._finish(scope)
         else:
-            gone = await forgetter.forget(scope, wanted, asker, turn=turn)
-        yield {**told, "remembered": gone.remembered, "summaries": gone.summaries, "messages": gone.messages}
+            gone = await forgetter.forget(scope, pattern, asker, turn=turn)
+        yield {**line, "remembered": gone.remembered, "summaries": gone.summaries, "messages": gone.messages}
 
     async def _finish(self, scope: str) -> str:
-        """Do what a purge has left to do; nobody else is at work here. Say how far it came."""
+        """Run the pending jobs of a purge in this process, and return its state."""
         jobs, left = self._app.store.jobs, True
         for _ in range(_ROUNDS):
             mine = [each for each in await jobs.pending_in(scope) if each.kind in (PURGE, SCRUB)]
@@ -154,7 +154,7 @@ class MemoryOperations:
         return "goes on when a gateway runs" if left else "done"
 
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
-        """Run Dream once, here and now: how many entries it studied, and the changes that it made."""
+        """Run Dream once and wait for it; yield the number of entries that it read, and its changes."""
         scope = await self._scope(arguments)
         if not self._app.commands.memory.dreams.can_run:
             raise UserError("the offline model cannot dream; name a model in llm.model")
@@ -176,7 +176,7 @@ class MemoryOperations:
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
-        """Make anew what is derived from the records; a line per thing. Of every scope, when none is named."""
+        """Rebuild what is derived from the records, of every scope when none is given; yield one line per item."""
         is_named = any(arguments.get(name) for name in ("scope", "person", "chat"))
         scopes = [await self._scope(arguments)] if is_named else (await self.names()).all()
         for scope in scopes:
@@ -184,7 +184,7 @@ class MemoryOperations:
                 yield {"scope": scope, "name": name, "count": await rebuild(scope)}
 
     async def search(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line per place that was found, the best first; among the documents of a project when one is named."""
+        """Yield one line per hit, the best first; among the documents of a project when one is given."""
         text, project = str(arguments.get("text", "")), str(arguments.get("project") or MEMORY)
         limit = max(1, min(int(arguments.get("limit", 10)), _MOST_HITS))
         scope = await self._scope(arguments) if project == MEMORY else ""
@@ -205,7 +205,7 @@ class MemoryOperations:
             }
 
     async def names(self) -> ScopeNames:
-        """Return the scopes by their names, as they are now."""
+        """Return the current scopes by name."""
         store, kinds = self._app.store, self._app.kinds
         return ScopeNames(
             self._app.home.path,
@@ -218,14 +218,14 @@ class MemoryOperations:
     # -- inside ------------------------------------------------------------------------------------
 
     async def _scope(self, arguments: Line) -> str:
-        """Return the scope that is meant, with what finished turns wanted remembered applied to it."""
+        """Return the scope that the arguments name, after the pending memory writes of its turns."""
         wish = ScopeSelector(**{name: str(arguments.get(name) or "") for name in ("scope", "person", "chat")})
         scope = await asyncio.to_thread((await self.names()).find, wish)
         await self._app.memory_jobs.settle(scope)
         return scope
 
     def _derived(self) -> Mapping[str, Rebuild]:
-        """Return what can be made anew, by name."""
+        """Return the rebuild function of each kind of derived data, by name."""
         return {"HISTORY.md": self._history, "index.db": self._app.recall.rebuild}
 
     async def _history(self, scope: str) -> int:

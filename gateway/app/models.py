@@ -72,7 +72,7 @@ class ModelFactory:
         llm = self._llm
         settings = {name: f"llm.models.{name}" for name in llm.models}
         for place, entry in self._settings.chats.items():
-            if entry.model:  # where it is not among those, only the operator can choose it
+            if entry.model:  # users cannot select it unless it is also in llm.models
                 settings.setdefault(entry.model, f"chats.{place}.model")
         clients: dict[str, ModelClient] = {}
         for name, setting in settings.items():

@@ -1,4 +1,4 @@
-"""Where an owner can be asked something: in the direct chat used last, on the channel that it is about if possible."""
+"""Chats in which owners receive notices: the direct chat used last, on the channel concerned where possible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OwnerChats:
         platforms: ChannelPlatforms,
         is_open: Callable[[str], bool],
     ) -> None:
-        """*is_open* says whether a channel block runs in this process."""
+        """*is_open* returns True for a channel that runs in this process."""
         self._roster = roster
         self._records = records
         self._links = links
@@ -32,7 +32,7 @@ class OwnerChats:
         self._is_open = is_open
 
     async def __call__(self, channel: str) -> OwnerAddress | None:
-        """Return where somebody can be asked who decides about *channel*; None when no owner has an address."""
+        """Return the address of an owner who decides about *channel*; None when no owner has an address."""
         sessions = await self._records.sessions()
         # Sorting keeps the order within: the chat that was used last is first.
         found = sorted(self._candidates(sessions), key=lambda at: (self._is_local(at.key), at.key.channel != channel))
@@ -65,7 +65,7 @@ class OwnerChats:
         return OwnerAddress(known.key.parent) if known is not None else self._unwritten(channel, account.id)
 
     def _unwritten(self, channel: str, who: str) -> OwnerAddress:
-        """Return the address of somebody who has not written yet: the platform may bring it all the same."""
+        """Return the address of an owner who has not written yet; the platform may deliver to it nevertheless."""
         traits = self._platforms.traits(channel)
         is_person = traits.chat_is_person and not traits.is_local
         return OwnerAddress(SessionKey(channel, who), "" if is_person else who)
@@ -84,7 +84,7 @@ class OwnerChats:
             yield self._unwritten(channel, who)
 
     def _is_owners(self, row: SessionRow, accounts: set[PlatformAccount]) -> bool:
-        """Say whether a session is the direct chat of one of *accounts*."""
+        """Return True if the session is the direct chat of one of *accounts*."""
         area, _, name = row.scope.partition("/")
         if area == "chats":
             return False

@@ -1,4 +1,4 @@
-"""What the operator can ask about people."""
+"""Operator commands for the data of one person: export and forgetting."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to 
 
 
 class PeopleOperations:
-    """The operations `people …`."""
+    """The operations `people forget|export|look`."""
 
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:
-        """Return them by name."""
+        """Return the operations by name."""
         return {"people forget": self.forget, "people export": self.export, "people look": self.look}
 
     async def export(self, arguments: Line) -> AsyncIterator[Line]:
-        """Write all that is kept of somebody into a zip; the path is the asking command's, made absolute by it."""
+        """Write all data of a person into a zip file. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserError("an export needs a file to write to")
@@ -63,45 +63,45 @@ class PeopleOperations:
             packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
             raise UserError(f"{target} is there already; name another file") from None
-        except OSError as wrong:
-            raise UserError(f"{target} cannot be written: {wrong.strerror or wrong}") from wrong
+        except OSError as error:
+            raise UserError(f"{target} cannot be written: {error.strerror or error}") from error
         yield {"file": str(target), "scope": scope, "files": packed.files}
 
     async def look(self, arguments: Line) -> AsyncIterator[Line]:
-        """Whether anything of their own is kept of a person. Raises UserError for what can be no account."""
+        """Yield whether any data of a person is stored. Raises UserError for a malformed account."""
         account = self._account(arguments)
         yield {"person": account.label, "is_known": await self._is_known(account)}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
-        """Forget a person everywhere; a line with what is gone and what remains. Idempotent.
+        """Erase a person everywhere; yield one line with what was erased and what remains. Idempotent.
 
-        Raises UserError for an account of which nothing was ever kept: most likely it is misspelt.
+        Raises UserError for an account without any stored data, which is most likely misspelt.
         """
         account = self._account(arguments)
         is_known = await self._is_known(account)
         if is_known:
             await self._note(account)
         try:
-            done = await self._app.commands.memory.erasure.eraser.person(account)
-        except OSError as wrong:
-            raise UserError(f"not all of it is done ({wrong.strerror or wrong}); run it again") from wrong
+            erased = await self._app.commands.memory.erasure.eraser.person(account)
+        except OSError as error:
+            raise UserError(f"not all of it is done ({error.strerror or error}); run it again") from error
         if not is_known:
-            if not done.chats:
+            if not erased.chats:
                 raise UserError(
                     f"nothing is kept of {account.label}; `parlour memory` and `parlour people list` name who is known."
                     " What groups overheard of a person by name goes with `/forget NAME --purge` there"
                 )
             await self._note(account)
-        kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in done.scopes}
+        kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in erased.scopes}
         saves_files = not self._app.commands.memory.erasure.saving_platforms.isdisjoint(kinds)
         stays = await asyncio.to_thread(
-            untouched_folders, self._app.home.path, done.scopes[0], saves_files=saves_files, is_all=True
+            untouched_folders, self._app.home.path, erased.scopes[0], saves_files=saves_files, is_all=True
         )
         remains = [*REMAINS, DOWNLOADED] if DOWNLOADS in stays else list(REMAINS)
-        yield {"person": done.person, "scopes": list(done.scopes), "chats": list(done.chats), "remains": remains}
+        yield {"person": erased.person, "scopes": list(erased.scopes), "chats": list(erased.chats), "remains": remains}
 
     async def _is_known(self, account: PlatformAccount) -> bool:
-        """Return True if anything of its own is kept of *account*, or was before it was forgotten."""
+        """Return True if data of *account* is stored, or was before it was erased."""
         await self._app.projector.flush()  # a scope's folder exists once something of it is in a file
         names = {account.name, self._app.store.links.person(account.name)}
         folders = [self._app.home.path / PEOPLE / each for each in names]
@@ -115,7 +115,7 @@ class PeopleOperations:
         return bool(await self._app.store.access.audit(about=account.label, limit=1))
 
     async def _note(self, account: PlatformAccount) -> None:
-        """Keep in the audit that *account* is to be forgotten, and drop what waits for a decision about it."""
+        """Record in the audit that *account* is to be erased, and drop its pairing requests."""
         accounts = self._accounts(account)
         await self._app.people.decisions.note_forgetting(account.label, accounts, operator())
         users = [(name, each.id) for name, kind in self._app.kinds.items() for each in accounts if each.kind == kind]

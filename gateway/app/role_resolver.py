@@ -1,4 +1,4 @@
-"""Judged again when its turn begins: what was true of a sender when they wrote may have ended while it waited."""
+"""The role of a sender when their turn starts: membership and admin rights may have ended while it was queued."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ log = structlog.get_logger(__name__)
 
 Judge: TypeAlias = Callable[[InboundMessage], Admitted | Rejected]
 
-_PATIENCE = 15.0  # seconds for a look-up, the channel's own limit aside; then it fails closed
+_TIMEOUT = 15.0  # seconds for a look-up; after that it fails closed
 _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
 
 
 class RoleResolver:
-    """Says what a row's sender may decide now, by facts that are not older than five minutes.
+    """Resolves the current role of a row's sender, by facts that are at most five minutes old.
 
-    The platform is asked (through the channel, which keeps what it heard for five minutes) where the answer matters:
-    who is not in by their own id but by a role, a server or a workspace, and whoever decides something in a
-    shared chat. An admin is looked up in the same way as a role. What cannot be known grants nothing. Each
-    row is looked up in the task of its own turn, so nobody else's message waits for it.
+    The channel looks the sender up on its platform (and caches the result for five minutes) only where this matters:
+    for senders who are admitted by a role, guild or workspace, and for commands and buttons in a group. A failed
+    look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
     """
 
     def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, noted: Judge | None = None) -> None:
-        """Judge by *judge*; *noted* is the same judge, whose refusals can be explained afterwards."""
+        """*judge* decides without logging; *noted* is the same decision with rejections logged."""
         self._judge = judge
         self._noted = noted or judge
         self._channels = channels
 
     async def current_role(self, row: InboxRow) -> Role | None:
-        """Return what the sender of *row* may decide, None when they may not speak (any more).
+        """Return the role of the sender of *row*; None when they are no longer admitted.
 
-        Whether it was addressed to us was settled when it came, and our own jobs are nobody's message.
+        Messages passed the check for being addressed to the bot when they arrived. Jobs keep the role of their row.
         """
         if row.message.kind is InboundKind.JOB:
             return row.role
         message = replace(row.message, is_addressed=True)
         channel = self._channels.get(message.key.channel)
         if isinstance(channel, SupportsSenderLookup) and self._asks(message):
-            message = replace(message, sender=await _sender_now(channel, message))
+            message = replace(message, sender=await _look_up_sender(channel, message))
         decision = self._noted(message)
         return decision.role if isinstance(decision, Admitted) else None
 
@@ -58,21 +57,21 @@ class RoleResolver:
 
 
 def _has_facts(message: InboundMessage) -> bool:
-    """Say whether the platform gives people something by which they could be let in, and which can be taken away."""
+    """Return True if the sender has facts of the platform that may admit them and may change."""
     return bool(message.sender.roles or message.sender.team or message.guild)
 
 
 def _unknown(message: InboundMessage) -> Sender:
-    """Return the sender of whom nothing but the id is known: a stranger unless named, and nobody's admin."""
+    """Return the sender with their id alone: not admitted unless listed by id, and no admin."""
     return replace(message.sender, roles=(), is_admin=False, is_guest=message.sender.is_guest or _has_facts(message))
 
 
-async def _sender_now(channel: SupportsSenderLookup, message: InboundMessage) -> Sender:
+async def _look_up_sender(channel: SupportsSenderLookup, message: InboundMessage) -> Sender:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             return await channel.sender(message)
     except (ParlourError, TimeoutError) as error:
-        log.warning("gate.unanswered", key=str(message.key), reason=str(error) or type(error).__name__)
-    except Exception:  # the channel boundary: what cannot be known grants nothing
-        log.exception("gate.failed", key=str(message.key))
+        log.warning("sender_lookup.timed_out", key=str(message.key), reason=str(error) or type(error).__name__)
+    except Exception:  # the channel boundary: a failed look-up grants nothing
+        log.exception("sender_lookup.failed", key=str(message.key))
     return _unknown(message)

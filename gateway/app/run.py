@@ -1,6 +1,6 @@
 """Start order is the order of the lines in `serve`; stop order is the reverse.
 
-Intake closes first, running turns get their grace, what they said is delivered, then files are flushed.
+Graceful shutdown: intake closes, running turns get their grace period, replies are delivered, files are flushed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.web.connections import raise_open_file_limit
 
 log = structlog.get_logger(__name__)
 
-_LAST_WORDS = timedelta(seconds=3)  # for what was committed while we were stopping; the rest goes out at the next start
+_LAST_DELIVERIES = timedelta(seconds=3)  # for turns committed during the stop; the next start delivers the rest
 
 
 async def run(
@@ -64,7 +64,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         pool = _start(services, pool=app.pool.run)
         operations = build_operations(app)
         control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
-        doors = _start(
+        intake = _start(
             services,
             web=app.web.serve,
             channels=app.supervisor.run,
@@ -76,16 +76,16 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
         if ready is not None:
             ready(app)
-        telling = _start(services, alerts=app.alerts.run)
+        alerts = _start(services, alerts=app.alerts.run)
         warming = _start(services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up)
         await stop.wait()
         log.info("app.stopping", turns=len(app.pool.turns))
         await _end(warming)
-        await _end(telling)
-        await _end(doors)
+        await _end(alerts)
+        await _end(intake)
         given_back = await app.pool.drain(grace)
         await _end(pool)
-        await app.deliverer.drain(_LAST_WORDS)
+        await app.deliverer.drain(_LAST_DELIVERIES)
         await _end(delivery)
         await app.projector.flush()
         await _end(files)
@@ -104,7 +104,7 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 async def _warm(app: GatewayApp) -> None:
-    """Load a real model's library after the page is up; its failure is the first call's to tell."""
+    """Load the model's library after the page is up; the first call reports a failure."""
     try:
         await app.model.warm()
     except Exception:  # the service boundary: a gateway without a warm model still answers

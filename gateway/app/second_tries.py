@@ -1,4 +1,4 @@
-"""What becomes of events in the quarantine while the gateway runs: a second try, and a line to who sent them."""
+"""Quarantined events of a running gateway: a second attempt, and a notice to their senders."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gateway.ports import Channel, EventOrigin, Job, Store
 
 log = structlog.get_logger(__name__)
 
-_LOOK_EVERY = timedelta(seconds=1)  # for a channel that does not hear its platform yet
-_STORE_PAUSE = timedelta(seconds=5)
+_READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its platform
+_STORE_RETRY = timedelta(seconds=5)
 
 
 class SecondTries:
-    """Handles struck events once more, and tells senders of events that were set aside."""
+    """Retries struck events once, and notifies the senders of events that were set aside."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class SecondTries:
         """Hand a struck event over, unless its platform brought it first."""
         channel = self._channels.get(name.rpartition("-")[0])
         while channel is not None and not channel.is_ready():  # noqa: ASYNC110 - a channel rings no event
-            await asyncio.sleep(_LOOK_EVERY.total_seconds())
+            await asyncio.sleep(_READY_INTERVAL.total_seconds())
         try:
             is_done = await self._intake.replay(name, self._channels)
             log.info("quarantine.second_try", name=name, is_done=is_done)
@@ -79,7 +79,7 @@ class SecondTries:
     async def _tell(self, name: str, channel: str, origin: EventOrigin) -> None:
         key = SessionKey(channel, origin.chat)
         kind = ChatKind.DIRECT if origin.is_direct else ChatKind.GROUP
-        # Whoever would not be answered is not told either.
+        # A sender who is not admitted receives no notice.
         unread = InboundMessage(
             key=key,
             message_id=origin.message_id,
@@ -106,6 +106,6 @@ class SecondTries:
                     chat_kind=kind,
                 )
             except StoreUnavailable:
-                await asyncio.sleep(_STORE_PAUSE.total_seconds())
+                await asyncio.sleep(_STORE_RETRY.total_seconds())
             else:
                 return

@@ -1,4 +1,4 @@
-"""Turns: what the agent works with, the services of commands, and the worker pool that runs both."""
+"""Turns: the services of the agent and of commands, and the worker pool that runs both."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class ClockCheck:
         self._checked_at: float | None = None
 
     async def ahead(self) -> timedelta:
-        """Return how far this machine's clock is ahead, if that is more than a day; otherwise zero."""
+        """Return by how much this machine's clock is ahead, if that is more than a day; otherwise zero."""
         async with self._lock:
             at = asyncio.get_running_loop().time()
             if self._checked_at is None or at - self._checked_at >= _CLOCK_INTERVAL.total_seconds():

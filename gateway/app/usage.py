@@ -44,7 +44,7 @@ def _build_caps(context: AppContext, judge: Judge) -> UsageCapTracker:
 
     def limits(message: InboundMessage) -> CapLimits:
         here = chats.of(message.key, message.guild).caps
-        # A chat's cap counts the chat with all its threads, so a thread has no such cap of its own.
+        # A chat's cap counts the chat with all its threads, so a thread has none.
         chat = chats.of(message.key.parent, message.guild).caps
         return CapLimits(
             person_turns=_first(here.person_turns_per_10_min, caps.person_turns_per_10_min),

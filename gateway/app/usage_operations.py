@@ -1,4 +1,4 @@
-"""What the operator can ask about usage."""
+"""The operator command `usage`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class UsageOperations:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:
-        """Return it by name."""
+        """Return the operation by name."""
         return {"usage": self.usage}
 
     async def usage(self, arguments: Line) -> AsyncIterator[Line]:
-        """A line per person, chat, purpose or day of PARLOUR_TIMEZONE: calls, tokens, and what they cost.
+        """Yield calls, tokens and cost per person, chat, purpose or day of PARLOUR_TIMEZONE.
 
-        A linked person is one line; what belongs to nobody (embeddings, who was forgotten) stands under "". `cost` is
-        None where any call has no known price.
+        Linked accounts are one person; usage without a person (embeddings, erased persons) has the name "". `cost` is
+        None where the price of any call is unknown.
         """
         group = str(arguments.get("by") or "day")
         if group not in GROUPS:

@@ -1,4 +1,4 @@
-"""What the operator can ask of the page: who may log in, and who is."""
+"""Operator commands for logins to the page."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ class SupportsLogin(Protocol):
 
     @property
     def wrong_codes(self) -> int:
-        """How many wrong codes were typed since the start."""
+        """The number of wrong codes since the start."""
         ...
 
     async def issue_code(self, name: str = "") -> str:
-        """Return a login code, good once; "" is the owner's. Raises UserError for what is no name."""
+        """Return a login code, good once; "" is the owner's. Raises UserError for an invalid name."""
         ...
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
-        """Return who is logged in: `who`, how many `browsers`, `until` when."""
+        """Return the users that are logged in: `who`, the number of `browsers`, and `until`."""
         ...
 
     async def log_out(self, who: str) -> int:
-        """End every login of *who* at once; return how many browsers that were."""
+        """End every login of *who* at once; return the number of browsers."""
         ...
 
 
 class WebOperations:
-    """The operations `web …`."""
+    """The operations `web login|logins|logout`."""
 
     def __init__(self, app: GatewayApp) -> None:
         self._app = app
 
     def by_name(self) -> Mapping[str, Operation]:
-        """Return them by name."""
+        """Return the operations by name."""
         return {"web login": self.login, "web logins": self.logins, "web logout": self.logout}
 
     async def login(self, arguments: Line) -> AsyncIterator[Line]:
-        """A login code, with the link that brings it along where the page has a public address."""
+        """Yield a login code and, where the page has a public address, a link with the code."""
         page, name = self._page(), str(arguments.get("as", ""))
         code = await page.issue_code(name)
         public = self._app.settings.web.public_url
         below = "" if page.name == PAGE else f"{page.name}/"
-        # After the # it stays in the browser: no server's log, and no proxy's, ever has it.
+        # A fragment stays in the browser: no log of a server or proxy contains it.
         link = f"{public.rstrip('/')}/{below}#code={code}" if public else ""
         yield {"code": code, "as": name, "link": link}
 
     async def logins(self, _: Line) -> AsyncIterator[Line]:
-        """A line per person who is logged in."""
+        """Yield one line per person who is logged in."""
         for each in await self._page().logged_in():
             yield dict(each)
 

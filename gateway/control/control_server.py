@@ -114,7 +114,7 @@ class ControlServer:
 
 
 class RunningOperation:
-    """One operation in a task of its own: a client that disconnects does not interrupt it before its next line."""
+    """One operation in a separate task: a client that disconnects does not interrupt it before its next line."""
 
     def __init__(self, name: str, lines: AsyncIterator[Line], running: set[RunningOperation]) -> None:
         self.status = _FAILED  # of the response, when the first message is an error
@@ -274,7 +274,7 @@ def _error_of(name: str, error: Exception) -> tuple[dict[str, Any], int]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """Return a listening socket at *path*, which nobody but our own user could open at any moment."""
+    """Return a socket bound to *path*; no other user can connect to it at any time."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with short_socket_path(path) as address:
