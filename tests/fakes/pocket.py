@@ -287,12 +287,12 @@ def _copy(source: str, target: str) -> None:
             raise
 
 
-def _installed(tools: Sequence[Any]) -> InstalledPlugins:
+def _installed(tools: Sequence[Any], platform: str) -> InstalledPlugins:
     """Return what is installed, the pocket's channel and the caller's tools with it, so that settings may name them."""
     kinds = InstalledPlugins.installed()
     return replace(
         kinds,
-        adapters=kinds.adapters | {"pocket"},
+        adapters=kinds.adapters | {platform},
         tools=(kinds.tools or frozenset()) | {each.name for each in tools},
     )
 
@@ -319,6 +319,7 @@ async def gateway(
     # A thread that keeps a version when we stop ends after us; a process would wait for it.
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-", ignore_cleanup_errors=True) as folder:
         place = home or Path(folder) / "home"
+        kind = kind or PocketKind(capabilities)
         settings = load_settings(
             {
                 "PARLOUR_HOME": str(place),
@@ -326,11 +327,10 @@ async def gateway(
                 "PARLOUR_LOG__LEVEL": "error",
                 **(environment or {}),
             },
-            _installed(tools),
+            _installed(tools, kind.name),
         )
-        kind = kind or PocketKind(capabilities)
-        policy = policy or AdmissionPolicy(channel="pocket", is_local=True, owners=Everybody())
-        extra = ExtraChannel(name="pocket", kind=kind, settings=None, policy=policy, traits=kind.traits)
+        policy = policy or AdmissionPolicy(channel=kind.name, is_local=True, owners=Everybody())
+        extra = ExtraChannel(name=kind.name, kind=kind, settings=None, policy=policy, traits=kind.traits)
         plugins = ExtraPlugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
         async with open_app(settings, plugins=plugins) as app:

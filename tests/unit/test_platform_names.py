@@ -45,9 +45,7 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
             yield node.lineno, node.arg, False
         elif isinstance(node, ast.ImportFrom):
             yield node.lineno, node.module or "", False
-        elif isinstance(node, ast.alias):
-            yield node.lineno, node.name, False
-        elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        elif isinstance(node, ast.alias | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, node.name, False
 
 
