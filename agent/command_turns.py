@@ -106,7 +106,7 @@ class CommandTurnRunner:
         It may have taken effect before it was ended, so the line must not be missing.
         """
         command = self._services.router.parse(turn.message)
-        label = self._services.router.audited(command, self._context(turn, command)) if command is not None else ""
+        label = self._services.router.audit_label(command, self._context(turn, command)) if command is not None else ""
         return self._audit(turn, label, outcome.value)
 
     def _audit(self, turn: Turn, label: str, outcome: str, subject: str = "") -> AuditEntry | None:

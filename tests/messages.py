@@ -138,11 +138,14 @@ def modules() -> Sequence[tuple[Path, ast.Module]]:
 
 
 def calls_of_translate() -> Iterator[tuple[str, ast.Call]]:
-    """Yield every ``translate(…)`` and its place."""
+    """Yield every ``translate(…)``, called by name or of what knows its chat's language, and its place."""
     for path, tree in modules():
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Name(id="translate"), args=[_, *_]):
+                case (
+                    ast.Call(func=ast.Name(id="translate"), args=[_, *_])
+                    | ast.Call(func=ast.Attribute(attr="translate" | "reply" | "private_reply"), args=[_, *_])
+                ):
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
 

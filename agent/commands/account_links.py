@@ -1,4 +1,4 @@
-"""/link and /unlink: two accounts of one person, agreed to on both sides; /share and /unshare: what all may know."""
+"""/link and /unlink: join two accounts of one person, with consent from both; /share and /unshare: shared facts."""
 
 from __future__ import annotations
 
@@ -15,85 +15,84 @@ from gateway.events import MessageButton, OutboundMessage, PlatformAccount, Role
 from gateway.i18n import translate
 
 _LONGEST_NAME = 40
-_UNSAID = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_UNSAFE = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 @command("link")
 async def link(context: CommandContext) -> CommandReply:
-    """Give a code, take one, or answer what both have to say yes to."""
+    """Create a link code, redeem one, or answer the question that both accounts are asked."""
     word = context.args.strip()
     if context.turn.is_shared:
-        # A code that others have read is good no more.
-        burnt = bool(word) and await context.services.people.links.revoke(word)
-        return CommandReply(
-            text=translate("account_links.burnt" if burnt else "account_links.only_direct", context.language),
-            is_private=True,
-        )
+        # A code that others could read is revoked.
+        is_revoked = bool(word) and await context.services.people.links.revoke(word)
+        return context.private_reply("account_links.burnt" if is_revoked else "account_links.only_direct")
     if not context.scope:
-        return CommandReply(text=translate("account_links.needless", context.language))
+        return context.reply("account_links.needless")
     if word.lower() == "yes":
         return await _agree(context)
     if word.lower() == "no":
         return await _refuse(context)
-    return await (_take(context, word) if word else _offer(context))
+    return await (_redeem(context, word) if word else _offer(context))
 
 
 @command("unlink")
 async def unlink(context: CommandContext) -> CommandReply:
-    """Make an account a person of its own again; what is mixed stays with the older one."""
+    """Separate an account from its person again; memory that is mixed stays with the older account."""
     if context.turn.is_shared:
-        return CommandReply(text=translate("account_links.only_direct", context.language), is_private=True)
-    survivor = context.services.people.links.person(context.account)
-    others = [each.identity for each in context.services.people.links.accounts(survivor) if each.identity != survivor]
+        return context.private_reply("account_links.only_direct")
+    links, survivor = context.services.people.links, context.turn.person
+    others = [each.identity for each in links.accounts(survivor) if each.identity != survivor]
     if not others:
-        return CommandReply(text=translate("account_links.not_linked", context.language))
+        return context.reply("account_links.not_linked")
     if context.account in others:
-        gone = context.account
+        leaving = context.account
     elif len(others) == 1:
-        gone = others[0]
+        leaving = others[0]
     elif context.args.isdigit() and 0 < int(context.args) <= len(others):
-        gone = others[int(context.args) - 1]
+        leaving = others[int(context.args) - 1]
     else:
-        listed = [f"{n}. `{_shown(each)}`" for n, each in enumerate(others, 1)]
-        return CommandReply(text="\n".join([translate("account_links.unlink_which", context.language), *listed]))
-    text = translate("account_links.unlinking", context.language, account=_shown(gone), survivor=_shown(survivor))
-    return CommandReply(text=text, jobs=(await context.services.people.links.unlink_job(gone, context.turn.id),))
+        listed = [f"{n}. `{_format_account(each)}`" for n, each in enumerate(others, 1)]
+        return CommandReply(text="\n".join([context.translate("account_links.unlink_which"), *listed]))
+    text = context.translate(
+        "account_links.unlinking", account=_format_account(leaving), survivor=_format_account(survivor)
+    )
+    return CommandReply(text=text, jobs=(await links.unlink_job(leaving, context.turn.id),))
 
 
 async def _offer(context: CommandContext) -> CommandReply:
-    code = await context.services.people.links.offer(_account(context))
+    links = context.services.people.links
+    code = await links.offer(_account(context))
     lines = []
-    accounts = context.services.people.links.accounts(context.services.people.links.person(context.account))
-    if accounts:
+    if accounts := links.accounts(context.turn.person):
         lines = [
-            translate("account_links.linked", context.language),
-            *(f"- `{_shown(each.identity)}`" for each in accounts),
+            context.translate("account_links.linked"),
+            *(f"- `{_format_account(each.identity)}`" for each in accounts),
             "",
         ]
-    return CommandReply(
-        text="\n".join([*lines, translate("account_links.code", context.language, code=code)]), is_secret=True
-    )
+    return CommandReply(text="\n".join([*lines, context.translate("account_links.code", code=code)]), is_secret=True)
 
 
-async def _take(context: CommandContext, code: str) -> CommandReply:
-    taken = await context.services.people.links.redeem(code, _account(context))
-    match taken:
+async def _redeem(context: CommandContext, code: str) -> CommandReply:
+    offer = await context.services.people.links.redeem(code, _account(context))
+    match offer:
         case LinkLocked(minutes):
-            return CommandReply(text=translate("account_links.locked", context.language, minutes=minutes))
+            return context.reply("account_links.locked", minutes=minutes)
         case UnknownLinkCode():
-            return CommandReply(text=translate("account_links.wrong", context.language))
+            return context.reply("account_links.wrong")
         case AlreadySamePerson():
-            return CommandReply(text=translate("account_links.own", context.language))
+            return context.reply("account_links.own")
         case LinkOffer():
-            mine = translate(
-                "account_links.question", context.language, mine=_account(context).label, other=taken.asker.label
+            own_question = context.translate(
+                "account_links.question", mine=_account(context).label, other=offer.asker.label
             )
-            their = context.services.chats.locales.language(taken.asker.key)
-            theirs = translate("account_links.question", their, mine=taken.asker.label, other=_account(context).label)
+            other_language = _language(context, offer.asker)
+            question = translate(
+                "account_links.question", other_language, mine=offer.asker.label, other=_account(context).label
+            )
             return CommandReply(
-                text=mine,
+                text=own_question,
                 choices=_choices(context.language),
-                also=(_to(context, taken.asker, theirs, choices=_choices(their)),),
+                also=(_to(context, offer.asker, question, choices=_choices(other_language)),),
             )
 
 
@@ -101,36 +100,36 @@ async def _agree(context: CommandContext) -> CommandReply:
     offer = await context.services.people.links.agree(context.account)
     other = offer.other(context.account) if offer is not None else None
     if offer is None or other is None:
-        return CommandReply(text=translate("account_links.nothing_asked", context.language))
+        return context.reply("account_links.nothing_asked")
     if not offer.is_agreed:
-        return CommandReply(
-            text=translate("account_links.waits_for_other", context.language, other=other.label), settles=True
-        )
-    told = _to(context, other, translate("account_links.done", context.services.chats.locales.language(other.key)))
-    done = translate("account_links.done", context.language)
-    return CommandReply(text=done, settles=True, also=(told,), jobs=(context.services.people.links.link_job(offer),))
+        return CommandReply(text=context.translate("account_links.waits_for_other", other=other.label), settles=True)
+    notice = _to(context, other, translate("account_links.done", _language(context, other)))
+    done = context.translate("account_links.done")
+    return CommandReply(text=done, settles=True, also=(notice,), jobs=(context.services.people.links.link_job(offer),))
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
     offer = await context.services.people.links.refuse(context.account)
     other = offer.other(context.account) if offer is not None else None
     if other is None:
-        return CommandReply(text=translate("account_links.nothing_asked", context.language))
-    told = _to(
-        context, other, translate("account_links.refused_by_other", context.services.chats.locales.language(other.key))
-    )
-    return CommandReply(text=translate("account_links.refused", context.language), settles=True, also=(told,))
+        return context.reply("account_links.nothing_asked")
+    notice = _to(context, other, translate("account_links.refused_by_other", _language(context, other)))
+    return CommandReply(text=context.translate("account_links.refused"), settles=True, also=(notice,))
 
 
 def _account(context: CommandContext) -> LinkParty:
-    name = " ".join(_UNSAID.sub(" ", context.message.sender.name).split())[:_LONGEST_NAME]
-    shown = f"`{_shown(context.account)}`"
-    return LinkParty(identity=context.account, label=f"{shown} ({name})" if name else shown, key=context.key)
+    name = " ".join(_UNSAFE.sub(" ", context.message.sender.name).split())[:_LONGEST_NAME]
+    label = f"`{_format_account(context.account)}`"
+    return LinkParty(identity=context.account, label=f"{label} ({name})" if name else label, key=context.key)
 
 
-def _shown(identity: str) -> str:
-    """Return an account as people know it: the platform and the id there."""
-    return _UNSAID.sub(" ", PlatformAccount.from_name(identity).label)
+def _format_account(identity: str) -> str:
+    """Return an account as platform and id."""
+    return _UNSAFE.sub(" ", PlatformAccount.from_name(identity).label)
+
+
+def _language(context: CommandContext, party: LinkParty) -> str:
+    return context.services.chats.locales.language(party.key)
 
 
 def _to(
@@ -146,32 +145,28 @@ def _choices(language: str) -> tuple[MessageButton, ...]:
     )
 
 
-# -- what the owner shares -----------------------------------------------------------------------------
+# -- shared facts --------------------------------------------------------------------------------------
 
 
 @command("share", who=Role.OWNER)
 async def share(context: CommandContext) -> CommandReply:
-    """Keep a fact that everybody's conversations know from their next turn on."""
+    """Store a fact that every conversation knows from its next turn on."""
     fact = " ".join(context.args.split())
     if not fact:
-        return CommandReply(text=translate("account_links.share_what", context.language), is_private=True)
+        return context.private_reply("account_links.share_what")
     if len(fact) > LONGEST_FACT:
-        return CommandReply(
-            text=translate("account_links.too_long", context.language, most=LONGEST_FACT), is_private=True
-        )
+        return context.private_reply("account_links.too_long", most=LONGEST_FACT)
     job = remember_job(fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account, at=context.now)
-    return CommandReply(text=translate("account_links.shared", context.language), is_private=True, jobs=(job,))
+    return CommandReply(text=context.translate("account_links.shared"), is_private=True, jobs=(job,))
 
 
 @command("unshare", who=Role.OWNER)
 async def unshare(context: CommandContext) -> CommandReply:
-    """Take words out of what everybody's conversations know."""
-    wanted = ErasurePattern.of(context.args)
-    if wanted is None:
-        return CommandReply(
-            text=translate("account_links.unshare_what", context.language, least=SHORTEST), is_private=True
-        )
+    """Erase words from the shared facts."""
+    pattern = ErasurePattern.of(context.args)
+    if pattern is None:
+        return context.private_reply("account_links.unshare_what", least=SHORTEST)
     asker = ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=True)
-    gone = await context.services.memory.erasure.forget(SHARED, wanted, asker, turn=context.turn.id)
-    name = "account_links.unshared" if gone.total else "account_links.nothing_shared_so"
-    return CommandReply(text=translate(name, context.language, lines=gone.remembered), is_private=True)
+    erased = await context.services.memory.erasure.forget(SHARED, pattern, asker, turn=context.turn.id)
+    name = "account_links.unshared" if erased.total else "account_links.nothing_shared_so"
+    return context.private_reply(name, lines=erased.remembered)

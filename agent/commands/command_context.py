@@ -1,4 +1,4 @@
-"""What a command is given, and what it leaves: the context, the house around it, and the reply."""
+"""Input and output of a command: its context and its reply."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from typing import Protocol
 from agent.command_services import CommandServices
 from agent.turn import Turn
 from gateway.events import InboundMessage, MessageButton, OutboundMessage, SessionKey
+from gateway.i18n import translate
 from gateway.ports import Job
 from gateway.ports.access import DecisionActor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandReply:
-    """What a command leaves behind, all of it in its turn's one commit."""
+    """The result of a command; all of it is part of the turn's one commit."""
 
     text: str
-    is_private: bool = False  # seen by its sender alone where the chat is shared
-    new_transcript: bool = False  # the current transcript is renamed, a fresh one begins
+    is_private: bool = False  # visible to the sender only, in a shared chat
+    new_transcript: bool = False  # archive the transcript and start another
     jobs: tuple[Job, ...] = ()
-    choices: tuple[MessageButton, ...] = ()  # buttons below it
-    settles: bool = False  # the button that was pressed has done what it is for
-    typed: str = ""  # what the transcript shows in place of what was typed
-    also: tuple[OutboundMessage, ...] = ()  # what other chats are told with it
-    is_secret: bool = False  # holds a code: it is sent, and stands in no transcript
-    whom: str = ""  # for the audit: "channel:who" that it is about
-    outcome: str = "done"  # for the audit
-    audit: str = ""  # what the audit calls it; the router's alone, "" for what is no decision
+    choices: tuple[MessageButton, ...] = ()  # buttons below the text
+    settles: bool = False  # the pressed button has done its work: its message loses its buttons
+    typed: str = ""  # what the transcript shows instead of the command as typed
+    also: tuple[OutboundMessage, ...] = ()  # messages to other chats
+    is_secret: bool = False  # holds a code: sent, but not stored in the transcript
+    whom: str = ""  # for the audit line: "channel:id" that the decision is about
+    outcome: str = "done"  # for the audit line
+    audit: str = ""  # label of the audit line, set by the router; "" = not a decision
 
 
 class ListedCommand(Protocol):
-    """A command, as /help lists it."""
+    """A command as /help lists it."""
 
     @property
     def name(self) -> str:
-        """What is typed after the slash."""
+        """The name after the slash."""
         ...
 
     @property
     def help(self) -> str:
-        """The catalogue's key of its line."""
+        """The catalogue key of its help line."""
         ...
 
     def is_for(self, context: CommandContext) -> bool:
-        """Say whether whoever asks may use it here, in general."""
+        """Return True if the sender has the role that the command requires here."""
         ...
 
 
@@ -86,6 +87,18 @@ class CommandContext:
         """The language of the chat."""
         return self.turn.language
 
+    def translate(self, key: str, /, **fields: object) -> str:
+        """Return the sentence *key* of the message catalogue in the chat's language."""
+        return translate(key, self.language, **fields)
+
+    def reply(self, key: str, /, **fields: object) -> CommandReply:
+        """Return a reply of one sentence."""
+        return CommandReply(text=translate(key, self.language, **fields))
+
+    def private_reply(self, key: str, /, **fields: object) -> CommandReply:
+        """Return a reply of one sentence that only the sender sees in a shared chat."""
+        return CommandReply(text=translate(key, self.language, **fields), is_private=True)
+
     @property
     def decider(self) -> DecisionActor:
         """The sender as the actor of a decision; the turn's id names the audit line."""
@@ -93,5 +106,5 @@ class CommandContext:
 
 
 def actor_of(message: InboundMessage) -> str:
-    """Return who decides, as the audit has it: ``channel:user_id``."""
+    """Return the actor of a decision as the audit line names it: ``channel:user_id``."""
     return f"{message.key.channel}:{message.sender.id}"

@@ -1,4 +1,4 @@
-"""What a command declares, once for all channels: its name, and who may use it, on which the router alone acts."""
+"""Declaration of a command: its name, and the roles that it requires. Only the router checks roles."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ ANY = "..."  # in place of a word: any arguments at all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandNeed:
-    """What it takes to use a command, or one word of it.
+    """Role required for a command, or for one of its words.
 
-    In a direct chat everybody is the admin of their own; a shared one is any chat of several people, its threads and
-    private threads too. What asks for a role leaves an audit line, done or refused.
+    In a direct chat every sender is admin. A shared chat is any chat of several people, threads and private threads
+    included. A command that requires a role leaves an audit line, whether it ran or was refused.
     """
 
     direct: Role = Role.MEMBER
     shared: Role = Role.MEMBER
-    others: Role | None = None  # in a shared chat: who is less acts on what is their own, `may_all` is False
-    single: Role | None = None  # where one memory serves the whole installation (memory.isolation: shared)
-    unless: Callable[[CommandContext], Awaitable[bool]] | None = None  # who is less may when it is about themselves
-    looks: bool = False  # decides nothing: it leaves no line
+    others: Role | None = None  # role that acts on all messages of a shared chat; others act on their own (`may_all`)
+    single: Role | None = None  # with one memory for the whole installation (memory.isolation: shared)
+    unless: Callable[[CommandContext], Awaitable[bool]] | None = None  # lets senders without the role
+    looks: bool = False  # decides nothing: no audit line
 
     def role(self, context: CommandContext) -> Role:
-        """Return the role that it takes there."""
-        role = self.shared if _is_shared(context) else self.direct
+        """Return the required role."""
+        role = self.shared if context.turn.is_shared else self.direct
         if self.single is not None and not context.scope and not role.covers(self.single):
             return self.single
         return role
 
     def may_all(self, context: CommandContext) -> bool:
-        """Say whether the sender acts on what is everybody's, rather than on their own."""
-        return self.others is None or not _is_shared(context) or context.turn.role.covers(self.others)
+        """Return True if the command acts on every sender's messages rather than the sender's own."""
+        return self.others is None or not context.turn.is_shared or context.turn.role.covers(self.others)
 
     def is_decision(self, context: CommandContext) -> bool:
-        """Say whether it is to be audited: it asks for a role, or acts on what is others'."""
+        """Return True if the command is audited: it requires a role, or acts on other senders' messages."""
         if self.looks:
             return False
-        acts_on_others = self.others is not None and _is_shared(context) and self.may_all(context)
+        acts_on_others = self.others is not None and context.turn.is_shared and self.may_all(context)
         return self.role(context) is not Role.MEMBER or acts_on_others
 
 
@@ -52,14 +52,14 @@ def first_word(args: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandNeeds:
-    """What a command takes: in general, and for its words."""
+    """Roles required for a command: in general, and for some of its words."""
 
     general: CommandNeed = CommandNeed()
     words: Mapping[str, CommandNeed] = field(default_factory=dict)
-    word: Callable[[str], str] = first_word  # reads the word out of the arguments
+    word: Callable[[str], str] = first_word  # returns the word of the arguments
 
     def of(self, args: str) -> tuple[str, CommandNeed]:
-        """Return the word that *args* are about, "" for none of its own, and what it takes."""
+        """Return the declared word that *args* begin with ("" without one), and the need that applies."""
         word = self.word(args)
         if word in self.words:
             return word, self.words[word]
@@ -68,30 +68,26 @@ class CommandNeeds:
         return "", self.general
 
 
-def _is_shared(context: CommandContext) -> bool:
-    return context.turn.is_shared
-
-
 Run = Callable[[CommandContext], Awaitable[CommandReply]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command as the router knows it; `help` is a catalogue key."""
+    """A declared command; `help` is a catalogue key."""
 
     name: str
     run: Run
     needs: CommandNeeds
-    is_control: bool  # does not wait in the lane it may have to act on
+    is_control: bool  # runs at once, not in the session queue that it may act on
     help: str
-    control_words: frozenset[str] = frozenset()  # or does not when its arguments begin with one of these
+    control_words: frozenset[str] = frozenset()  # arguments that begin with one of these run at once
 
     def is_for(self, context: CommandContext) -> bool:
-        """Say whether whoever asks may use it here, in general."""
+        """Return True if the sender has the role that the command requires here."""
         return context.turn.role.covers(self.needs.general.role(context))
 
-    def passes(self, args: str) -> bool:
-        """Say whether the command with *args* passes the queue."""
+    def runs_at_once(self, args: str) -> bool:
+        """Return True if the command with *args* bypasses the session queue."""
         return self.is_control or first_word(args) in self.control_words
 
 
@@ -110,10 +106,10 @@ def command(
 ) -> Callable[[Run], Command]:
     """Declare an async function as the command */name*; its help line is ``commands.help_<name>``.
 
-    *who* may use it in a direct chat, *who_in_groups* in a shared one (the same by default); *others*, *single* and
-    *looks* are `Need`'s. *words* say otherwise for arguments that begin with one of them, as *word* reads it out. No
-    command asks for a role itself: what it takes is all declared here. A button passes the queue when its command
-    does: *control_words* are for commands that have buttons.
+    *who* is the role required in a direct chat, *who_in_groups* in a shared one (the same by default); *others*,
+    *single* and *looks* are fields of `CommandNeed`. *words* have needs different from the command's; *word* finds
+    the word in the arguments. A command never checks roles itself. A button bypasses the session queue if its command
+    does: *control_words* are for commands that send buttons.
     """
     shared = who if who_in_groups is None else who_in_groups
     general = CommandNeed(direct=who, shared=shared, others=others, single=single, looks=looks)

@@ -1,4 +1,4 @@
-"""/allow, /block and /people: owners decide who may write, at once and without a restart."""
+"""/allow, /block and /people: owners change the allow list without a restart."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
-from gateway.events import UNKNOWN, ChatKind, Role
-from gateway.i18n import translate
+from gateway.events import UNKNOWN, Role
 from gateway.ports.access import AccessDecision, AccessListing, AccessStatus, DecisionOutcome
 from gateway.text.display_names import safe_display_name
 
@@ -44,74 +43,76 @@ _CAME: Mapping[tuple[AccessStatus, str], str] = {
 
 @command("allow", who=Role.OWNER)
 async def allow(context: CommandContext) -> CommandReply:
-    """Let somebody or a place in: an id, a mention, `here`, or in answer to a message of theirs."""
-    wanted = _wanted(context)
-    if not wanted:
+    """Admit a user or chat, given by id, mention, `here`, or as a reply to the user's message."""
+    subject = _subject(context)
+    if not subject:
         return _ask(context, "people.allow_whom")
-    decided = await context.services.people.access.allow(wanted, context.decider, here=context.key.channel)
-    return _told(context, decided, _ALLOW)
+    decision = await context.services.people.access.allow(subject, context.decider, here=context.key.channel)
+    return _decision_reply(context, decision, _ALLOW)
 
 
 @command("block", who=Role.OWNER)
 async def block(context: CommandContext) -> CommandReply:
-    """Shut somebody or a place out, whatever else lets them in."""
-    wanted = _wanted(context)
-    if not wanted:
+    """Block a user or chat, whatever else admits them."""
+    subject = _subject(context)
+    if not subject:
         return _ask(context, "people.block_whom")
-    decided = await context.services.people.access.block(wanted, context.decider, here=context.key.channel)
-    return _told(context, decided, _BLOCK)
+    decision = await context.services.people.access.block(subject, context.decider, here=context.key.channel)
+    return _decision_reply(context, decision, _BLOCK)
 
 
 @command("people", who=Role.OWNER, looks=True, is_control=True)
 async def people(context: CommandContext) -> CommandReply:
-    """List who may write and who may not, and how each came in."""
+    """List admitted and blocked users and chats, with the origin of each entry."""
     listed = context.services.people.access.list_access()
     if not listed:
-        return CommandReply(text=translate("people.none", context.language), is_private=True)
-    lines = [translate("people.title", context.language), *(_line(context, each) for each in listed[:_MOST])]
+        return context.private_reply("people.none")
+    lines = [context.translate("people.title"), *(_line(context, each) for each in listed[:_MOST])]
     if len(listed) > _MOST:
-        lines.append(translate("people.more", context.language, count=len(listed) - _MOST))
+        lines.append(context.translate("people.more", count=len(listed) - _MOST))
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
-def _wanted(context: CommandContext) -> str:
-    """Return whom the command is about: its argument, or else who wrote the message that it answers."""
+def _subject(context: CommandContext) -> str:
+    """Return the subject of the command: its argument, or the sender of the message that it replies to."""
     message = context.message
-    if context.args.casefold() == _HERE:  # a direct chat has nobody in it but the owner who says so
-        return f"chat:{context.key.parent.chat}" if message.chat_kind is ChatKind.GROUP else ""
-    wanted = context.args.strip()
-    if wanted.startswith("@"):  # how people read a mention: the platform says whose it is, where it knows
-        return message.mentioned[0] if len(message.mentioned) == 1 else wanted
+    if context.args.casefold() == _HERE:  # in a direct chat that would be the owner
+        return f"chat:{context.key.parent.chat}" if context.turn.is_shared else ""
+    subject = context.args.strip()
+    if subject.startswith("@"):  # a mention as displayed; the platform may have resolved it
+        return message.mentioned[0] if len(message.mentioned) == 1 else subject
     by = message.quoted_by
-    return wanted or ("" if by == UNKNOWN else by)
+    return subject or ("" if by == UNKNOWN else by)
 
 
 def _ask(context: CommandContext, sentence: str) -> CommandReply:
-    return CommandReply(text=translate(sentence, context.language), is_private=True, outcome="refused")
+    return CommandReply(text=context.translate(sentence), is_private=True, outcome="refused")
 
 
-def _told(context: CommandContext, decided: AccessDecision, sentences: Mapping[DecisionOutcome, str]) -> CommandReply:
-    is_good = decided.ruling in _GOOD
-    text = translate(
-        sentences[decided.ruling], context.language, whom=_shown(decided.whom), other=_shown(decided.other)
+def _decision_reply(
+    context: CommandContext, decision: AccessDecision, sentences: Mapping[DecisionOutcome, str]
+) -> CommandReply:
+    is_good = decision.ruling in _GOOD
+    text = context.translate(
+        sentences[decision.ruling], whom=_format_id(decision.whom), other=_format_id(decision.other)
     )
     return CommandReply(
         text=text,
         is_private=True,
-        whom=decided.whom if decided.ruling not in (DecisionOutcome.NOBODY, DecisionOutcome.ELSEWHERE) else "",
+        whom=decision.whom if decision.ruling not in (DecisionOutcome.NOBODY, DecisionOutcome.ELSEWHERE) else "",
         outcome="done" if is_good else "refused",
     )
 
 
 def _line(context: CommandContext, each: AccessListing) -> str:
-    whom = f"`{_shown(f'{each.channel}:{each.who}')}`"
+    whom = f"`{_format_id(f'{each.channel}:{each.who}')}`"
     name = safe_display_name(each.name)
-    how = translate(_CAME[each.standing, each.came_by], context.language, by=_shown(each.by))
+    how = context.translate(_CAME[each.standing, each.came_by], by=_format_id(each.by))
     zone = ZoneInfo(context.turn.zone)
     when = f", {each.at.astimezone(zone):%Y-%m-%d}" if each.at is not None else ""
     return f"- {whom}{f' ({name})' if name else ''}: {how}{when}"
 
 
-def _shown(whom: str) -> str:
-    """Return an id as it may stand between backticks."""
+def _format_id(whom: str) -> str:
+    """Return an id that is safe between backticks."""
     return safe_display_name(whom.replace("_", "\u2017"), 80).replace("\u2017", "_")

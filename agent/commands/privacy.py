@@ -1,4 +1,4 @@
-"""/privacy and /export: what is kept here, for how long, who can read it, and having it all."""
+"""/privacy and /export: list what is stored, for how long and for whose eyes, and export all of it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from gateway.i18n.formats import format_day, format_file_size
 
 @command("privacy")
 async def privacy(context: CommandContext) -> CommandReply:
-    """Say what is kept of this person or chat, how long, who can read it, and how it is forgotten or taken along."""
+    """List the data stored about this person or chat, retention periods, readers, and how to erase or export it."""
     facts = context.services.memory.privacy.facts
-    kept = await context.services.memory.privacy.account(context.scope)
+    stored = await context.services.memory.privacy.account(context.scope)
     lines = [
-        translate("privacy.title", context.language),
-        *(f"- {line}" for line in _kept(context, kept, facts)),
+        context.translate("privacy.title"),
+        *(f"- {line}" for line in _inventory_lines(context, stored, facts)),
         "",
-        translate("privacy.beside", context.language),
+        context.translate("privacy.beside"),
         *(f"- {line}" for line in _beside(context.language, facts)),
         "",
-        translate("privacy.readers", context.language),
+        context.translate("privacy.readers"),
         *(f"- {line}" for line in _readers(context, facts)),
         "",
-        translate("privacy.yours", context.language),
+        context.translate("privacy.yours"),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
-@command("export", single=Role.OWNER)  # one memory for everything is the owner's
+@command("export", single=Role.OWNER)  # an installation's single memory is its owner's
 async def export(context: CommandContext) -> CommandReply:
-    """Have everything that is kept of a person sent to them as a file; in their direct chat only."""
+    """Send everything stored about a person as a file, in their direct chat only."""
     if context.turn.is_shared:
-        return CommandReply(text=translate("privacy.export_here_not", context.language), is_private=True)
+        return context.private_reply("privacy.export_here_not")
     exports = context.services.memory.privacy.exports
     if not exports.can(context.key.channel):
-        return CommandReply(text=translate("privacy.export_no_files", context.language))
+        return context.reply("privacy.export_no_files")
     if await exports.is_under_way(context.scope):
-        return CommandReply(text=translate("privacy.export_under_way", context.language))
+        return context.reply("privacy.export_under_way")
     job = exports.job(
         scope=context.scope,
         key=context.key,
@@ -52,26 +52,26 @@ async def export(context: CommandContext) -> CommandReply:
         reply_to=context.message.message_id,
         language=context.language,
     )
-    return CommandReply(text=translate("privacy.export_begun", context.language), jobs=(job,))
+    return CommandReply(text=context.translate("privacy.export_begun"), jobs=(job,))
 
 
-def _kept(context: CommandContext, kept: ScopeInventory, facts: PrivacyFacts) -> Iterator[str]:
-    language, until = context.language, translate("privacy.until_forgotten", context.language)
-    # What lapses is what was said; what was made of it stays.
+def _inventory_lines(context: CommandContext, stored: ScopeInventory, facts: PrivacyFacts) -> Iterator[str]:
+    language, until = context.language, context.translate("privacy.until_forgotten")
+    # Retention removes messages; summaries and memory stay.
     stays = translate("privacy.for_days", language, days=facts.retention_days) if facts.retention_days else until
     memory = translate(
-        "privacy.memory", language, remembered=kept.remembered, summaries=kept.summaries, notes=kept.notes
+        "privacy.memory", language, remembered=stored.remembered, summaries=stored.summaries, notes=stored.notes
     )
     yield f"{memory} {until}"
-    if kept.waiting:
-        yield translate("privacy.waiting", language, waiting=kept.waiting)
-    if kept.since is None:
+    if stored.waiting:
+        yield translate("privacy.waiting", language, waiting=stored.waiting)
+    if stored.since is None:
         said = translate("privacy.transcripts_none", language)
     else:
-        since = format_day(kept.since.astimezone(ZoneInfo(context.turn.zone)), language)
-        said = translate("privacy.transcripts", language, conversations=kept.conversations, since=since)
+        since = format_day(stored.since.astimezone(ZoneInfo(context.turn.zone)), language)
+        said = translate("privacy.transcripts", language, conversations=stored.conversations, since=since)
     yield f"{said} {stays}"
-    files = translate("privacy.files", language, files=kept.files, size=format_file_size(kept.file_bytes, language))
+    files = translate("privacy.files", language, files=stored.files, size=format_file_size(stored.file_bytes, language))
     yield f"{files} {stays}"
     yield translate("privacy.index", language)
 

@@ -1,4 +1,4 @@
-"""/search: what was said and remembered here, for a person's eyes."""
+"""/search: find messages and memory of this chat."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
-from gateway.i18n import translate
 from gateway.i18n.formats import format_moment
 from gateway.ports import SearchHit, SearchHits
 
@@ -16,19 +15,19 @@ _LONGEST = 280  # characters of one
 
 @command("search", is_control=True)
 async def search(context: CommandContext) -> CommandReply:
-    """Show the best places for the words, with when and by whom, to whoever asked alone."""
-    wanted = " ".join(context.args.split())
-    if not wanted:
-        return CommandReply(text=translate("search.what", context.language), is_private=True)
-    hits = await context.services.memory.search.search(context.scope, wanted, limit=_MOST)
-    lines = [translate("search.nothing", context.language)]
+    """Show the best hits with time and sender, to the sender of the command only."""
+    query = " ".join(context.args.split())
+    if not query:
+        return context.private_reply("search.what")
+    hits = await context.services.memory.search.search(context.scope, query, limit=_MOST)
+    lines = [context.translate("search.nothing")]
     if hits:
-        lines = [translate("search.found", context.language), "", *(_line(context, hit) for hit in hits)]
-    lines += [f"\n{translate(word, context.language)}" for word in _lacks(hits)]
+        lines = [context.translate("search.found"), "", *(_line(context, hit) for hit in hits)]
+    lines += [f"\n{context.translate(word)}" for word in _limitations(hits)]
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
-def _lacks(hits: SearchHits) -> Iterator[str]:
+def _limitations(hits: SearchHits) -> Iterator[str]:
     if hits.by_words_alone:
         yield "search.by_words"
     if hits.is_building:
@@ -38,9 +37,8 @@ def _lacks(hits: SearchHits) -> Iterator[str]:
 def _line(context: CommandContext, hit: SearchHit) -> str:
     text = " ".join(hit.text.split()).removeprefix("- ")
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    zone = context.turn.zone
-    when = format_moment(hit.at, zone, context.language) if hit.role and hit.at else ""
-    who = hit.who or (translate("search.bot", context.language) if hit.role == "assistant" else "")
+    when = format_moment(hit.at, context.turn.zone, context.language) if hit.role and hit.at else ""
+    who = hit.who or (context.translate("search.bot") if hit.role == "assistant" else "")
     where = "" if hit.role else hit.source
-    told = ", ".join(part for part in (when, who, where) if part)
-    return f"- {told}: {text}"
+    header = ", ".join(part for part in (when, who, where) if part)
+    return f"- {header}: {text}"

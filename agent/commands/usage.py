@@ -1,4 +1,4 @@
-"""/usage: what somebody's messages cost, and what is left of what they may take."""
+"""/usage: tokens and cost of the sender's messages, and what their usage caps leave."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from gateway.ports.caps import CapAllowance
 
 @command("usage", is_control=True)
 async def usage(context: CommandContext) -> CommandReply:
-    """Tell the sender what their messages cost today and in the last 30 days, and what is left; nobody else's."""
+    """Show the sender's own usage today and in the last 30 days, and what is left of each cap."""
     service = context.services.usage
     today = await service.totals(since=day_start(context), account=context.account)
     month = await service.totals(since=context.now - timedelta(days=30), account=context.account)
     lines = [
-        translate("commands.usage_today", context.language, **usage_fields(today, context.language)),
-        translate("commands.usage_month", context.language, **usage_fields(month, context.language)),
-        *(_left(context, each) for each in service.allowances(context.message, context.account)),
+        context.translate("commands.usage_today", **usage_fields(today, context.language)),
+        context.translate("commands.usage_month", **usage_fields(month, context.language)),
+        *(_allowance_line(context, each) for each in service.allowances(context.message, context.account)),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 
 
-def _left(context: CommandContext, allowance: CapAllowance) -> str:
-    zone = context.turn.zone
+def _allowance_line(context: CommandContext, allowance: CapAllowance) -> str:
     write = format_moment if allowance.cap.is_daily else format_time_of_day
-    until = write(allowance.until, zone, context.language) if allowance.until else ""
+    until = write(allowance.until, context.turn.zone, context.language) if allowance.until else ""
     left = max(allowance.limit - allowance.used, 0)
     word = f"{'left' if left else 'spent'}_{allowance.cap.word}"
-    return translate(f"usage.{word}", context.language, left=left, limit=allowance.limit, until=until)
+    return context.translate(f"usage.{word}", left=left, limit=allowance.limit, until=until)
 
 
 def day_start(context: CommandContext) -> datetime:
@@ -44,7 +43,7 @@ def day_start(context: CommandContext) -> datetime:
 
 
 def usage_fields(rows: Sequence[Mapping[str, Any]], language: str) -> dict[str, Any]:
-    """Fold usage rows into the fields that the sentences take. What has no known price is not called free."""
+    """Return the sums of *rows* as fields of catalogue sentences. A call of unknown price is not counted as free."""
     tokens_in = sum(row["tokens_in"] for row in rows)
     cached = sum(row["tokens_cached"] for row in rows)
     return {
@@ -60,6 +59,4 @@ def _cost(rows: Sequence[Mapping[str, Any]], language: str) -> str:
     cost = f"${known:.4f}"
     if not unpriced:
         return cost
-    return (
-        translate("commands.cost_part", language, cost=cost) if known else translate("commands.cost_unknown", language)
-    )
+    return translate("commands.cost_part" if known else "commands.cost_unknown", language, cost=cost)
