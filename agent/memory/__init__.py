@@ -1,4 +1,4 @@
-"""What is remembered, by whom, and how it reaches the model. The seeds' public door stands here."""
+"""Memory: transcripts, documents with versions, edits, and background jobs; and its public API for other programs."""
 
 from agent.memory.memory_store import MemoryStore as MemoryStore
 from agent.memory.session_manager import Session as Session

@@ -32,7 +32,7 @@ _NONE = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class ProviderReply:
-    """What a provider of [001] returns."""
+    """The reply of a provider of [001]."""
 
     content: str
     tool_calls: tuple[ToolCall, ...]
@@ -41,7 +41,7 @@ class ProviderReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProvider:
-    """One model, for one purpose, on one chat's account."""
+    """A `ChatModel` as a provider, for one purpose; its tokens are charged to the session *key*."""
 
     model: ChatModel
     purpose: str
@@ -49,9 +49,9 @@ class ModelProvider:
     key: str = ""
 
     async def chat(self, **asked: Any) -> ProviderReply:
-        """Take `messages`, `tools`, `tool_choice` and `max_tokens`; which model it is, is configured.
+        """Take `messages`, `tools`, `tool_choice` and `max_tokens`; the model is configured. Raises ModelFailed.
 
-        Retries and fallbacks are the model's own affair. Raises ModelFailed.
+        The model itself retries and falls back.
         """
         request = ChatRequest(
             messages=asked["messages"],
@@ -67,7 +67,7 @@ class ModelProvider:
 
 
 class LlmProvider(Protocol):
-    """What the seeds call an LLMProvider."""
+    """The LLMProvider of the seeds."""
 
     async def chat(self, **asked: Any) -> Any:
         """Take `messages`, `model`, `tools` and `tool_choice`; return `.content` and `.tool_calls`."""
@@ -84,9 +84,9 @@ class UnusableAnswer:
 async def call_provider(
     provider: LlmProvider, model: str, attempts: Iterable[dict[str, Any]], *, deadline: timedelta
 ) -> Any:
-    """Return the provider's response to the first of *attempts* that it does not refuse; Unusable when there is none.
+    """Return the response to the first of *attempts* that the provider accepts, or UnusableAnswer. Never raises.
 
-    An attempt is what `chat` takes. What is no refusal (busy, unreachable, too late) ends the matter for now.
+    An attempt is the arguments of `chat`. After another failure (busy, unreachable, timeout) no further one is made.
     """
     refused = ""
     for attempt in attempts:
@@ -107,7 +107,7 @@ async def call_provider(
                 return UnusableAnswer(type(error).__name__)
             refused = type(error).__name__
             continue
-        if getattr(response, "finish_reason", None) == "error":  # some return what others raise
+        if getattr(response, "finish_reason", None) == "error":  # some providers return errors instead of raising
             refused = "the provider's error"
             if _ABOUT_TOOLS.search(str(getattr(response, "content", None))):
                 continue
@@ -123,9 +123,9 @@ async def call_provider(
 def read_call(
     content: object, tool_calls: object, tool: str, read: Callable[[Mapping[str, Any]], Read | UnusableAnswer]
 ) -> Read | UnusableAnswer:
-    """Return what *read* makes of the first object it can use: the arguments of a call of *tool*, or JSON in the text.
+    """Return *read* of the first usable object: the arguments of a call of *tool*, or JSON in the text.
 
-    The arguments may be an object, a JSON string, or a list of one of these; *read* never raises.
+    The arguments may be an object, a JSON string, or a list of one of these. *read* never raises.
     """
     reason = ""
     for name, arguments in _calls(tool_calls):
@@ -165,7 +165,7 @@ def _field(source: object, name: str) -> object:
 
 
 def _texts(content: object) -> Iterator[str]:
-    """Yield the stretches of a text that may be the JSON: all of it, what is fenced, what begins with a brace."""
+    """Yield parts of a text that may be JSON: all of it, fenced code, and from each brace on."""
     if not isinstance(content, str) or len(content) > MOST_CHARACTERS or "{" not in content:
         return
     yield content
@@ -202,6 +202,6 @@ def _object(value: Any, depth: int = 0) -> Mapping[str, Any] | UnusableAnswer:
 
 
 def clean(text: str) -> str:
-    """Return *text* as a file takes it: line ends of Unix, no controls, no half characters."""
+    """Return *text* with Unix line ends, without control characters and lone surrogates."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n").translate(_CONTROLS)
     return plain.encode("utf-8", "replace").decode("utf-8").strip()

@@ -1,6 +1,6 @@
-"""The seeds' public door: `Session` and `SessionManager` over the same transcript files ([000], [002]).
+"""`Session` and `SessionManager` of [000] and [002] over transcript files, for programs that use memory as a library.
 
-For programs that use Parlour's memory as a library, on a home or a scope that no gateway owns.
+The workspace is a home or a scope that no gateway is using.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Session:
         self.updated_at = now
 
     def clear(self) -> None:
-        """Begin anew; the transcript goes to its archive at the next save."""
+        """Start a new conversation; the next save archives the transcript."""
         self.messages = []
         self.last_consolidated = 0
         self.updated_at = build.utc_now()
@@ -62,7 +62,7 @@ class Session:
 
 @dataclass(slots=True)
 class _SavedState:
-    """What of a session stands in its file."""
+    """The part of a session that is in its file."""
 
     file: TranscriptWriter
     messages: list[dict[str, Any]]  # the very list that was saved, or that was loaded
@@ -113,7 +113,7 @@ class SessionManager:
             self._cache.move_to_end(session.key)
 
     def invalidate(self, key: str) -> None:
-        """Forget what is in memory of *key*; what was not saved is lost, as in the seeds."""
+        """Drop the session *key* from the cache; unsaved messages are lost, as in the seeds."""
         self._cache.pop(key, None)
         saved = self._saved.pop(key, None)
         if saved is not None:
@@ -147,7 +147,7 @@ class SessionManager:
         return session
 
     def _import(self, key: str) -> Session:
-        """Return what an older system's file holds of *key*, to be appended by the first save; else a new session."""
+        """Return the session *key* from an older system's file, to be written by the first save; else a new session."""
         found = find_legacy(self._disk, self.sessions_dir, key)
         if found is None:
             return Session(key)
@@ -203,7 +203,7 @@ class SessionManager:
             saved.file.append(entry)
             saved.file.sync()
         except OSError:
-            # What the file holds now is read again at the next save; the session in memory stays whole.
+            # The next save reads the file again; the session in memory is unchanged.
             self._saved.pop(session.key, None)
             raise
         saved.file.confirm()
@@ -237,7 +237,7 @@ def _locks(workspace: Path) -> list[Path]:
 
 
 def _continues(saved: _SavedState, session: Session) -> bool:
-    """Say whether the session is what was saved and perhaps more."""
+    """Return True if the session begins with the saved messages."""
     messages = session.messages
     if not saved.count:
         return True

@@ -1,4 +1,4 @@
-"""Read access to conversations for channels, commands and the CLI: what people saw, wherever it stands now."""
+"""Read access to conversations for channels, commands and the CLI, from the journal, the inbox and transcript files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class StoredSessions:
-    """Implements `Sessions` over transcripts, the journal's pending records, and the inbox."""
+    """Implements `SessionReader`."""
 
     def __init__(self, home: Path, records: TurnRecordStore, journal: Journal, *, disk: Disk | None = None) -> None:
         self._home = home
@@ -40,8 +40,8 @@ class StoredSessions:
         self._scopes: dict[SessionKey, str] = {}
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
-        """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
-        # In this order, or what moves on meanwhile (inbox, journal, file) would be missed.
+        """Return the newest *limit* messages as people saw them, oldest first, including pending and queued ones."""
+        # In this order: messages move from the inbox to the journal to the file.
         waiting = await self._journal.waiting_rows(key)
         pending = [each.record for each in await self._records.pending(key)]
         scope = pending[-1].scope if pending else await self._scope(key)
@@ -67,7 +67,7 @@ class StoredSessions:
         return read_tail(SegmentChain(self._disk, transcript_path(self._home, scope, str(key))), limit)
 
     def forget_scope(self, scope: str) -> None:
-        """Let go of what is known of where the conversations of *scope* stand."""
+        """Drop cached locations of the conversations of *scope*."""
         self._scopes = {key: each for key, each in self._scopes.items() if each != scope}
 
     async def _scope(self, key: SessionKey) -> str | None:
@@ -77,7 +77,7 @@ class StoredSessions:
         scope = self._scopes.get(key)
         if scope:
             return scope
-        # Journals from before scopes were named there, and one-person homes: look where it stands.
+        # Older journals and one-person homes do not name the scope: look for the file.
         found = await asyncio.to_thread(self._find, key)
         if found is not None:
             self._scopes[key] = found
@@ -92,7 +92,7 @@ class StoredSessions:
 
 
 def _anchored(line: DisplayedMessage, scope: str) -> DisplayedMessage:
-    """Return *line* with its files where the scope has them now, whatever it was called when they came."""
+    """Return *line* with its attachments located in *scope*, which may have been renamed since."""
     if not line.attachments:
         return line
     return replace(
@@ -106,13 +106,13 @@ def _turns(blocks: Sequence[TranscriptBlock], pending: Iterable[TurnRecord]) -> 
     for record in pending:
         turns[record.turn] = list(record.lines)
         if record.new_transcript:
-            turns = {record.turn: list(record.lines)}  # what /new answered is the first thing of the new one
+            turns = {record.turn: list(record.lines)}  # the reply to /new is the first message of the new transcript
     return turns
 
 
 @dataclass(frozen=True, slots=True)
 class _SeenLine:
-    """A line, since when it stands in the chat by our own clock, and when its turn ended; None = nobody noted it."""
+    """A message, the time when it appeared in the chat, and the end of its turn; None if unknown."""
 
     line: DisplayedMessage
     since: datetime | None = None
@@ -129,9 +129,9 @@ class _SeenLine:
 
 
 def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
-    """Return what people saw in the order in which they saw it. Turns are in the order of their commits.
+    """Return the messages in the order in which people saw them; turns are in the order of their commits.
 
-    A command answered during a turn is committed before it, and a message may wait behind the answer to another.
+    A command answered during a turn is committed before it, and a message may be queued behind an answer.
     """
     ordered: list[_SeenLine] = []
     for each in (*_shown(turns), *_waiting(waiting, turns, now)):
@@ -154,19 +154,19 @@ def _shown(turns: dict[str, list[Line]]) -> list[_SeenLine]:
 
 
 def _since(line: Line, role: str) -> datetime | None:
-    """Return since when what *role* said in a transcript line stands in the chat, by our own clock."""
+    """Return the time when the part of *role* in a transcript line appeared in the chat, by our own clock."""
     seen = parse_time(line.get("seen"))
-    # Of a command, and of what was turned away, `seen` is the person's; a reply stands there since it was given.
+    # In a command or a rejected message, `seen` is the user's part; a reply appears when it was given.
     return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
 
 
 def _seen(turn: str, line: Line, gone: set[object]) -> list[DisplayedMessage]:
-    """Return what people saw of one transcript line. A model's words beside a tool call were never sent."""
+    """Return the visible messages of one transcript line. Text beside a tool call was never sent."""
     kind, role = kind_of(line), line.get("role")
     if kind in ("command", "notice"):
         asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
         is_gone = line.get("mid") and line.get("mid") in gone
-        # Files came with a person's message; those of a line that is no answer to one went out with it.
+        # With a message id, files came with the user's message; otherwise they were sent with the reply.
         came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
         said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
         said = replace(said, at=_since(line, "user") or said.at)

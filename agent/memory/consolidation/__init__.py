@@ -1,1 +1,1 @@
-"""From what was said to what is remembered: which messages, what a model is asked, what becomes of its answer."""
+"""Consolidation: summarising old messages into the history and MEMORY.md."""

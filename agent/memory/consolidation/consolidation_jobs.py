@@ -56,7 +56,7 @@ async def _unbounded() -> int:
 class ConsolidationJobs:
     """Handlers of the consolidation jobs.
 
-    *adopt* receives the record of a moved pointer; *writing* is held while files change, which a backup waits for;
+    *adopt* receives the record of a moved pointer. *writing* is held while files change; a backup holds it too.
     *room* returns the token limit of a prompt, 0 for none.
     """
 
@@ -90,7 +90,7 @@ class ConsolidationJobs:
         pending = await self.jobs.pending_in(span.scope)
         mine = [each for each in pending if self._is_about(each, span.transcript)]
         if any(each.kind == APPLY and each.payload["end"] > span.start for each in mine):
-            return None  # the pointer is about to move; what is due then will be a job of its own
+            return None  # the pointer is about to move; the rest is queued as another job
         flushes = [each for each in mine if each.kind == FLUSH and not each.attempts] if self.flushes else []
         if any(each.payload.get("then") for each in flushes):
             return None  # it queues its compaction itself
@@ -119,7 +119,7 @@ class ConsolidationJobs:
     async def apply(self, job: Job) -> RetryJobLater | None:
         """Bring a stored answer into MEMORY.md and the history, and move the pointer."""
         async with self.writing:
-            # As it stands now: something may have been forgotten since it was taken up.
+            # Read again: words may have been erased from the job since it was claimed.
             current = next((each for each in await self.jobs.pending_in(job.scope) if each.id == job.id), None)
             if current is not None:
                 await self._apply(ConversationSpan.of(current), StoredAnswer(**current.payload["answer"]))
@@ -177,9 +177,9 @@ class ConsolidationJobs:
     async def _ask(
         self, job: Job, span: ConversationSpan, messages: list[Line], base: str
     ) -> tuple[int, ConsolidationAnswer | UnusableAnswer] | None:
-        """Return what the model says about the first so many messages: as many as it takes. None: there are no words.
+        """Return the model's answer and how many of the messages it covers; None if they contain no text.
 
-        A prompt that it refuses as too long teaches the client, and is made smaller.
+        A prompt that the model refuses as too long is retried with fewer messages.
         """
         provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
         count, most = 0, 0
@@ -253,7 +253,7 @@ async def archive_now(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | No
     On True the model's answer has been applied to MEMORY.md and the history. On False nothing was changed.
     """
     # Tried once already: the note belongs to a conversation that has ended, and this one may go on. Queued, since
-    # nothing else is done in a scope, and for later, so that nobody else takes it up.
+    # it reserves the scope, and due later, so that no worker claims it.
     ahead = replace(job, id=f"{job.id}.now", attempts=1, due_at=job.due_at + _NOT_BEFORE)
     await jobs.put(ahead)
     try:
@@ -273,7 +273,7 @@ async def _do(job: Job, do: Callable[[Job], Awaitable[RetryJobLater | None]], jo
             if each.kind == APPLY and each.payload.get("transcript") == job.payload["transcript"]:
                 await do(each)
                 await jobs.finish(each)
-                # What did not fit one question goes on in the background; it is waited for, too.
+                # Rounds that did not fit one prompt continue as jobs; wait for them too.
                 is_more = is_more or int(each.payload.get("goal", 0)) > int(each.payload["end"])
         if (later is None and not is_more) or (later is not None and later.counts):
             break

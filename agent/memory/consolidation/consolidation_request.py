@@ -48,7 +48,7 @@ TOOL_CHOICE: dict[str, Any] = {"type": "function", "function": {"name": SAVE_MEM
 
 
 def tools() -> list[dict[str, Any]]:
-    """Return the one tool, as a list of one's own: providers have been seen to write into what they are given."""
+    """Return a fresh list with the tool's definition; some providers modify what they are given."""
     return [copy.deepcopy(_TOOL)]
 
 
@@ -80,7 +80,7 @@ def messages_without_tools(current_memory: str, conversation: Sequence[str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationAnswer:
-    """What a consolidation says: neither text is empty."""
+    """A consolidation as the model returned it; neither text is empty."""
 
     history_entry: str
     memory_update: str
@@ -89,9 +89,9 @@ class ConsolidationAnswer:
 async def request_consolidation(
     provider: LlmProvider, model: str, memory: str, lines: Sequence[str], *, deadline: timedelta
 ) -> ConsolidationAnswer | UnusableAnswer:
-    """Return what the model makes of the conversation.
+    """Return the model's consolidation of the conversation, or the reason why there is none. Never raises.
 
-    The tool is forced; a provider that refuses that is asked with `auto`, and one that refuses tools without them.
+    The tool is forced; a provider that refuses this is asked with `auto`, then without tools.
     """
     response = await call_provider(provider, model, _attempts(memory, lines), deadline=deadline)
     if isinstance(response, UnusableAnswer):
@@ -106,10 +106,10 @@ def _attempts(memory: str, lines: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def parse_answer(content: object, tool_calls: object) -> ConsolidationAnswer | UnusableAnswer:
-    """Return what the model said by calling the tool, or as JSON in its text; else why it cannot be used.
+    """Return the consolidation in a tool call or in JSON text, or the reason why there is none.
 
-    *tool_calls* as providers give them: objects with `name` and `arguments`, or OpenAI's mappings. The arguments
-    may be an object, a JSON string, or a list of one of these.
+    *tool_calls* are objects with `name` and `arguments`, or OpenAI's mappings. The arguments may be an object, a JSON
+    string, or a list of one of these.
     """
     return read_call(content, tool_calls, SAVE_MEMORY, _answer)
 

@@ -1,6 +1,6 @@
-"""An answer is stored before it is applied: what was paid for is not paid for again (FORMATS.md; TRUST.md F7).
+"""State of `MemoryStore`'s consolidations: one file per session in the scope's memory folder.
 
-One small file per session, in the scope's memory folder, says how far its consolidation has come.
+A model's answer is stored before it is applied, so that a crash does not make it be paid for twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ConsolidatedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationState:
-    """How far the consolidation of one session has come."""
+    """Progress of the consolidation of one session."""
 
     failures: int = 0  # in a row
     length: int = 0  # messages there were at the last failure
@@ -49,7 +49,7 @@ class ConsolidationState:
         return dataclasses.replace(self, failures=self.failures + 1, length=length, retry_at=at + wait)
 
     def waits(self, at: datetime, length: int) -> bool:
-        """Say whether the next try is still to wait; asking again about the same messages is somebody's wish."""
+        """Return True if the next attempt is not due yet; a call about the same messages is a deliberate retry."""
         return self.retry_at is not None and at < self.retry_at and length != self.length
 
 

@@ -1,1 +1,1 @@
-"""Dream: what was summarised becomes lasting knowledge, by the smallest edits ([003])."""
+"""Dream: the scheduled job that turns history entries into small edits of the documents ([003])."""

@@ -30,7 +30,7 @@ _LOOK_BACK = 50  # versions in which our own is looked for after a crash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamReport:
-    """What a Dream did, for whoever asked for it. Of a run that failed, or found nothing new, all is zero."""
+    """Result of a Dream, for its requester; all zero if it failed or found no new entries."""
 
     entries: int = 0
     changes: int = 0
@@ -94,7 +94,7 @@ class DreamApplier:
             return result
         await self.documents.notice(scope)
         if await asyncio.to_thread(self._is_written, scope, name, cause):
-            return result  # before a crash; what became of it since was decided by a person
+            return result  # before a crash; later changes were a person's decision
         return await self._editor.write(scope, name, base, result, why=cause)
 
     @property

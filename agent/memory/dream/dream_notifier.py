@@ -1,4 +1,4 @@
-"""Saying in the chat what a Dream came to, once, to whoever asked for it."""
+"""Sends the result of a Dream to the chat that requested it, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ASKED = "asked"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamRequester:
-    """Who wants to hear of a Dream, and where."""
+    """The chat and message to answer when a requested Dream finishes."""
 
     key: str
     reply_to: str = ""
@@ -32,7 +32,7 @@ class DreamRequester:
 
     @classmethod
     def of(cls, job: Job) -> DreamRequester | None:
-        """Read it off a job; None for one that nobody asked for."""
+        """Return the requester stored in a job, or None if the job was scheduled."""
         asked = job.payload.get(_ASKED)
         return cls(**asked) if isinstance(asked, dict) else None
 
@@ -47,7 +47,7 @@ class DreamNotifier:
     sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
 
     async def send_report(self, job: Job, asked: DreamRequester | None, done: DreamReport) -> None:
-        """Say what came of the job to whoever asked for it, if anybody did."""
+        """Send the result of the job to its requester, if it has one."""
         if asked is None:
             return
         key = SessionKey.parse(asked.key)
@@ -65,7 +65,7 @@ class DreamNotifier:
 
 
 def sentence(report: DreamReport, language: str) -> str:
-    """Return what people are told."""
+    """Return the text of the report."""
     if report.failed:
         return translate("dream.failed", language)
     if not report.entries:

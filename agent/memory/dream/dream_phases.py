@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 TOKENS_IN = 250_000  # of one sitting; a usual one takes a few thousand
 TOKENS_OUT = 40_000
 _LEAST_OUT = 500  # tokens: with fewer left no answer is asked for
-_TOLD = 300  # characters of an operation that the model is told about
+_TOLD = 300  # characters of an operation that are quoted back to the model
 DEADLINE = timedelta(seconds=120)
 
 Save = Callable[[DreamPass], Awaitable[None]]
@@ -103,7 +103,7 @@ class DreamPhaseRunner:
 
 @dataclass(frozen=True, slots=True)
 class _EditRound:
-    """Where phase two stands: what the model is told of its last answer, and whether that changed nothing."""
+    """State of phase two: feedback to the model on its last answer, and whether that answer changed nothing."""
 
     sitting: DreamPass
     told: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class _EditRound:
 
 
 def _seen(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
-    """Return what the model is told of its operations, and whether they changed nothing."""
+    """Return feedback to the model on its operations, and True if they changed nothing."""
     told = tuple(
         f"{str(each.edit.record())[:_TOLD]}: {each.fate}{f' ({each.why})' if each.why else ''}" for each in results
     )

@@ -1,4 +1,4 @@
-"""What the model is asked: to study what is new, and then to make the smallest honest change ([003])."""
+"""Prompts of Dream: to study the new entries, then to make the smallest correct edits ([003])."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ comes after.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DreamMaterial:
-    """What is new, on which day, and how much of anything the model's window takes."""
+    """The new entries, today's date, and the maximum number of characters to show."""
 
     entries: Sequence[HistoryEntry]
     today: str
@@ -62,7 +62,7 @@ class DreamMaterial:
 
 
 def shown_in(room: int) -> int:
-    """Return how many characters of each document and of all entries a prompt of *room* tokens takes; 0 = any."""
+    """Return the characters of each document, and of all entries, that fit a prompt of *room* tokens; 0 = no limit."""
     return min(SHOWN, max(room - STUDY_TOKENS - _OWN, _LEAST)) if room else SHOWN
 
 
@@ -74,7 +74,7 @@ def study(documents: Mapping[str, str], new: DreamMaterial) -> list[dict[str, An
 def edit(
     documents: Mapping[str, str], new: DreamMaterial, analysis: str, told: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield how phase two is asked: the tool forced, then free, then none; *told* is what became of the last answer."""
+    """Yield the prompts of phase two: tool forced, optional, absent; *told* reports on the last answer."""
     material = [_new(new), f"# Your study\n\n{analysis}", *_known(documents, new.shown)]
     if told:
         material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in told))

@@ -33,7 +33,7 @@ class RestoreConflict:
 
 
 class DreamService:
-    """What /dream-log and /dream-restore ask. Everything is of one scope, which comes from the event."""
+    """Implements /dream-log and /dream-restore for one scope, which comes from the event."""
 
     def __init__(self, documents: VersionedDocuments, versions: VersionStore, *, can_run: bool) -> None:
         self._documents = documents
@@ -47,9 +47,9 @@ class DreamService:
         return [each for each in found if each.why.startswith(DREAM_CAUSE)][:limit]
 
     async def restore(self, scope: str, sha: str, *, by: str) -> RestoreDone | RestoreConflict | None:
-        """Return to the state before the change *sha*, as a new version; None when no version is called so.
+        """Restore the state before the change *sha* as a new version; return None if no version has this name.
 
-        What Dream did since goes too. What people and consolidations changed since is done again on top.
+        Later changes by Dream are dropped; those by people and consolidations are applied again. Raises OSError.
         """
         await self._documents.notice(scope)
         version = await asyncio.to_thread(self._versions.find, scope, sha)
@@ -70,11 +70,11 @@ class DreamService:
             ]
             if all(written):
                 return RestoreDone(kept, changed=bool(changing))
-            await self._documents.notice(scope)  # somebody saved meanwhile: that is kept like the rest
+            await self._documents.notice(scope)  # a person saved in between; keep that version too
         raise OSError("memory is being written to all the time")
 
     def _wanted(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
-        """Return the texts as they stood before *version*, with what others changed since. Blocks."""
+        """Return the texts before *version* with later changes by others, and the number of these changes. Blocks."""
         texts = _decoded(self._versions.documents_before(scope, version.sha) or {})
         kept = 0
         for each in self._since(scope, version):
@@ -95,7 +95,7 @@ class DreamService:
         return texts, kept
 
     def _since(self, scope: str, version: DocumentVersion) -> list[DocumentVersion]:
-        """Return what came after *version*, the oldest first."""
+        """Return the versions after *version*, the oldest first."""
         since: list[DocumentVersion] = []
         for each in self._versions.log(scope, limit=_LATER):
             if each.sha == version.sha:

@@ -1,4 +1,4 @@
-"""How far a Dream has come: every answer is stored before it is used, so that none is paid for twice (FORMATS.md)."""
+"""Progress of an unfinished Dream. Every answer is stored before it is used, so that none is paid for twice."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class DreamRun:
 
     after: int
     to: int
-    epoch: str  # of the scope when it began: what is forgotten meanwhile makes it begin anew
+    epoch: str  # of the scope at the start: after an erasure the run starts again
     base: Mapping[str, str]  # the documents as the model was shown them
-    entries: tuple[str, ...] = ()  # which they are: a history may be numbered anew when scopes become one
+    entries: tuple[str, ...] = ()  # names of the entries: merging scopes renumbers the history
     sittings: tuple[DreamPass, ...] = field(default=())
 
     def with_sitting(self, n: int, sitting: DreamPass) -> DreamRun:
@@ -50,7 +50,7 @@ class DreamRun:
         return replace(self, sittings=(*self.sittings[:n], sitting, *self.sittings[n + 1 :]))
 
     def cause(self, entries: Sequence[HistoryEntry]) -> str:
-        """Return what its version's message says: which cursors, and which entries."""
+        """Return the cause of the run's version: the cursors and ids of the entries."""
         return " ".join([f"{DREAM_CAUSE}{self.after + 1}-{self.to}", *(each.entry for each in entries if each.entry)])
 
     def name(self, *parts: str) -> str:
@@ -74,12 +74,12 @@ def start_run(after: int, epoch: str, base: Mapping[str, str], entries: Sequence
 
 
 def names_of(entries: Sequence[HistoryEntry]) -> tuple[str, ...]:
-    """Return what tells these entries from any others."""
+    """Return names that identify these entries."""
     return tuple(f"{each.cursor} {each.entry}" for each in entries)
 
 
 def is_untrusted(entry: HistoryEntry) -> bool:
-    """Say whether an entry came of words of strangers."""
+    """Return True if the entry contains content written by third parties."""
     return entry.origin == UNTRUSTED
 
 
@@ -91,7 +91,7 @@ class DreamStateStore:
         self._disk = disk
 
     def load(self) -> DreamRun | None:
-        """Return the run; one that cannot be read is none, which costs its calls."""
+        """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
         data = self._disk.load(self._path)
         found = decode(data) if data is not None else None
         try:

@@ -1,7 +1,7 @@
-"""Dream in the gateway: one durable job a scope, from new history entries to one version of what is remembered.
+"""Dream in the gateway: one durable job per scope, from new history entries to one version of the documents.
 
-What the model answers is stored first, then applied, and every step may be done twice: a rerun after a crash asks for
-nothing again and leaves one version and one cursor (MEMORY-SPEC.md, Dream).
+Model answers are stored before they are applied, and every step is idempotent. After a crash no call is repeated, and
+there is one version and one moved cursor.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Dreamer:
     zone: Callable[[str], str]
     now: Callable[[], datetime]
     schedule: DreamSchedule = field(default_factory=DreamSchedule)
-    is_scheduled: bool = True  # else it runs when somebody asks for it
-    is_one: bool = False  # the home itself is the one scope; what lies in others' folders is nobody's to read
+    is_scheduled: bool = True  # otherwise it runs only on request
+    is_one: bool = False  # the home itself is the only scope; other folders are not read
     max_batch_size: int = 20
     max_iterations: int = 10
     room: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
@@ -79,7 +79,7 @@ class Dreamer:
 
     @property
     def slow(self) -> Mapping[str, Handler]:
-        """What asks a model."""
+        """Handlers that call a model."""
         return {DREAM: self.run}
 
     async def expect(self, scope: str) -> None:
@@ -89,7 +89,7 @@ class Dreamer:
         cursor = await asyncio.to_thread(lambda: self._history(scope).dream_cursor)
         await self.jobs.put(
             Job(
-                # The cursor moves with every run, so that what is expected during one is a job of its own.
+                # The cursor moves with every run, so that entries of a running Dream's time get another job.
                 id=f"{DREAM}:{scope}.{cursor}",
                 kind=DREAM,
                 scope=scope,
@@ -113,7 +113,7 @@ class Dreamer:
         return run
 
     async def catch_up(self) -> None:
-        """Expect every scope that has something new: what was imported, or written by a version that did not dream."""
+        """Queue a Dream for every scope with new entries: imported ones, or from a version without Dream."""
         if not self.is_scheduled:
             return
         try:
@@ -123,7 +123,7 @@ class Dreamer:
             log.warning("dream.not_caught_up", error=type(error).__name__)
 
     async def run(self, job: Job) -> RetryJobLater | None:
-        """Dream once over the scope's new entries; a wish for it is answered in the chat it came from."""
+        """Dream once over the scope's new entries; report to the chat that requested it, if any."""
         if job.scope in self._at_work:
             return RetryJobLater(_NOT_YET, "the scope is dreaming already", counts=False)
         self._at_work.add(job.scope)
@@ -151,7 +151,7 @@ class Dreamer:
             run = thought
         async with self.writing:
             await self._check(job.scope, run)
-            # Behind the cursor a crash came before the report: what waited may have been decided meanwhile.
+            # If the cursor has moved, a crash came before the report; staged changes may have been decided since.
             is_applied = await asyncio.to_thread(lambda: self._history(job.scope).dream_cursor) >= run.to
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
             await asyncio.to_thread(self._point, job.scope, run.to)
@@ -200,7 +200,7 @@ class Dreamer:
         return thought if isinstance(thought, UnusableAnswer) else run.with_sitting(n, thought)
 
     async def _failed(self, job: Job, asked: DreamRequester | None, why: UnusableAnswer) -> RetryJobLater | None:
-        """Try again later, with what is paid for kept; who asked for it is told at once and waits for nothing."""
+        """Schedule a retry that reuses the stored answers; a requester is notified at once."""
         if asked is not None:
             log.warning("dream.failed", scope=job.scope, reason=why.reason)
             await self.expect(job.scope)
@@ -214,7 +214,7 @@ class Dreamer:
         return RetryJobLater(self._wait(job.scope, failures), why.reason)
 
     def _wait(self, scope: str, failures: int) -> timedelta:
-        """Return how long to wait after so many failures in a row."""
+        """Return the delay after this many consecutive failures."""
         if failures <= len(_WAITS):
             return _WAITS[failures - 1]
         interval = self.schedule.next(self.now(), self.zone(scope)) - self.now()

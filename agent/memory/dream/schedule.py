@@ -1,4 +1,4 @@
-"""When a scope dreams next: so many hours after there is something new, or by the cron line of older configurations."""
+"""Schedule of Dream: an interval after new entries, or the cron line of older configurations."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class DocumentEditor:
         return (await self.documents.read(scope, name)).text
 
     async def write(self, scope: str, name: str, base: str, result: DocumentOutcome, *, why: str) -> DocumentOutcome:
-        """Merge the change from *base* to the outcome's text into the document; return what is left to stage.
+        """Merge the change from *base* to the outcome's text into the document; return the outcome still to stage.
 
-        If other writers won every try, that is all of it, with the reason `ReviewReason.BUSY`. Raises OSError.
+        If other writers won every try, all operations are to be staged, as `ReviewReason.BUSY`. Raises OSError.
         """
         folder = self._folder(scope)
 

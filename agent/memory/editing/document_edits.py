@@ -71,13 +71,13 @@ class DocumentEdit:
     operation: Operation
 
     def record(self) -> dict[str, str]:
-        """Return it as a file holds it; `read_edit` is the way back."""
+        """Return the edit as JSON fields; `read_edit` reverses it."""
         return {"document": self.document, **as_record(self.operation)}
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedEdits:
-    """What one answer says. `wrong` are operations that are none, each with the reason."""
+    """The edits in one answer. `wrong` lists the reasons why operations were rejected."""
 
     edits: tuple[DocumentEdit, ...] = ()
     wrong: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class ParsedEdits:
 
 
 def read_edit(record: object) -> DocumentEdit | None:
-    """Return the edit of a record; None for what is none."""
+    """Return the edit in a record, or None if the record is invalid."""
     operation = read_record(record)
     if operation is None or not isinstance(record, Mapping) or record.get("document") not in TRACKED:
         return None
@@ -93,7 +93,7 @@ def read_edit(record: object) -> DocumentEdit | None:
 
 
 def read_edits(content: object, tool_calls: object) -> ParsedEdits | UnusableAnswer:
-    """Return what the model wants changed. Never raises."""
+    """Return the edits in a model's answer, or the reason why there are none. Never raises."""
     return read_call(content, tool_calls, EDIT_MEMORY, _read)
 
 
@@ -140,5 +140,5 @@ def _operation(n: int, given: Mapping[str, str]) -> DocumentEdit | str:
 
 
 def _exact(text: str) -> str:
-    """Return an old text as it may stand in a document: its own blanks, valid characters."""
+    """Return an old text as the document may contain it: with its own blanks, valid characters."""
     return text.replace("\r\n", "\n").strip("\n").encode("utf-8", "replace").decode("utf-8")

@@ -20,7 +20,7 @@ _LONGEST_TITLE = 80
 
 
 class EditOutcome(StrEnum):
-    """What became of one edit; the model is shown these words."""
+    """Outcome of one edit; the model is shown these words."""
 
     DONE = "done"
     LOSES = "done, and something is gone"

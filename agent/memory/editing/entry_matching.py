@@ -1,7 +1,7 @@
-"""When one entry may stand for another: it still says all of its words.
+"""Matching of entries: an entry replaces another if it still contains all of its words.
 
-Explainable on purpose, and stricter than a likeness: "allergic to peanuts" and "allergic to penicillin" are four words
-alike, and losing the first one hurts somebody. A rewording that fails the rule costs a line that stands twice.
+The rule is explainable and stricter than a similarity: "allergic to peanuts" and "allergic to penicillin" share most
+words, and losing one of them is dangerous. A rewording that fails the rule only leaves a line twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import regex
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
 
 _FEW = 3  # an entry of fewer words means nothing without its heading
-_WALL = 12  # words that a successor may have beyond three times the old entry's: a wall of text succeeds nobody
+_WALL = 12  # words that a replacement may have beyond three times the old entry's
 # Scripts without spaces between words: each sign counts as one.
 _SIGN = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 _WORD = regex.compile(
@@ -54,14 +54,14 @@ class EntryWords:
     """The words of a text: all of them in order, and which of them carry it."""
 
     words: tuple[str, ...]  # folded, in order
-    carrying: tuple[str, ...]  # those that are no glue
+    carrying: tuple[str, ...]  # without articles, pronouns and the like
     exact: tuple[str, ...]  # names and numbers, in order: never inflected, never swapped
     is_negated: bool
 
 
 @lru_cache(maxsize=8_192)
 def extract_words(text: str) -> EntryWords:
-    """Return what *text* says."""
+    """Return the words of *text*."""
     found = [match.group() for match in _WORD.finditer(unicodedata.normalize("NFKC", text))]
     words = tuple(word.casefold() for word in found)
     carrying = tuple(word for word in words if word not in _GLUE)
@@ -70,14 +70,14 @@ def extract_words(text: str) -> EntryWords:
 
 
 def _is_exact(word: str, *, first: bool) -> bool:
-    """Say whether a word is a name or a number; the first word of a text is capitalised for no reason."""
+    """Return True if a word is a name or a number; the capital of a text's first word does not count."""
     if any(character.isnumeric() for character in word) or _SIGN.match(word):
         return True
     return word != word.lower() and not (first and word == word.capitalize())
 
 
 def is_same(old: MemoryEntry, new: MemoryEntry) -> bool:
-    """Say whether two entries have the same words in the same order (code: the same characters)."""
+    """Return True if two entries have the same words in the same order (code: the same characters)."""
     if EntryKind.FENCE in (old.kind, new.kind):
         return old.kind is new.kind and _trimmed(old.raw) == _trimmed(new.raw)
     one, other = extract_words(old.text), extract_words(new.text)
@@ -93,7 +93,7 @@ class AnalyzedEntry:
         self.entry = entry
         self.text = entry.text
         self.said = extract_words(self.text)
-        # What it stands under is said too.
+        # Words of its headings and parent items count too.
         self.around = tuple(word for text in entry.context for word in extract_words(text).words)
         self.have = frozenset((*self.around, *self.said.words))
         self._starts: dict[str, list[str]] = {}
@@ -101,27 +101,27 @@ class AnalyzedEntry:
             self._starts.setdefault(word[:3], []).append(word)
 
     def says(self, word: str) -> bool:
-        """Say whether the word stands in it or above it, with one ending or another."""
+        """Return True if the entry or its context contains the word or an inflection of it."""
         return word in self.have or any(is_inflection(word, other) for other in self._starts.get(word[:3], ()))
 
     def needed(self) -> tuple[str, ...]:
-        """Return the words that a successor must say beside its own: the heading's, where the entry is short."""
+        """Return words of the heading that a replacement of a short entry must contain too."""
         is_short = len(self.said.carrying) < _FEW and self.entry.kind is not EntryKind.HEADING
         return extract_words(self.entry.context[-1]).carrying if is_short and self.entry.context else ()
 
 
 def replaces(new: MemoryEntry, old: MemoryEntry) -> bool:
-    """Say whether *new* may stand for *old*: the same words, or a rewording that keeps every one of them.
+    """Return True if *new* contains all words of *old*: the same text, or a rewording.
 
-    Names, numbers, links stay as they are and in their order; other words may be inflected; articles and the like
-    may go. What says the same word in the heading above it counts too. A new `not` makes it another statement,
-    and so does a text many times as long. An entry of one or two words needs its heading's words as well.
+    Names, numbers and links must be unchanged and in order; other words may be inflected, and articles may be missing.
+    Words in the heading above *new* count too. A new negation makes it another statement, and so does a text many times
+    as long. An entry of one or two words needs its heading's words as well.
     """
     return analyzed_replaces(AnalyzedEntry(new), AnalyzedEntry(old))
 
 
 def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
-    """Say what `succeeds` says, of entries that were read before."""
+    """Do what `replaces` does, for analyzed entries."""
     kinds = (old.entry.kind, new.entry.kind)
     if EntryKind.RULE in kinds:
         return kinds[0] is kinds[1]
@@ -154,7 +154,7 @@ def _in_order(anchors: tuple[str, ...], words: tuple[str, ...]) -> bool:
 
 
 def is_inflection(one: str, other: str) -> bool:
-    """Say whether two folded words differ in a usual ending alone: prefer(s|red|ring), stud(y|ies), cat(s)."""
+    """Return True if two folded words differ only in a common ending: prefer(s|red|ring), stud(y|ies), cat(s)."""
     if one == other:
         return True
     if one[:3] != other[:3] or any(map(str.isnumeric, one + other)):
@@ -231,7 +231,7 @@ class WordIndex:
                 self._by_word[f"{word[:3]} "].add(n)
 
     def same(self, entry: MemoryEntry) -> int | None:
-        """Return where this very entry stands under the same headings."""
+        """Return the index of an identical entry under the same headings, or None."""
         return self._same.get((entry.kind, entry.raw, entry.context))
 
     def candidates(self, reading: AnalyzedEntry) -> list[int]:

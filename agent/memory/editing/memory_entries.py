@@ -17,13 +17,13 @@ _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 
 
 class EntryKind(Enum):
-    """What an entry is."""
+    """Kinds of entries."""
 
     HEADING = "heading"
     ITEM = "item"
     PARAGRAPH = "paragraph"
     FENCE = "fence"
-    RULE = "rule"  # `---`: says nothing
+    RULE = "rule"  # `---`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ class MemoryEntry:
     raw: str
     gap: int = 0  # blank lines before it
     level: int = 0  # of a heading, from 1
-    depth: int = 0  # of an item: how far it is indented
-    headings: tuple[str, ...] = ()  # titles it stands under, the outermost first
+    depth: int = 0  # of an item: its indentation
+    headings: tuple[str, ...] = ()  # titles of the headings above it, the outermost first
     parents: tuple[str, ...] = ()  # raws of the items it is nested in, the outermost first
 
     @property
     def text(self) -> str:
-        """What it says, without the marks that make it what it is."""
+        """The text without list marks and heading signs."""
         lines = self.raw.split("\n")
         if self.kind is EntryKind.HEADING:
             return _title(self.raw) if len(lines) == 1 else lines[0].strip()
@@ -51,7 +51,7 @@ class MemoryEntry:
 
     @property
     def context(self) -> tuple[str, ...]:
-        """The texts it stands under: headings, then the items it is nested in."""
+        """The texts above it: headings, then the items it is nested in."""
         return (*self.headings, *map(_text_of_item, self.parents))
 
 
@@ -81,7 +81,7 @@ def render(entries: Sequence[MemoryEntry]) -> str:
 
 
 def _least_gap(before: MemoryEntry, entry: MemoryEntry) -> int:
-    """Return how many blank lines must stand between two entries so that they stay two."""
+    """Return the number of blank lines without which two entries would be parsed as one."""
     if entry.kind is EntryKind.RULE:
         return 1 if before.kind is EntryKind.PARAGRAPH else 0  # or it would underline a title
     is_lazy = entry.kind is EntryKind.PARAGRAPH or (entry.kind is EntryKind.HEADING and "\n" in entry.raw)
@@ -96,7 +96,7 @@ class _EntryParser:
         self._open: MemoryEntry | None = None
         self._lines: list[str] = []
         self._blank = 0
-        self._fence = ""  # what closes the fence that is open
+        self._fence = ""  # the marker that closes the open fence
         self._titles: list[tuple[int, str]] = []
         self._items: list[tuple[int, str]] = []  # (depth, raw) of the items around
 
@@ -117,8 +117,8 @@ class _EntryParser:
             self._fence = found.group(1)
 
     def finish(self) -> list[MemoryEntry]:
-        """Say that nothing follows, and return what was read."""
-        if self._fence:  # never closed, as when an answer was cut: what is put behind it must not fall into it
+        """Return the entries after the last line."""
+        if self._fence:  # never closed, as in a cut answer: close it, or later text would become part of it
             while not self._lines[-1].strip():
                 self._lines.pop()
             self._lines.append(self._fence)
@@ -181,20 +181,20 @@ class _EntryParser:
         if self._open is not None:
             raw = "\n".join(self._lines)
             self._done.append(replace(self._open, raw=raw))
-            if self._open.kind is EntryKind.ITEM:  # what is nested in it stands under all of its lines
+            if self._open.kind is EntryKind.ITEM:  # nested items have all of its lines as their context
                 self._items[-1] = (self._open.depth, raw)
         self._open, self._lines = None, []
 
 
 def _starts(line: str, *, inside: bool) -> bool:
-    """Say whether the line begins an entry of its own, whatever stands before; a fence inside an item does not."""
+    """Return True if the line always begins an entry; a fence inside an item does not."""
     if _ITEM.match(line) or _HEADING.match(line):
         return True
     return not inside and bool(_FENCE.match(line) or _RULE.match(line))
 
 
 def _title(line: str) -> str:
-    """Return what a heading of number signs says, without those in front and behind."""
+    """Return the title of a `#` heading, without the signs before and after it."""
     text = line.strip().lstrip("#").strip()
     bare = text.rstrip("#")
     return bare.rstrip() if not bare or bare[-1] in " \t" else text

@@ -24,8 +24,8 @@ from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, r
 BUDGET = 32_000  # characters of MEMORY.md, about 8,000 tokens
 MOST_REMOVED_SHARE = 0.25
 MOST_REMOVED = 3
-_ENDLESS = 4  # budgets: a longer text is no memory, and is not looked into
-NOTHING_YET = "(empty)"  # what the prompt shows for an empty memory; a model may give it back
+_ENDLESS = 4  # budgets: a longer text is not parsed
+NOTHING_YET = "(empty)"  # shown in the prompt for an empty memory; a model may return it
 
 
 class ReviewReason(StrEnum):
@@ -42,7 +42,7 @@ class ReviewReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OmittedEntry:
-    """An entry of the old text that the new one leaves out, and the headings and items it stands under."""
+    """An entry that the new text omits, and its headings and parent items."""
 
     raw: str
     context: tuple[str, ...] = ()
@@ -50,16 +50,16 @@ class OmittedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedRemoval:
-    """What waits for a yes. Nothing of it was done; letting it lapse keeps what was there."""
+    """Changes of a merge that were not made and need approval; if it expires, nothing changes."""
 
     why: ReviewReason
     removals: tuple[OmittedEntry, ...] = ()
-    additions: tuple[str, ...] = ()  # what had no room even so
+    additions: tuple[str, ...] = ()  # beyond the limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """What becomes of MEMORY.md. The strings are entries as they stand in the texts (`Entry.raw`)."""
+    """Result of a merge. The strings are entries as in the texts (`MemoryEntry.raw`)."""
 
     text: str
     added: tuple[str, ...] = ()
@@ -69,10 +69,10 @@ class MergeResult:
 
 
 def merge(current: str, proposed: str, *, budget: int) -> MergeResult:
-    """Return *current* with what *proposed* adds and rewords; what it leaves out is put back in its place.
+    """Return *current* with the additions and rewordings of *proposed*; entries that it omits are put back in place.
 
-    *budget* is in characters. Additions stand also beyond it, up to once more the budget; what is beyond that waits
-    with the removals. Pure, and near to linear in the length of the texts.
+    *budget* is in characters. Additions may exceed it by up to the budget again; the rest is staged with the removals.
+    Pure; the time is nearly linear in the length of the texts.
     """
     if len(proposed) > _ENDLESS * max(budget, len(current)):
         return MergeResult(text=current, staged=StagedRemoval(why=ReviewReason.OVER_BUDGET, additions=(proposed,)))
@@ -144,12 +144,12 @@ def _stage(why: ReviewReason, left: Sequence[MemoryEntry], additions: Sequence[M
 
 def _text(current: str, old: list[MemoryEntry], kept: list[MemoryEntry]) -> str:
     if [(each.raw, each.context) for each in old] == [(each.raw, each.context) for each in kept]:
-        return current  # another blank line is no change
+        return current  # blank lines alone differ
     return render(kept)
 
 
 def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
-    """Return how many of the additions stay so that *excess* characters go; the last ones go first."""
+    """Return the number of additions to keep so that the text is *excess* characters shorter; the last go first."""
     fitting = len(added)
     while fitting > 0 and excess > 0:
         fitting -= 1
@@ -158,7 +158,7 @@ def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
 
 
 def _additions(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry], heirs: dict[int, int]) -> list[int]:
-    """Return the indices of new entries that say something of which nothing stood in the old text."""
+    """Return the indices of new entries whose statement is missing in the old text."""
     taken = set(heirs.values())
     already = {extract_words(entry.text).words for entry in old}
     codes = {entry.raw for entry in old if entry.kind is EntryKind.FENCE}
@@ -205,7 +205,7 @@ def _stumps(old: list[MemoryEntry], new: list[MemoryEntry], lost: list[int], add
 
 
 def _is_piece(piece: AnalyzedEntry, whole: AnalyzedEntry) -> bool:
-    """Return True if *whole* says all of *piece* in its own words; what only its headings say is no statement."""
+    """Return True if *whole* contains all of *piece*, not counting words that only its headings contain."""
     if not piece.text or not all(word in whole.around for word in piece.around):
         return False
     if whole.text.startswith(piece.text):
@@ -219,7 +219,7 @@ def _is_piece(piece: AnalyzedEntry, whole: AnalyzedEntry) -> bool:
 
 @dataclass(eq=False, slots=True)
 class PlacedEntry:
-    """An entry of the text that is being made. Nodes are told apart by identity: texts may repeat."""
+    """An entry of the merged document. Compared by identity, because texts may repeat."""
 
     entry: MemoryEntry
 
@@ -235,11 +235,11 @@ class MergedDocument:
         self._homes = _homes(old)
 
     def entries(self, without: Collection[PlacedEntry] = ()) -> list[MemoryEntry]:
-        """Return the text as it stands, some nodes left out."""
+        """Return the entries, except *without*."""
         return [node.entry for node in self._nodes if node not in without]
 
     def note_successor(self, n: int, node: PlacedEntry) -> None:
-        """Say that *node* is where old entry *n* lives on. What holds others must still be able to."""
+        """Record that *node* replaces old entry *n*. Only a heading can replace a heading."""
         if self._old[n].kind is not EntryKind.HEADING or node.entry.kind is EntryKind.HEADING:
             self._at[n] = node
 
@@ -255,7 +255,7 @@ class MergedDocument:
         entry = self._old[n]
         home = self._homes[n]
         if entry.kind is EntryKind.HEADING:
-            if home is not None:  # "Allergies" says nothing without the name it stands under
+            if home is not None:  # "Allergies" is meaningless without the name above it
                 self.put_back(home)
             self._insert(self._section_after(n), n, gap=max(entry.gap, 1))
             return
@@ -268,7 +268,7 @@ class MergedDocument:
         self._insert(position, n, gap=self._gap(position, start, entry))
 
     def drop(self, nodes: Collection[PlacedEntry]) -> None:
-        """Take out nodes that say again, or in part, what stands elsewhere."""
+        """Remove nodes that repeat other entries, as a whole or in part."""
         if nodes:
             self._nodes = [each for each in self._nodes if each not in nodes]
 
@@ -278,7 +278,7 @@ class MergedDocument:
         self._at[n] = node
 
     def _nested(self, n: int) -> MemoryEntry:
-        """Return old entry *n*, indented so that it is nested in the item it belongs to, wherever that stands now."""
+        """Return old entry *n*, indented to match the item that it is nested in now."""
         entry, home = self._old[n], self._homes[n]
         if home is None or not entry.parents or self._at[home].entry.kind is not EntryKind.ITEM:
             return entry
@@ -318,7 +318,7 @@ class MergedDocument:
         return start, stop
 
     def _behind_sibling(self, n: int, start: int, stop: int) -> int:
-        """Return where the nearest older sibling ends that is still here; the beginning when there is none."""
+        """Return the position after the nearest older sibling that is still present, or *start*."""
         inside = {id(node): position for position, node in enumerate(self._nodes[start:stop], start)}
         for earlier in range(n - 1, -1, -1):
             if self._homes[earlier] == self._homes[n] and earlier in self._at:
@@ -328,9 +328,9 @@ class MergedDocument:
         return start
 
     def _past_nested(self, position: int, stop: int, home: int | None) -> int:
-        """Return the first place from *position* on that is not inside an item deeper than *home*'s own entries.
+        """Return the first position from *position* on that is not inside an item deeper than *home*'s own entries.
 
-        A sibling may live on in an item that is nested elsewhere; what stands behind it there must stay nested.
+        A sibling may have been replaced by an item nested elsewhere; the entries nested there must stay nested.
         """
         holder = self._at[home].entry if home is not None else None
         level = len(holder.parents) + 1 if holder is not None and holder.kind is EntryKind.ITEM else 0
@@ -372,7 +372,7 @@ class MergedDocument:
 
 
 def _homes(entries: list[MemoryEntry]) -> list[int | None]:
-    """Return for each entry the index of the item or heading it stands directly under."""
+    """Return for each entry the index of the item or heading directly above it."""
     homes: list[int | None] = []
     headings: list[int] = []
     for n, entry in enumerate(entries):

@@ -81,7 +81,7 @@ class StagedChangeStore:
     async def approve(self, scope: str, name: str, *, by: str) -> StagedChange | None:
         """Apply the one change whose name begins with *name*; return None if there is not exactly one. Raises OSError.
 
-        Lines whose text was changed meanwhile are left as they are.
+        Lines that have changed since are left alone.
         """
         async with self._writing:
             change = await self._find(scope, name)

@@ -122,11 +122,11 @@ def stage_for_approval(
     person: str = "",
     cause: str = "",
 ) -> None:
-    """Store a change under the name *entry*, unless one is stored there. Raises OSError.
+    """Store a change under the name *entry*, unless one exists. Raises OSError.
 
-    It concerns *document* (MEMORY.md by default) and is what a merge held back, or *operations*. *session* is where it
-    arose and *person* the account to ask there; leave them empty if nobody is to be asked. *cause* is the cause that
-    the version would have had without approval.
+    It changes *document* (MEMORY.md by default): by what a merge held back, or by *operations*. *session* is where it
+    arose and *person* the account to ask there; without them no question is sent. *cause* is the cause that the version
+    would have had without approval.
     """
     record: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
     known = {"document": document, "session": session, "person": person, "cause": cause}

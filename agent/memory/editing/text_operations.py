@@ -42,7 +42,7 @@ class RemoveLines:
 
 @dataclass(frozen=True, slots=True)
 class MergeText:
-    """Add and reword entries so that the document says what *text* says; entries that *text* omits stay."""
+    """Add and reword entries to match *text*; entries that *text* omits stay."""
 
     text: str
 

@@ -1,4 +1,4 @@
-"""Somebody saved MEMORY.md while a model was thinking about it: both texts survive, entry by entry (TRUST.md F9)."""
+"""Three-way merge of a document, entry by entry: keeps a person's edit that was saved during a model call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ThreeWayResult:
 
 @dataclass(frozen=True, slots=True)
 class _RangeEdit:
-    """Entries *low* to *high* of the base became *new*; an insertion when there are none of them."""
+    """Replacement of entries *low* to *high* of the base by *new*; an insertion if *low* equals *high*."""
 
     low: int
     high: int
@@ -39,11 +39,11 @@ class _RangeEdit:
 
 
 def three_way(base: str, mine: str, theirs: str) -> ThreeWayResult:
-    """Return *theirs* with what changed from *base* to *mine*. What only one of them touched is as that one has it.
+    """Return *theirs* with the change from *base* to *mine* applied.
 
-    What both inserted at one place stands one after the other, theirs first, and once when it is the same.
-    Removing an entry that the other one changed is no conflict when it is we who removed it. Where the two texts
-    cannot stand beside each other as what they are, *theirs* stands and all of ours is in the conflict.
+    Insertions at the same position follow each other, theirs first; equal ones are inserted once. An entry that they
+    changed and we removed stays, without a conflict. If the merged entries would be parsed differently, the result is
+    *theirs*, and all of our entries are in the conflict.
     """
     if mine in (base, theirs):
         return ThreeWayResult(theirs)
@@ -74,7 +74,7 @@ def three_way(base: str, mine: str, theirs: str) -> ThreeWayResult:
 def revert_change(before: str, after: str, now: str) -> str | None:
     """Return *now* without what changed from *before* to *after*; None when later changes stand on it."""
     old, new = _lines(before), _lines(after)
-    if not new - old <= _lines(now):  # what it added was reworded since, or taken out
+    if not new - old <= _lines(now):  # a line that it added was changed or removed since
         return None
     undone = three_way(after, before, now)
     left = _lines(undone.text)
@@ -94,7 +94,7 @@ def _step(
     kept: list[MemoryEntry],
     conflicts: list[MergeConflict],
 ) -> int:
-    """Take one entry of the base, or the stretch around it that somebody changed; return where the next begins."""
+    """Merge one entry of the base, or the range around it that was edited; return the position after it."""
     low, high = position, position + 1
     touching: tuple[list[_RangeEdit], list[_RangeEdit]] = ([], [])
     while True:
@@ -114,7 +114,7 @@ def _step(
     else:
         kept += other
         conflicts.append(MergeConflict(_raws(before), _raws(mine), _raws(other)))
-    # What was inserted inside the stretch goes behind it.
+    # Insertions inside the range go after it.
     inside = [edit for side in (theirs, ours) for edit in side if edit.low == edit.high and low < edit.low < high]
     kept += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in kept}]
     return high
@@ -134,7 +134,7 @@ def _apply(edits: list[_RangeEdit], old: list[MemoryEntry], low: int, high: int)
 
 
 def _edits(old: list[MemoryEntry], new: list[MemoryEntry]) -> list[_RangeEdit]:
-    """Return what turns *old* into *new*; as many for as many are changed one by one."""
+    """Return the edits that turn *old* into *new*; ranges of equal length are replaced entry by entry."""
     found: list[_RangeEdit] = []
     for tag, i1, i2, j1, j2 in _matcher(old, new).get_opcodes():
         if tag == "equal":

@@ -1,1 +1,1 @@
-"""What happened, entry by entry: history.jsonl, the record; HISTORY.md, the same for people."""
+"""History: history.jsonl, the record of consolidations; HISTORY.md, the same as text; and files beside it."""

@@ -229,7 +229,7 @@ def _is_index(value: object) -> bool:
 def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> int:
     """Apply *change* to the text of every entry; return how many entries changed. Blocks; raises OSError.
 
-    Entries keep their cursors and ranges, and HISTORY.md follows. Messages in the raw archive that *change* would
+    Entries keep their cursors and ranges, and HISTORY.md is rewritten. Messages in the raw archive that *change* would
     alter are blanked. Idempotent: files are replaced as a whole.
     """
     if not folder.is_dir():

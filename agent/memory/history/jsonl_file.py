@@ -64,7 +64,7 @@ class JsonlFile:
             if carried is not None:
                 rest[-1] += carried
             else:
-                rest.pop()  # text after the last newline is no whole line
+                rest.pop()  # text after the last newline is incomplete
             yield from (line for line in reversed(rest) if line.strip())
             carried = first
         if carried and carried.strip():

@@ -1,7 +1,4 @@
-"""What was written down of conversations beside the documents: the history, notes, flushed days.
-
-They have no versions. Lines that a person said yes to are taken out here; doing it again changes nothing.
-"""
+"""Editing files without versions: the history, notes, and flushed days. Removing approved lines is idempotent."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 
 
 def is_plain_file(name: str) -> bool:
-    """Say whether *name* is the history, a note or a flushed day."""
+    """Return True if *name* is the history, a note or a flushed day."""
     return name == HISTORY_JSONL or _NOTE.match(name) is not None
 
 
@@ -28,10 +25,7 @@ def sentences(text: str) -> list[str]:
 
 
 def remove_lines(folder: Path, disk: Disk, name: str, gone: Collection[str]) -> None:
-    """Take lines out of the file *name* of a scope's `memory/`, or sentences out of its history.
-
-    Blocks; raises OSError.
-    """
+    """Remove lines from *name* in a scope's `memory/`, or sentences from its history. Blocks; raises OSError."""
     if not is_plain_file(name):
         raise ValueError(f"nothing that was written down: {name!r}")
     wanted = {each.strip() for each in gone}

@@ -1,7 +1,7 @@
-"""Asking about what waits for a yes: where it arose, in one line, once, and between two turns of that chat.
+"""Questions about staged changes: sent once to the session where the change arose, between two turns.
 
-A question is a job of ours in the chat's own lane, so that it never comes into the middle of an answer and is there
-after a crash. What it asks about is noted with what waits before it is sent, under its turn's id.
+A question is a job message in the session queue, so that it never interrupts an answer and survives a crash. The turn
+that asks is stored with the staged changes before the question is sent.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from gateway.ports import AcceptOutcome, Job, Journal
 
 log = structlog.get_logger(__name__)
 
-ASKS = "job:ask/"  # what the message id of a question begins with; its text is the scope that it is about
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}\Z")  # what may stand in a button's command
+ASKS = "job:ask/"  # prefix of a question's message id; the message's text is the scope
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}\Z")  # names that a button's command may contain
 _SHOWN = 8  # characters of a name, where they tell it from the others
 _MOST = 5  # things that one message has buttons for: Discord takes five rows
 _LONGEST = 200  # characters of a quote
@@ -53,15 +53,15 @@ class ApprovalQuestions:
         now: Callable[[], datetime],
         account: Callable[[SessionKey], str] = lambda _: "",
     ) -> None:
-        """Ask about what *staging* holds; *account* says whose a linked person's direct chat is."""
+        """Ask about the changes in *staging*; *account* returns the account of a linked person's direct chat."""
         self._staging = staging
         self._account = account
         self._journal = journal
         self._now = now
-        self._queued: OrderedDict[tuple[str, str], None] = OrderedDict()  # (scope, name) with a question on its way
+        self._queued: OrderedDict[tuple[str, str], None] = OrderedDict()  # (scope, name) with a question in a queue
 
     def after_each(self, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
-        """Return *handlers*, each of which looks for something to ask when it has run, or a crash runs it again."""
+        """Return *handlers* wrapped so that each run, also a repeated one, is followed by `look`."""
         return {kind: self._after(handler) for kind, handler in handlers.items()}
 
     def _after(self, handler: Handler) -> Handler:
@@ -74,7 +74,7 @@ class ApprovalQuestions:
         return run
 
     async def look(self, scope: str) -> None:
-        """Have every session asked in which something of *scope* arose that nobody was asked about."""
+        """Queue a question in every session with staged changes of *scope* that were not asked about."""
         sessions: dict[str, list[str]] = {}
         for each in await self._staging.pending_changes(scope):
             if each.session and not each.asked and (scope, each.name) not in self._queued:
@@ -86,7 +86,7 @@ class ApprovalQuestions:
             self._queued.popitem(last=False)
 
     async def _ask(self, scope: str, session: str) -> bool:
-        """Put a question into the lane of *session*; False = not now."""
+        """Queue a question in *session*; return False if it was not accepted."""
         try:
             key = SessionKey.parse(session)
         except ValueError:
@@ -107,14 +107,14 @@ class ApprovalQuestions:
         return accepted.outcome is AcceptOutcome.NEW
 
     def _sender(self, scope: str, key: SessionKey) -> Sender:
-        """Return whose chat it is, so that the question belongs to the scope that the chat's own messages have."""
+        """Return the sender that makes the question belong to the scope of the chat's own messages."""
         account = self._account(key) or (scope.removeprefix("people/") if scope.startswith("people/") else "")
         owner = PlatformAccount.from_name(account) if account else None
         return Sender(id=key.chat) if owner is None else Sender(id=owner.id, team=owner.team)
 
 
 def question_scope(message: InboundMessage) -> str | None:
-    """Return the scope that a question of ours is about; None for any other message."""
+    """Return the scope of an approval question, or None for any other message."""
     is_ours = message.kind is InboundKind.JOB and message.message_id.startswith(ASKS)
     return message.text if is_ours else None
 
@@ -125,7 +125,7 @@ def question_scope(message: InboundMessage) -> str | None:
 def question(
     waiting: Sequence[StagedChange], language: str, *, is_shared: bool
 ) -> tuple[str, tuple[MessageButton, ...]]:
-    """Return the one message that asks about all of *waiting*, and its buttons."""
+    """Return one message about all of *waiting*, and its buttons."""
     if len(waiting) == 1:
         return _line(waiting[0], language, is_shared=is_shared), buttons(waiting, language)
     lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(waiting[:_MOST], 1)]
@@ -135,8 +135,8 @@ def question(
 
 
 def _line(waiting: StagedChange, language: str, *, is_shared: bool) -> str:
-    """Say in one line what a yes would do."""
-    if waiting.why == _DELETED and is_shared:  # who took their words back does not want them said again
+    """Return one line that describes what approval would change."""
+    if waiting.why == _DELETED and is_shared:  # do not quote a deleted message in a group
         return translate("approvals.deleted", language)
     said = [translate("approvals.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
     said += [
@@ -151,7 +151,7 @@ def _line(waiting: StagedChange, language: str, *, is_shared: bool) -> str:
 
 
 def buttons(waiting: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:
-    """Return a yes and a no for each thing that waits, numbered where there are several."""
+    """Return a yes and a no button for each change, numbered if there are several."""
     found: list[MessageButton] = []
     for n, each in enumerate(waiting[:_MOST]):
         if not _NAME.match(each.name):
@@ -164,7 +164,7 @@ def buttons(waiting: Sequence[StagedChange], language: str) -> tuple[MessageButt
 
 
 def short_name(waiting: StagedChange) -> str:
-    """Return the short name that people type."""
+    """Return the beginning of the name, for people to type."""
     return waiting.name[:_SHOWN]
 
 
@@ -173,6 +173,6 @@ def _bare(line: str) -> str:
 
 
 def short(text: str) -> str:
-    """Return *text* as one quiet line: as code, which no platform makes a link, a picture or a call of somebody."""
+    """Return *text* as one line of code markup, which no platform turns into a link, an image or a mention."""
     flat = " ".join(text.split()).replace("`", "'")
     return f"`{flat if len(flat) <= _LONGEST else f'{flat[:_LONGEST]}…'}`"

@@ -1,4 +1,4 @@
-"""What a job says in a chat: a record of its own, and the message with it, once however often the job runs."""
+"""Reports of jobs in chats: a turn record with its message, stored once per job."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def send_job_report(
     attachments: Sequence[Attachment] = (),
     facts: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Say *text* in the chat of *session*, with *attachments*, whose *facts* its transcript keeps.
+    """Send *text* to the chat of *session* with *attachments*, whose *facts* its transcript keeps.
 
-    Seen by *visible_to* alone, when somebody is named. A record of this job that is there already changes nothing.
+    Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced.
     """
     turn = "t" + b32encode(sha256(job.id.encode("utf-8", "surrogatepass")).digest()[:10]).decode().lower()
     files = {"files": list(facts)} if facts else {}
@@ -38,7 +38,7 @@ async def send_job_report(
         transcript=session.transcript,
         scope=job.scope,
         outcome=MessageOutcome.ANSWERED,
-        # What one person alone sees never joins a shared transcript (FORMATS.md, Sends).
+        # A message visible to one person only is never stored in a shared transcript.
         lines=() if visible_to else (build.notice(turn, text, at, **files),),
         from_index=session.next_index,
         to_index=session.next_index,

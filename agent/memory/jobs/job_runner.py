@@ -22,9 +22,9 @@ from gateway.ports import Job, JobQueue, MetricsRecorder
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 2  # slow jobs: what a person waits for comes first, at the model as elsewhere
+AT_ONCE = 2  # slow jobs: turns have priority at the model
 _QUICK_AT_ONCE = 32
-_IDLE = timedelta(seconds=5)  # what was put off comes due without anybody queuing it
+_IDLE = timedelta(seconds=5)  # a postponed job becomes due without a new queue entry
 _PAUSE = timedelta(seconds=1)  # while the store is down
 _FIRST_DELAY = timedelta(seconds=30)  # of a job that broke its handler; doubled each time
 _LONGEST_DELAY = timedelta(hours=1)
@@ -35,8 +35,8 @@ class RetryJobLater:
     """The job could not be done now."""
 
     delay: timedelta
-    reason: str  # for the operator; no word of anybody's
-    counts: bool = True  # as an attempt; what only waits for its turn has not been tried
+    reason: str  # for the operator; quotes no message
+    counts: bool = True  # as an attempt; a job that only waits was not tried
 
 
 Handler: TypeAlias = Callable[[Job], Awaitable[RetryJobLater | None]]  # None = done
@@ -44,7 +44,7 @@ Handler: TypeAlias = Callable[[Job], Awaitable[RetryJobLater | None]]  # None = 
 
 @dataclass(slots=True)
 class JobKindStats:
-    """What became of the jobs of one kind since the start."""
+    """Outcomes of the jobs of one kind since the start."""
 
     running: int = 0
     done: int = 0
@@ -59,7 +59,7 @@ class JobKindStatus:
     kind: str
     running: int
     waiting: int  # due
-    lag_seconds: float  # how long the oldest of them has been due
+    lag_seconds: float  # since the oldest of them became due
     later: int  # planned, or put off
     done: int  # since the start, as the next two
     failures: int
@@ -87,10 +87,10 @@ class JobRunner:
         meter: MetricsRecorder | None = None,
         slots: WorkerSlots | None = None,
     ) -> None:
-        """Run *quick* kinds (files only) as they come due, and *slow* ones (models) *at_once* at most.
+        """Run *quick* jobs (files only) when due, and at most *at_once* *slow* ones (model calls) at a time.
 
-        *slow* ones begin while *purse* has room. *long* ones (many files, no model) have one slot of their own.
-        No job begins while a turn has all *slots* to itself.
+        *slow* jobs start while the token budget allows it. *long* ones (many files, no model) run one at a time.
+        No job starts while a turn has all *slots* to itself.
         """
         self._slots = slots or WorkerSlots(1)
         self._jobs = jobs
@@ -108,24 +108,24 @@ class JobRunner:
 
     @property
     def running(self) -> int:
-        """How many jobs are under way in a slot."""
+        """The number of jobs that are running in a slot."""
         return len(self._running)
 
     @property
     def jobs(self) -> JobQueue:
-        """Where the jobs are queued."""
+        """The queue of the jobs."""
         return self._jobs
 
     def can_do(self, kind: str) -> bool:
-        """Say whether there is a handler for jobs of this kind."""
+        """Return True if jobs of this kind have a handler."""
         return kind in self._tallies
 
     async def do(self, job: Job) -> RetryJobLater | None:
-        """Do a job that somebody waits for, outside of the slots; it need not be queued."""
+        """Run a job that a caller waits for, outside of the slots; it need not be queued."""
         return await {**self._quick, **self._slow, **self._long}[job.kind](job)
 
     async def work(self) -> tuple[JobKindStatus, ...]:
-        """Return how every kind stands, also one that nobody here has a handler for. Raises StoreUnavailable."""
+        """Return the status of every kind, also of kinds without a handler here. Raises StoreUnavailable."""
         counted = {each.kind: each for each in await self._jobs.count()}
         found = []
         for kind in sorted({*self._tallies, *counted}):
@@ -145,7 +145,7 @@ class JobRunner:
         return tuple(found)
 
     async def budget(self) -> BudgetStatus | None:
-        """Return how the day's purse stands; None when there is none. Raises StoreUnavailable."""
+        """Return the status of the day's token budget, or None without a budget. Raises StoreUnavailable."""
         return await self._purse.budget() if self._purse is not None else None
 
     async def record_metrics(self) -> None:
@@ -199,7 +199,7 @@ class JobRunner:
         return bool(quick or slow or long)
 
     async def _room(self) -> int:
-        """Return how many slow jobs may begin: slots, and what the day's purse has left."""
+        """Return how many slow jobs may start: free slots, limited by the day's token budget."""
         free = self._at_once - self._in_slots(self._slow)
         return await self._purse.startable_jobs(free) if self._purse is not None and free > 0 and self._slow else free
 
@@ -218,7 +218,7 @@ class JobRunner:
         finally:
             changed.cancel()
             freed.cancel()
-            # Not `await task`: it would raise their cancellation, and whoever swallows that swallows our own as well.
+            # Not `await task`: suppressing its CancelledError would also suppress our own.
             await asyncio.wait({changed, freed})
 
     async def _in_a_slot(self, job: Job) -> None:
@@ -227,7 +227,7 @@ class JobRunner:
                 try:
                     with self._slots.job():
                         await self._do(job, self._slow.get(job.kind) or self._long[job.kind])
-                except StoreUnavailable:  # its lease is ours until the store knows what became of it
+                except StoreUnavailable:  # the lease is held until the outcome is stored
                     await asyncio.sleep(_PAUSE.total_seconds())
                 else:
                     return

@@ -1,4 +1,4 @@
-"""What a turn wanted remembered, applied after its commit: jobs that may run twice and change things once."""
+"""Jobs that apply what a turn remembers, after its commit. Idempotent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCOPES_KNOWN = 10_000
 def remember_job(
     fact: str, *, turn: str, scope: str, origin: str, by: str, at: datetime, place: str = "0.0", session: str = ""
 ) -> Job:
-    """Return what keeps *fact* in *scope*: wanted in *turn* by *by*, at *place* in it, so that it is kept once."""
+    """Return the job that stores *fact* in *scope*, requested in *turn* by *by* as the fact number *place*."""
     payload = {"fact": fact, "origin": origin, "turn": turn, "by": by}
     return Job(
         id=f"{REMEMBER}:{turn}.{place}",
@@ -42,7 +42,7 @@ def remember_job(
 
 
 class MemoryJobs:
-    """Applies memory operations of finished turns; a scope's next turn sees them done."""
+    """Applies memory operations of committed turns, before the scope's next turn."""
 
     def __init__(
         self,
@@ -53,29 +53,29 @@ class MemoryJobs:
         writing: asyncio.Lock | None = None,
         meter: MetricsRecorder | None = None,
     ) -> None:
-        """Change memory under *writing*; what needs a yes waits in *staging*, and without one as a job."""
+        """Change memory under *writing*; stage changes that need approval in *staging*, or postpone them without it."""
         self._jobs = jobs
         self._staging = staging
         self._meter = meter
         self._documents = documents
-        self.writing = writing or asyncio.Lock()  # whoever changes memory beside the turns; `still` holds it
+        self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by `still`
         # Scopes that are known to have nothing pending; any other is asked for once.
         self._settled: OrderedDict[str, None] = OrderedDict()
 
     def note(self, job: Job) -> None:
-        """Say that *job* was committed."""
+        """Record that *job* was committed."""
         if job.kind == REMEMBER:
             self._settled.pop(job.scope, None)
 
     def unsettle(self, scope: str) -> None:
-        """Say that jobs may have come to *scope* otherwise."""
+        """Forget that *scope* has no pending jobs."""
         self._settled.pop(scope, None)
 
     async def settle(self, scope: str) -> None:
-        """Apply what is pending in *scope*; costs nothing when there is nothing."""
+        """Apply the pending jobs of *scope*; without any, this does no I/O."""
         if scope in self._settled:
             return
-        # Before the first await: what is noted meanwhile unsettles the scope again.
+        # Before the first await: a job noted in between unsettles the scope again.
         self._settled[scope] = None
         if len(self._settled) > _SCOPES_KNOWN:
             self._settled.popitem(last=False)
@@ -88,7 +88,7 @@ class MemoryJobs:
             log.warning("memory.not_settled", scope=scope)
 
     async def apply(self, job: Job) -> RetryJobLater | None:
-        """Apply one job whose time has come; the handler of kind `REMEMBER` for `Background`."""
+        """Apply one job that is due; the handler of kind `REMEMBER`."""
         if _needs_review(job) and self._staging is None:
             return RetryJobLater(_REVIEW, "waits for a yes")
         async with self.writing:
@@ -99,7 +99,7 @@ class MemoryJobs:
             return await self._apply(job)
 
     async def _hold(self, staging: StagedChangeStore, job: Job) -> RetryJobLater | None:
-        """Have the fact wait for a yes, where whoever is concerned is asked."""
+        """Stage the fact for approval by the person or the group."""
         bullet = as_bullet(str(job.payload.get("fact", "")))
         if bullet is not None:
             session, person = (str(job.payload.get(name, "")) for name in ("session", "by"))
@@ -108,7 +108,7 @@ class MemoryJobs:
 
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
-        """Apply no job until the block ends."""
+        """Apply no job while the context is open."""
         async with self.writing:
             yield
 
@@ -143,12 +143,12 @@ class MemoryJobs:
 
 
 def _needs_review(job: Job) -> bool:
-    """Words of strangers are never remembered without a yes (MEMORY-SPEC.md, provenance)."""
+    """Return True if the fact comes from untrusted content, which is never remembered without approval."""
     return job.payload.get("origin") == "untrusted"
 
 
 def as_bullet(fact: str) -> str | None:
-    """Return *fact* as one line of a list; None when it says nothing."""
+    """Return *fact* as one list item, or None if it is empty."""
     flat = " ".join(fact.split())
     while flat[:2] in ("- ", "* "):
         flat = flat[2:].lstrip()
@@ -156,7 +156,7 @@ def as_bullet(fact: str) -> str | None:
 
 
 def append_bullet(text: str, bullet: str) -> str:
-    """Return *text* with *bullet* at its end; unchanged when it is there already."""
+    """Return *text* with *bullet* appended, or unchanged if it contains it."""
     if any(as_bullet(line) == bullet for line in text.splitlines() if line.lstrip()[:2] in ("- ", "* ")):
         return text
     if not text.strip():

@@ -1,6 +1,6 @@
-"""What background work may spend in a day: a purse of its own, so that no summary ever costs more than was meant.
+"""Daily token budget of background jobs.
 
-The journal's usage rows are the truth, so that a restart spends nothing twice; what is noted since is added in memory.
+The journal's usage rows are authoritative, so a restart counts nothing twice; later calls are added in memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gateway.ports import UsageStore
 
 log = structlog.get_logger(__name__)
 
-FOREGROUND = frozenset({"answer", "transcription"})  # purposes that somebody waits for; the rest is background
+FOREGROUND = frozenset({"answer", "transcription"})  # purposes that a user waits for; the rest is background
 _FIRST_GUESS = 10_000  # tokens of a job, until one has been seen
 _LEAST_GUESS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """How the day's purse stands."""
+    """Status of the day's token budget."""
 
     limit: int  # tokens a day; 0 = no limit
     spent: int
@@ -31,20 +31,20 @@ class BudgetStatus:
 
 
 class TokenBudget:
-    """A day's tokens for jobs: reserved before one begins, settled by what its calls really took.
+    """A day's tokens for jobs: reserved when a job starts, settled by what its calls used.
 
-    A job that has begun is finished, so a day is overdrawn by what the jobs under way were underestimated, and no more.
+    A job that has started is finished, so the budget is exceeded at most by the underestimated use of running jobs.
     """
 
     def __init__(self, usage: UsageStore, *, limit: int, zone: str, now: Callable[[], datetime]) -> None:
-        """Allow *limit* tokens a day of *zone*; 0 is no limit."""
+        """Allow *limit* tokens per day of *zone*; 0 = no limit."""
         self._usage = usage
         self._limit = limit
         self._zone = ZoneInfo(zone)
         self._now = now
         self._day: date | None = None
-        self._stored = 0  # what the usage rows said when they were read
-        self._noted = 0  # what was noted since
+        self._stored = 0  # sum of the usage rows when they were read
+        self._noted = 0  # added since
         self._held: dict[str, int] = {}  # job -> what it has taken so far
         self._guess = _FIRST_GUESS
         self._told: date | None = None
@@ -58,7 +58,7 @@ class TokenBudget:
             self._held[turn] += tokens
 
     async def startable_jobs(self, wanted: int) -> int:
-        """Return how many of *wanted* jobs may begin now. Raises StoreUnavailable."""
+        """Return how many of *wanted* jobs may start now. Raises StoreUnavailable."""
         if not self._limit:
             return wanted
         await self._open_day()
@@ -75,14 +75,14 @@ class TokenBudget:
         self._held[job] = 0
 
     def settle(self, job: str) -> None:
-        """End the reservation: what the job took is noted, and what the next will take is guessed from it."""
+        """End the reservation: record the tokens that the job used, and estimate the next job's use from them."""
         taken = self._held.pop(job, None)
         if taken is None:
             return
         self._guess = max(_LEAST_GUESS, taken, (3 * self._guess + taken) // 4)
 
     async def budget(self) -> BudgetStatus:
-        """Return how the purse stands. Raises StoreUnavailable."""
+        """Return the budget's status. Raises StoreUnavailable."""
         await self._open_day()
         left = self._limit - self._spent
         return BudgetStatus(
@@ -96,7 +96,7 @@ class TokenBudget:
         return self._stored + self._noted
 
     def _reserved(self) -> int:
-        """Return what is spent, and what the jobs under way will still take."""
+        """Return the tokens used plus those reserved by running jobs."""
         return self._spent + sum(max(self._guess - taken, 0) for taken in self._held.values())
 
     async def _open_day(self) -> None:
@@ -104,7 +104,7 @@ class TokenBudget:
         local = self._now().astimezone(self._zone)
         if self._day == local.date():
             return
-        # What is noted from here on is behind the reading in the journal's queue, and so not in its sum.
+        # Rows noted from here on are queued behind the journal's read, so its sum does not contain them.
         self._noted = 0
         rows = await self._usage.totals(since=local.replace(hour=0, minute=0, second=0, microsecond=0))
         self._stored = sum(row["tokens_in"] + row["tokens_out"] for row in rows if row["purpose"] not in FOREGROUND)

@@ -1,7 +1,7 @@
-"""Which messages a consolidation takes, and how they are written for the model ([000], [001], [004]).
+"""Which messages a consolidation summarises, and how they are written for the model ([000], [001], [004]).
 
-Everything here is pure and knows messages as mappings with `role`, `content`, `timestamp`: those of a `Session` and
-the message lines of a transcript alike.
+All functions are pure. A message is a mapping with `role`, `content` and `timestamp`: one of a `Session` or a line of
+a transcript.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAX_MESSAGES_WITHOUT_CONSOLIDATION = 10
 DEFAULT_MEMORY_WINDOW = 100  # [000]
 UNTRUSTED = "untrusted"
 _UNDATED = "?"
-_LEAST_SHOWN = 200  # characters of a line, however little room there is
+_LEAST_SHOWN = 200  # characters of a line that are always shown
 
 Message: TypeAlias = Mapping[str, Any]
 
 
 class KeepPolicy(StrEnum):
-    """How many messages stay as they are."""
+    """How many of the newest messages a consolidation leaves in the prompt."""
 
     HALF = "half"  # of the window [000]
     RECENT = "recent"  # half of the window, but at most ten [004]
@@ -52,7 +52,7 @@ class MessageRange:
 
 
 def keep_count(window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: bool = False) -> int:
-    """Return how many of the newest messages a consolidation leaves alone; at least two, unless it archives all."""
+    """Return the number of newest messages that a consolidation keeps: at least two, or none if it archives all."""
     if archive_all:
         return 0
     half = max(MIN_KEEP_COUNT, window // 2)
@@ -62,7 +62,7 @@ def keep_count(window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: 
 def next_range(
     total: int, last_consolidated: int, window: int, keep: KeepPolicy = KeepPolicy.HALF, *, archive_all: bool = False
 ) -> MessageRange | None:
-    """Return what a consolidation of *total* messages takes now; None when there is nothing, or it is switched off."""
+    """Return the range that a consolidation of *total* messages summarises now; None if it is empty or switched off."""
     if window <= DISABLED_MEMORY_WINDOW:
         return None
     start = max(last_consolidated, 0)
@@ -71,7 +71,7 @@ def next_range(
 
 
 def is_due(total: int, last_consolidated: int, window: int, keep: KeepPolicy = KeepPolicy.HALF) -> bool:
-    """Say whether the messages that are in no summary fill the window, and something can be taken of them."""
+    """Return True if the messages that are in no summary fill the window and *next_range* is not empty."""
     return total - last_consolidated >= window and next_range(total, last_consolidated, window, keep) is not None
 
 
@@ -95,13 +95,13 @@ def origin_of(messages: Sequence[Message]) -> str:
 def conversation(
     messages: Sequence[Message], *, zone: str = "UTC", names: SenderNames | None = None, named: bool | None = None
 ) -> list[str]:
-    """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message that says something.
+    """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message with text.
 
-    What tools returned never enters; the tools' names stand with the words that came of them. Words of others do not
-    either, nor what was said with them in view (`trusted`). Files are their facts, pictures no bytes. What was
-    forgotten is left out. With *named* a user's line says who spoke; by default it does when several did. Who is called
-    like somebody else in *names* (by default, of *messages*) carries the end of their id. Lines within a message are
-    indented, so that none looks like another message.
+    Tool results, untrusted content, tainted replies (`strip_untrusted`) and erased messages are left out; a reply
+    names the tools that were called for it. Files are described; images are not included. With *named* a user's line
+    contains the sender's name, by default if there are several senders. Senders of the same name in *names* (by
+    default, of *messages*) get the end of their id. Lines within a message are indented, so that none looks like
+    another message.
     """
     if named is None:
         named = len({_speaker(message)[0] for message in messages} - {""}) > 1
@@ -122,13 +122,13 @@ def conversation(
 
 
 def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) -> tuple[int, list[str]]:
-    """Return how many of *messages* one question of so many tokens is about, and their lines; 0 = no bound.
+    """Return the number of *messages* that fit a prompt of so many tokens, and their lines; 0 = no limit.
 
-    It ends where a person begins to speak, and is never empty: what is too long by itself is shown in part.
+    The range ends before a user message and is never empty: a turn that is too long by itself is cut.
     """
     named = len({_speaker(message)[0] for message in messages} - {""}) > 1
     names = _names_in(messages)
-    messages = strip_untrusted(messages)  # at once: what a part of them brings taints the next
+    messages = strip_untrusted(messages)  # all at once, because earlier messages taint later ones
     if not tokens:
         return len(messages), conversation(messages, zone=zone, names=names, named=named)
     lines: list[str] = []
@@ -147,7 +147,7 @@ def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int
 
 
 def _turns(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
-    """Yield from where to where each person's word and what came of it goes."""
+    """Yield the range of each user message with the replies to it."""
     start = 0
     for n in range(1, len(messages) + 1):
         if n == len(messages) or (messages[n].get("role") == "user" and messages[n - 1].get("role") != "user"):
@@ -194,7 +194,7 @@ def moment(stamp: object, zone: str = "UTC") -> str:
 
 
 def _content(message: Message) -> str:
-    """Return what a message says in words."""
+    """Return the text of a message."""
     content = message.get("content")
     if content == FORGOTTEN:
         return ""

@@ -1,4 +1,4 @@
-"""Messages of any transcript by their indices, wherever they stand now: in the journal, the file or an archive."""
+"""Reading messages of any transcript by index, whether they are in the journal, the file or an archive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.ports import Line, TurnRecord, TurnRecordStore
 
 
 class MessageReader:
-    """Reads what was said. *flush* projects what is committed, so that files are nearly up to date."""
+    """Reads messages of transcripts. *flush* projects committed turns into the files."""
 
     def __init__(
         self, home: Path, records: TurnRecordStore, *, flush: Callable[[], Awaitable[bool]], disk: Disk | None = None
@@ -25,15 +25,15 @@ class MessageReader:
         self._disk = disk or Disk()
 
     async def messages(self, scope: str, key: SessionKey, transcript: str, start: int, end: int) -> list[Line]:
-        """Return the message lines from *start* up to *end*, in order; fewer when some are not to be found."""
-        # The journal first: what is projected while we look is then found twice, never missed.
+        """Return the message lines from *start* up to *end*, in order; fewer if some are missing."""
+        # The journal first: a turn projected in between is then read twice rather than missed.
         pending = await self._pending(key)
         return await asyncio.to_thread(
             read_messages, self._disk, self._path(scope, key), transcript, start, end, pending=pending
         )
 
     async def extent(self, scope: str, key: SessionKey, transcript: str) -> tuple[int, int]:
-        """Return up to where the transcript is in a summary, and how many messages it has."""
+        """Return the index up to which the transcript is summarised, and its number of messages."""
         await self._flush()
         pending = await self._pending(key)
         return await asyncio.to_thread(

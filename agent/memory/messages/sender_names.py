@@ -1,4 +1,4 @@
-"""Who speaks under which display name in a conversation, so that two people of one name are told apart."""
+"""Display names of the senders in a conversation; senders of the same name get the end of their id."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _SHORT = 6  # characters of an id
 _NAMES = 1_000  # that one conversation keeps
-_SEVERAL = 2  # ids of one name; more need not be told apart to know that it is shared
+_SEVERAL = 2  # ids stored per name; two suffice to know that it is shared
 
 
 class SenderNames:
@@ -27,7 +27,7 @@ class SenderNames:
             self._users.popitem(last=False)
 
     def note_line(self, line: Mapping[str, Any]) -> None:
-        """Take note of whoever said a transcript's line or a message of it."""
+        """Record the sender of a transcript line or a message."""
         by = line.get("by")
         if isinstance(by, Mapping) and by.get("id"):
             self.note(str(by["id"]), str(by.get("name") or ""))

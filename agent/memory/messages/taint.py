@@ -1,11 +1,9 @@
-"""Whose words stood before the bot when it spoke: what decides what is remembered without asking (ADR 15).
+"""Taint: which lines put untrusted content into the prompt, and which replies were made with it in view (ADR 15).
 
-A line *brings* words of others when it is a tool's result that holds them, a message that was passed on, quotes
-somebody whom the chat does not admit, has such a line recalled before it, or carries a file of which text was read or
-speech was heard. As long as such a line is in the prompt, what the bot says is `tainted`: the flag stands in its line,
-and that line taints in its turn, since a bot that was talked into something talks itself into it again. The search
-index keeps both, so that a find taints as the line itself would. A picture brings none: what is seen on it is nobody's
-order, and people show their bot pictures every day.
+A line is tainted if it holds a tool result with third-party content, a forwarded message, a quotation of an unknown
+sender, a recalled tainted line, or a file with extracted text or a transcription. As long as such a line is in the
+prompt, replies are marked `tainted`, and a marked reply taints later ones: a model that was manipulated once repeats
+it. The search index stores both marks, so a hit taints as the line itself does. Pictures do not taint.
 """
 
 from __future__ import annotations
@@ -16,11 +14,11 @@ from typing import Any
 from agent.attachments.file_facts import ASIDE, UNTRUSTED, facts_in
 
 TAINTED = "tainted"
-_WORDS = ("text", "said")  # of a file's fact: what was read in it, what was heard
+_WORDS = ("text", "said")  # of a file's fact: extracted text, transcription
 
 
 def is_tainted_line(line: Mapping[str, Any]) -> bool:
-    """Say whether *line* puts words of others before the bot, or what it said with them in view."""
+    """Return True if *line* holds untrusted content, or a reply made with it in the prompt."""
     if line.get(TAINTED):
         return True
     if line.get("origin") == UNTRUSTED or any(
@@ -31,23 +29,22 @@ def is_tainted_line(line: Mapping[str, Any]) -> bool:
 
 
 def origin_of_words(line: Mapping[str, Any]) -> str:
-    """Return whose words the content of *line* is: "untrusted", "tainted", or "" for words that are taken on trust.
+    """Return the origin of the content of *line*: "untrusted", "tainted", or "" for trusted text.
 
-    What rides along with the content (files, quotations, recall) is not asked about: search does not show it.
+    Files, quotations and recalled text beside the content are ignored, because search does not show them.
     """
     return TAINTED if line.get(TAINTED) else UNTRUSTED if line.get("origin") == UNTRUSTED else ""
 
 
 def has_tainted_line(lines: Iterable[Mapping[str, Any]]) -> bool:
-    """Say whether any of *lines* does."""
+    """Return True if any of *lines* is tainted."""
     return any(is_tainted_line(line) for line in lines)
 
 
 def strip_untrusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return *messages*, as many and in their places, with nothing left in them that is not taken on trust.
+    """Return *messages*, same number and order, without untrusted content and tainted replies.
 
-    Kept are words of people whom the chat admits, and what the bot said while no words of others stood before it.
-    Files are their facts.
+    Messages of admitted senders and replies made without untrusted content in the prompt stay. Files keep their facts.
     """
     kept: list[Mapping[str, Any]] = []
     is_tainted = False  # for lines that were written before they were flagged, or elsewhere
@@ -70,5 +67,5 @@ def _without_words(message: Mapping[str, Any], *, all_of_it: bool) -> Mapping[st
 
 
 def _named(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a file as what it is, without anything that stands in it."""
+    """Return the facts of a file without its content."""
     return {name: value for name, value in fact.items() if name not in (*_WORDS, "caption", "origin")}

@@ -1,7 +1,7 @@
-"""How much a message weighs: an estimate of its tokens that needs no tokenizer and costs its own length.
+"""Token estimates without a tokenizer, in time linear in the text.
 
-A token is reckoned at four bytes of UTF-8: four letters of English, two of Cyrillic, a good one of Chinese.
-What a provider counts differently is made up for by a factor that its own figures teach (agent/llm/context_windows.py).
+Four bytes of UTF-8 count as one token. The difference to a provider's own counts is corrected by a factor that is
+learned from them (agent/llm/context_windows.py).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _FRAME = 4  # tokens around every message: its role and its ends
 
 
 def estimate_text(text: str) -> int:
-    """Return what a text is reckoned at."""
+    """Return the estimated tokens of a text."""
     return -(-(len(text) if text.isascii() else len(text.encode("utf-8", "replace"))) // BYTES_PER_TOKEN)
 
 
 def estimate_message(message: Mapping[str, Any]) -> int:
-    """Return what a message is reckoned at, as the model is sent it: words, pictures, tool calls, thinking."""
+    """Return the estimated tokens of a message as sent: text, images, tool calls, thinking."""
     content = message.get("content")
     weight = _FRAME + sum(map(_weigh_part, content)) if isinstance(content, list) else _FRAME + _weigh_other(content)
     for name in ("tool_calls", "thinking"):
@@ -31,7 +31,7 @@ def estimate_message(message: Mapping[str, Any]) -> int:
 
 
 def estimate_messages(messages: Iterable[Mapping[str, Any]]) -> int:
-    """Return what messages (or the schemas of tools) are reckoned at together."""
+    """Return the estimated tokens of messages or tool schemas."""
     return sum(estimate_message(each) if "role" in each else _weigh_other(each) for each in messages)
 
 

@@ -1,1 +1,1 @@
-"""What is noted before it is forgotten: flushes before a compaction, notes at the end of a session ([002])."""
+"""Notes: facts flushed before a compaction, and a note at the end of each session ([002])."""

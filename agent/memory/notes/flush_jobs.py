@@ -1,7 +1,6 @@
-"""The flush before a compaction, as durable jobs: `flush` asks the model, `flushed` writes what it said.
+"""The flush before a compaction, as durable jobs: `flush` asks the model, `flushed` writes its answer ([002]).
 
-[002], Phase 2. As with a consolidation the answer is stored before it is written, so that a kill at any step leaves
-one section.
+The answer is stored before it is written, so that a crash at any step leaves exactly one section.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _TRIES = 3  # to find the messages in their file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushJobs:
-    """Does the jobs. *writing* is held while files change; *room* is what a prompt may weigh."""
+    """Handlers of the flush jobs. *writing* is held while files change; *room* returns the token limit of a prompt."""
 
     home: Path
     jobs: JobQueue
@@ -48,16 +47,16 @@ class FlushJobs:
 
     @property
     def slow(self) -> Mapping[str, Handler]:
-        """What asks a model."""
+        """Handlers that call a model."""
         return {FLUSH: self.flush}
 
     @property
     def quick(self) -> Mapping[str, Handler]:
-        """What changes files alone."""
+        """Handlers that only change files."""
         return {FLUSHED: self.write}
 
     async def flush(self, job: Job) -> RetryJobLater | None:
-        """Ask what lasts of the job's messages, once in each cycle, and store the answer as a job."""
+        """Ask the model for lasting facts in the job's messages, once per cycle, and store the answer as a job."""
         span = ConversationSpan.of(job)
         flusher = self._flusher(job)
         if await asyncio.to_thread(flusher.was_flushed, str(span.key), span.cycle):
@@ -78,7 +77,7 @@ class FlushJobs:
         return None
 
     async def write(self, job: Job) -> RetryJobLater | None:
-        """Write what the model said; twice is once."""
+        """Write the stored answer. Idempotent."""
         async with self.writing:
             if all(each.id != job.id for each in await self.jobs.pending_in(job.scope)):
                 await self._go_on(job)  # something of it was forgotten
@@ -91,7 +90,7 @@ class FlushJobs:
         return None
 
     async def _go_on(self, job: Job) -> None:
-        """Queue the compaction that waited for this."""
+        """Queue the compaction that waited for the flush."""
         if then := after_flush(job, self.now()):
             await self.jobs.put(then)
 

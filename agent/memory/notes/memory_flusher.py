@@ -1,4 +1,4 @@
-"""Saving what is durable before a compaction: memory/YYYY-MM-DD.md, append-only ([002], Phase 2)."""
+"""Saving lasting facts to memory/YYYY-MM-DD.md before a compaction ([002], Phase 2)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXCERPT = 20  # lines kept as they are when the model fails
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushSection:
-    """What goes into a day's file. No bullets, no section."""
+    """A section of a day's file; without bullets nothing is written."""
 
     day: str  # "YYYY-MM-DD", in the scope's own zone
     at: str  # "HH:MM"
@@ -39,7 +39,7 @@ class FlushSection:
 
 
 class MemoryFlusher(NoteWriter):
-    """Extracts what is worth keeping, once per compaction cycle of a session. Times are of *zone*."""
+    """Extracts facts worth keeping, once per compaction cycle of a session. Times are in *zone*."""
 
     async def maybe_flush(
         self,
@@ -49,10 +49,10 @@ class MemoryFlusher(NoteWriter):
         context_window: int,
         threshold_tokens: int = THRESHOLD_TOKENS,
     ) -> bool:
-        """Flush when the prompt is within *threshold_tokens* of the budget; True when the cycle was flushed now.
+        """Flush if the prompt is within *threshold_tokens* of the budget; return True if this call did.
 
-        A cycle begins with the first of *messages*: what is consolidated leaves it, /new leaves all of them. The
-        mark of a cycle is durable, and set when the model has answered. Raises OSError.
+        A cycle is identified by the first of *messages*: a consolidation or /new starts another one. It is durably
+        marked as flushed when the model has answered. Raises OSError.
         """
         if estimated_tokens <= context_window - threshold_tokens or not messages:
             return False
@@ -64,9 +64,9 @@ class MemoryFlusher(NoteWriter):
         return True
 
     async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> FlushSection:
-        """Return what a model finds worth keeping of *messages*, of the newest that fit so many tokens; 0 = of all.
+        """Return the facts that a model finds worth keeping in the newest *messages* that fit *tokens*; 0 = in all.
 
-        A model that fails leaves the newest lines as they are.
+        If the model fails, the newest lines are kept unchanged.
         """
         at = self._local_now()
         section = FlushSection(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
@@ -89,7 +89,7 @@ class MemoryFlusher(NoteWriter):
         asked = f"{shown}## Conversation\n" + "\n".join(lines)
         try:
             response = await self._ask(system, asked)
-        except Exception:  # the provider's boundary: what was said is kept as it was
+        except Exception:  # the provider's boundary: keep the lines unchanged
             log.exception("flush.model_failed")
             return [f"- {line}" for line in lines[-_EXCERPT:]]
         text = getattr(response, "content", None)
@@ -100,7 +100,7 @@ class MemoryFlusher(NoteWriter):
     # -- in a thread -------------------------------------------------------------------------------
 
     def was_flushed(self, session_key: str, cycle: str) -> bool:
-        """Say whether the session's cycle was flushed. Blocks."""
+        """Return True if the session's cycle was flushed. Blocks."""
         return self._cycles().get(session_key) == cycle
 
     def _cycles(self) -> dict[str, str]:
@@ -111,7 +111,7 @@ class MemoryFlusher(NoteWriter):
         return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
 
     def write(self, session_key: str, cycle: str, section: FlushSection) -> None:
-        """Append the section to its day's file and mark the cycle as flushed; twice is once. Blocks; raises OSError."""
+        """Append the section to its day's file and mark the cycle as flushed. Idempotent; blocks; raises OSError."""
         path = self.memory_dir / section.name
         self._disk.make_folder(self.memory_dir)
         with self._disk.lock(self.memory_dir / ".lock"):
@@ -128,7 +128,7 @@ class MemoryFlusher(NoteWriter):
 
 
 def newest(lines: Sequence[str], tokens: int) -> Sequence[str]:
-    """Return the newest lines that so many tokens hold; 0 = all of them."""
+    """Return the newest lines that fit *tokens*; 0 = all."""
     left = tokens
     for n in range(len(lines) - 1, -1, -1) if tokens else ():
         left -= estimate_text(lines[n]) + 1
@@ -138,13 +138,13 @@ def newest(lines: Sequence[str], tokens: int) -> Sequence[str]:
 
 
 def _cycle(messages: Sequence[Message]) -> str:
-    """Name the compaction cycle: it begins with the first message that no summary holds."""
+    """Return the id of the compaction cycle that begins with the first of *messages*."""
     first = messages[0]
     said = json.dumps([first.get("role"), first.get("content"), first.get("timestamp")], default=str)
     return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _bullet(line: str) -> str:
-    """Return a line as a bullet; a heading inside would end the day's section."""
+    """Return a line as a bullet; headings are flattened because they would end the section."""
     flat = line.strip().lstrip("#").strip()
     return flat if flat.startswith(("- ", "* ")) or line.startswith("  ") else f"- {flat}"

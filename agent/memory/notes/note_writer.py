@@ -1,4 +1,4 @@
-"""What the writers of seed 002 share: a workspace's memory folder, a model to ask, and a clock."""
+"""Base of the note writers of [002]: a workspace's memory folder, a model, and a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The note of a conversation that /new ended, as a durable job beside its summary ([002], Phase 1)."""
+"""The note about a conversation that /new ended, as a durable job beside its summary ([002], Phase 1)."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SessionNoteJobs:
 
     @property
     def slow(self) -> Mapping[str, Handler]:
-        """What asks a model."""
+        """Handlers that call a model."""
         return {NOTE: self.write}
 
     async def write(self, job: Job) -> RetryJobLater | None:
-        """Write the note of the transcript that the job names; one that is there already is left."""
+        """Write the note about the job's transcript unless it exists."""
         key, transcript = SessionKey.parse(str(job.payload["key"])), str(job.payload["transcript"])
         _, end = await self.passages.extent(job.scope, key, transcript)
         start = max(end - _LOOK_BACK * self.max_messages, 0)

@@ -1,1 +1,1 @@
-"""What a conversation sends the model: its window, its snapshot, and keeping both within their budget."""
+"""The prompt of a conversation: its window of messages, its snapshot, and the limits of both."""

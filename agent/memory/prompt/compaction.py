@@ -1,7 +1,7 @@
-"""Keeping a prompt within its budget: which lines of it go first, and when its beginning is to be summarised.
+"""Compaction: keeping a prompt within its limit by trimming lines and moving the window.
 
-Pure functions over a window. What they decide is recorded as lines (`trim`, `mark`), so that a restart gives the same
-bytes; the messages themselves stay whole in the transcript, and whatever leaves the window unsummarised is due to be.
+Pure functions over a window. Their decisions are recorded as lines (`trim`, `mark`), so that a restart gives the same
+bytes. The messages stay whole in the transcript, and messages that leave the window unsummarised become due.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from agent.memory.storage.transcript_lines import kind_of, to_messages
 from gateway.ports import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
-GROWTH = 8  # one part in so many of the room is what the next turn is expected to bring
+GROWTH = 8  # the next turn is expected to take this fraction of the limit
 _PATIENCE = 2  # windows that a prompt may grow to while a consolidation is awaited
-_LEAST_SHOWN = 200  # characters: less of a message tells nobody anything
+_LEAST_SHOWN = 200  # characters: a shorter piece of a message is useless
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What has to be recorded so that the prompt fits, usually nothing, and where replay starts with it."""
+    """The lines to record so that the prompt fits, usually none, and the replay start with them."""
 
     replay_from: int
     lines: tuple[Line, ...] = ()
@@ -33,9 +33,9 @@ class CompactionPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptLimit:
-    """What a prompt may weigh; *taken* of it stands before the first message: the system prompt, the tools."""
+    """The token limit of a prompt; *taken* tokens of it are used by the system prompt and the tools."""
 
-    tokens: int  # 0 = nobody knows, and nothing is bounded
+    tokens: int  # 0 = unknown, no limit
     taken: int
 
 
@@ -48,10 +48,10 @@ def compact(
     replay_from: int,
     consolidated: int,
 ) -> CompactionPlan:
-    """Return what makes history and *said* (the lines of the turn at hand, from index *start* on) fit *room*.
+    """Return the plan that makes history and *said* (the current turn's lines, from index *start* on) fit *room*.
 
-    In this order, as far as it takes: old tool bodies go; the window moves, at the beginning of a turn, until half
-    of the room is free; the turn's own older tool bodies go; the longest messages are cut.
+    In this order, until it fits: trim old tool results; move the window, by whole turns, until half of the limit is
+    free; trim the turn's own older tool results; cut the longest messages.
     """
     weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(said)
     if not room.tokens or weight <= room.tokens:
@@ -72,10 +72,10 @@ def compact(
 def overdue(
     turns: Sequence[WindowTurn], room: PromptLimit, *, replay_from: int, consolidated: int
 ) -> MessageRange | None:
-    """Return what is to be summarised of a window by its weight, up to where a turn begins and half the room is free.
+    """Return the range to summarise because of the token limit, or None; it ends at a turn and frees half of it.
 
-    Due when the next prompt is expected not to fit, and when something has left the window unsummarised. The
-    newest turn always stays.
+    It is due when the next prompt is expected not to fit, or when messages left the window unsummarised. The newest
+    turn always stays.
     """
     end = replay_from
     if room.tokens and not fits(turns, room):
@@ -89,12 +89,12 @@ def overdue(
 
 
 def mark_due(state: PromptWindow, from_index: int, to_index: int, *, window: int, consolidates: bool) -> Line | None:
-    """Return the mark that the count of messages asks for once a turn of these indices is there.
+    """Return the mark that is due by the number of messages after a turn with these indices, or None.
 
-    Where nothing consolidates, a full window's replay start moves by half of it, to the beginning of a
-    turn (and the next turn takes a new snapshot); otherwise the pointer moves it, and a plain mark every
-    100 messages keeps cold reads short. A consolidation that does not come lets it grow to twice its size
-    and no further: what left it is summarised from the file, or kept raw, when its job gets through.
+    Without consolidation the replay start of a full window moves by half of it, to the beginning of a turn, and the
+    next turn takes a new snapshot. Otherwise the pointer moves it, and a mark every 100 messages keeps cold reads
+    short. While a consolidation is missing the window grows to twice its size at most; messages that leave it are
+    summarised from the file or kept raw when the job runs.
     """
     if to_index <= from_index:
         return None
@@ -119,13 +119,13 @@ def _turn_start(state: PromptWindow, aim: int, upcoming: int) -> int:
 
 
 def fits(turns: Sequence[WindowTurn], room: PromptLimit, *, threshold: int = 0) -> bool:
-    """Say whether the next prompt is expected to stay within *room*, and *threshold* below its bound."""
+    """Return True if the next prompt is expected to be at least *threshold* tokens below the limit."""
     expected = room.taken + sum(turn.weight for turn in turns) + room.tokens // GROWTH
     return not room.tokens or expected <= room.tokens - min(threshold, room.tokens // 2)
 
 
 def weigh_lines(lines: Sequence[Line]) -> int:
-    """Return what lines weigh as they are sent."""
+    """Return the estimated tokens of lines as they are sent."""
     return estimate_messages(message for line in lines for message in to_messages(line))
 
 
@@ -141,7 +141,7 @@ class _Compactor:
 
     @property
     def weight(self) -> int:
-        """What the whole prompt weighs now."""
+        """Estimated tokens of the whole prompt."""
         return self.taken + sum(turn.weight for turn in self.turns) + self._own
 
     @property
@@ -159,7 +159,7 @@ class _Compactor:
             self._try(build.trim(self.turns[-1].low, tools=0))
 
     def move(self, room: int) -> int:
-        """Take the oldest turns out until half of the room, or of what is left of it, is free; return the new start."""
+        """Remove the oldest turns until half of the limit, or of the rest of it, is free; return the new start."""
         others, past = self.taken + self._own, sum(turn.weight for turn in self.turns)
         goal = max(room // 2, others + max(room - others, 0) // 4)
         while self.turns and others + past > (goal if len(self.turns) > 1 else room):

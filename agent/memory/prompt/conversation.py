@@ -1,4 +1,4 @@
-"""The live window of a transcript: what the model is sent, only ever extended between snapshots (DESIGN.md, Prompt)."""
+"""The window of a transcript: the messages that the model is sent, only appended to between snapshots."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from gateway.ports import Line, TurnRecord
 
 log = structlog.get_logger(__name__)
 
-_CHANGES = frozenset({"snapshot", "pointer", "mark", "trim"})  # kinds that change what stands above them
+_CHANGES = frozenset({"snapshot", "pointer", "mark", "trim"})  # kinds that change lines above them
 _OF_OTHERS = frozenset({"snapshot", "forgotten", "mark", "trim"})  # kinds of an opening that are about what was before
 _REMEMBERED = 256  # turns without a message whose repetition is noticed; the others' indices tell
 
 
 class Conversation:
-    """One transcript's window. Changed by `adopt` alone; owned by whoever holds the key's lock."""
+    """The window of one transcript. Only `adopt` changes it; the holder of the key's lock owns it."""
 
     def __init__(
         self,
@@ -80,34 +80,34 @@ class Conversation:
         self._flushed = -1  # the cycle that a flush was asked for in
 
     def allow(self, room: int, overhead: int) -> None:
-        """Say what a prompt may weigh now, and what its tools take of it; 0 = nothing is bounded."""
+        """Set the token limit of a prompt, and the tokens that its tools take; 0 = no limit."""
         self._room, self._overhead = room, overhead
 
     @property
     def room(self) -> PromptLimit:
-        """What a prompt may weigh, and what the system prompt and the tools take of it."""
+        """The token limit of a prompt, and the tokens of the system prompt and the tools."""
         return PromptLimit(tokens=self._room, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0))
 
     @property
     def weight(self) -> int:
-        """What `messages` weigh; costs nothing that grows with the conversation."""
+        """Estimated tokens of `messages`, in constant time."""
         return self._weight if self.window else estimate_messages(self.messages)
 
     @property
     def messages(self) -> Sequence[Message]:
-        """What the model is sent before this turn: from the replay start on, replayable, the same bytes each time."""
+        """The messages before this turn, from the replay start on: replayable, the same bytes each time."""
         if self.window:
             return self._messages
         return last_messages(self._messages, self._state)
 
     @property
     def snapshot(self) -> PromptSnapshot | None:
-        """The snapshot in force, None before the first turn or when its texts are lost."""
+        """The effective snapshot; None before the first turn or if its texts are lost."""
         return self._snapshot
 
     @property
     def zone(self) -> str:
-        """The time zone of the snapshot in force."""
+        """The time zone of the effective snapshot."""
         return self._snapshot.zone if self._snapshot else ""
 
     @property
@@ -127,22 +127,22 @@ class Conversation:
 
     @property
     def pictures(self) -> int:
-        """How many pictures ride along until the next snapshot."""
+        """The number of images in the prompt until the next snapshot."""
         return self._ballast.pictures
 
     @property
     def background(self) -> int:
-        """How many characters of what others said ride along until the next snapshot."""
+        """The number of characters of background messages in the prompt until the next snapshot."""
         return self._ballast.background
 
     @property
     def is_tainted(self) -> bool:
-        """Whether words of others stand in the window (taint.py)."""
+        """True if the window contains a tainted line (see taint.py)."""
         return self._ballast.words_of_others > 0
 
     @property
     def last_heard(self) -> datetime | None:
-        """When the newest message of a person was sent, as far as the window knows."""
+        """The time of the newest user message in the window, or None."""
         return last_user_message_at(self._state.turns)
 
     @property
@@ -151,7 +151,7 @@ class Conversation:
         return [line for turn in self._state.turns for line in turn.lines]
 
     def snapshot_with(self, lines: Sequence[Line], blobs: Mapping[str, str]) -> PromptSnapshot:
-        """Return the snapshot in force once *lines* (a turn's opening) are part of the conversation."""
+        """Return the effective snapshot once *lines* (a turn's opening) are part of the conversation."""
         for line in reversed(lines):
             if kind_of(line) == "snapshot":
                 taken = snapshot_of(line, {**self._texts(line), **blobs})
@@ -162,9 +162,9 @@ class Conversation:
         return self._snapshot
 
     def messages_with(self, lines: Sequence[Line]) -> Sequence[Message]:
-        """Return what precedes a turn that begins with *lines*; usually `messages`.
+        """Return the messages before a turn that begins with *lines*; usually `messages`.
 
-        A snapshot among them folds the deltas in, and what they take back is gone at once.
+        A snapshot among the lines replaces the deltas, and messages that the lines erase disappear.
         """
         if not self._is_changed_by(lines):
             return self.messages
@@ -173,15 +173,15 @@ class Conversation:
         return rendered if self.window else last_messages(rendered, state)
 
     def weight_with(self, lines: Sequence[Line]) -> int:
-        """Return what `messages_with` weigh; usually `weight`."""
+        """Return the estimated tokens of `messages_with`; usually `weight`."""
         return estimate_messages(self.messages_with(lines)) if self._is_changed_by(lines) else self.weight
 
     def compacted(
         self, said: Sequence[Line], start: int, *, after: Sequence[Line] = (), room: PromptLimit | None = None
     ) -> CompactionPlan:
-        """Return what has to be recorded so that the next prompt fits; usually nothing.
+        """Return the lines to record so that the next prompt fits; usually none.
 
-        *said* are the lines of the turn at hand, from index *start* on; what stands in *after* is decided already.
+        *said* are the current turn's lines, from index *start* on; *after* are lines that are decided already.
         """
         state, room = self._state, room or self.room
         if self._is_changed_by(after):
@@ -206,9 +206,9 @@ class Conversation:
         return mark_due(self._state, from_index, to_index, window=self.window, consolidates=self.consolidates)
 
     def due(self, to_index: int, record: TurnRecord | None = None) -> MessageRange | None:
-        """Return what is to be consolidated once there are *to_index* messages; usually nothing.
+        """Return the range to consolidate once there are *to_index* messages; usually None.
 
-        By count, and by the weight that the window has with *record*, its newest turn: whichever takes more.
+        By the number of messages and by the window's tokens with *record*, its newest turn; the longer range wins.
         """
         if not self.consolidates:
             return None
@@ -223,7 +223,7 @@ class Conversation:
         return max(filter(None, taken), key=lambda each: each.end, default=None)
 
     def flush_due(self, record: TurnRecord) -> MessageRange | None:
-        """Return what is to be looked through for lasting facts before a compaction by weight; once in each cycle."""
+        """Return the range to flush before a compaction by tokens, once in each cycle, or None."""
         if not self.consolidates or self._flush is None or not self._room or self._flushed == self.consolidated:
             return None
         after = self._next(record)
@@ -291,14 +291,14 @@ class Conversation:
         return self._blobs.in_memory(digests_of(line))
 
     def _is_changed_by(self, lines: Sequence[Line]) -> bool:
-        """Say whether *lines* change what stands above them; else they are only added."""
+        """Return True if *lines* change lines above them, rather than being appended only."""
         if any(kind_of(line) in _CHANGES for line in lines):
             return True
         gone = taken_back(lines)
         return bool(gone) and any(says(turn, gone) for turn in self._state.turns)
 
     def _next(self, record: TurnRecord) -> PromptWindow:
-        """Return the state once *record* is there, every turn weighed; what is there already is not touched."""
+        """Return the state with *record*; turns that are present already are not changed."""
         if self._peeked is None or self._peeked[0] is not record:
             if self._is_changed_by(record.lines):
                 state = self._after(record.lines, record)

@@ -39,9 +39,9 @@ class ConversationCache:
         flush: int | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Keep *capacity* conversations open; *consolidates* says that pointers, not marks, move the window.
+        """Keep *capacity* conversations open; *consolidates* means that pointers, not marks, move the window.
 
-        *flush*: how many tokens below its budget a window is flushed at, None = never.
+        *flush* is the distance below the limit, in tokens, at which a window is flushed; None = never.
         """
         self._home = home
         self._records = records
@@ -55,9 +55,9 @@ class ConversationCache:
         self._open: OrderedDict[SessionKey, Conversation] = OrderedDict()
 
     async def open(self, session: SessionRow, scope: str, *, window: int | None = None) -> Conversation:
-        """Return the conversation of *session*; a hot one costs nothing, a cold one its window.
+        """Return the conversation of *session*: a hot one from the cache, a cold one by reading its window.
 
-        *window* is how many messages a chat's prompt has where that is not as everywhere.
+        *window* is the chat's own maximum number of messages, if it has one.
         """
         window = self._window if window is None else window
         hot = self._open.get(session.key)
@@ -82,7 +82,7 @@ class ConversationCache:
         self._open.pop(key, None)
 
     def forget_scope(self, scope: str) -> None:
-        """Let go of every conversation of *scope*; what was forgotten there is in none that is read again."""
+        """Close every conversation of *scope*; the next access reads the file, without erased messages."""
         for key in [key for key, each in self._open.items() if each.scope == scope]:
             del self._open[key]
 
@@ -100,7 +100,7 @@ class ConversationCache:
         )
         if not session.next_index:
             return conversation
-        # The journal first: what is projected while we look is then found twice, never missed.
+        # The journal first: a turn projected in between is then read twice rather than missed.
         pending = [each.record for each in await self._records.pending(session.key)]
         mine = [record for record in pending if record.transcript == session.transcript]
         for record in mine:
@@ -131,7 +131,7 @@ class ConversationCache:
         if window.bad:
             try:
                 save_corrupt(self._disk, path, window.bad)
-            except OSError as error:  # a full disk must not keep anybody from reading
+            except OSError as error:  # reading must work on a full disk
                 log.warning("conversation.not_set_aside", error=error.strerror)
         state = PromptWindow(snapshot=window.snapshot)
         for block in window.blocks:

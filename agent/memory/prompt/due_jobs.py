@@ -1,4 +1,4 @@
-"""What is due once a turn is there, as durable jobs: a flush, a consolidation; and the messages that each is about."""
+"""Durable jobs that become due with a turn (flush, consolidation), and the range of messages that each is about."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 5  # questions that one compaction takes at most; the next turn sees wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationSpan:
-    """The messages from index *start* up to *end* of one transcript, and whose they are."""
+    """The messages from index *start* up to *end* of one transcript of a session."""
 
     scope: str
     key: SessionKey
@@ -28,32 +28,32 @@ class ConversationSpan:
 
     @property
     def entry(self) -> str:
-        """The id of the entry that summarises it."""
+        """The id of the history entry about it."""
         return entry_id(self.transcript, self.start, self.end)
 
     @property
     def cycle(self) -> str:
-        """The compaction cycle that it begins: a pointer ends it, and so does /new."""
+        """The id of the compaction cycle that begins at *start*; a moved pointer or /new ends it."""
         return f"{self.transcript}.{self.start}"
 
     @classmethod
     def of(cls, job: Job) -> ConversationSpan:
-        """Read it off a job."""
+        """Return the span stored in a job."""
         names = ("transcript", "start", "end")
         key = SessionKey.parse(str(job.payload["key"]))
         return cls(scope=job.scope, key=key, **{name: job.payload[name] for name in names})
 
     def payload(self) -> dict[str, Any]:
-        """Return it as a job carries it."""
+        """Return the span as the fields of a job."""
         return {"key": str(self.key), "transcript": self.transcript, "start": self.start, "end": self.end}
 
 
 def consolidation_job(
     key: SessionKey, scope: str, transcript: str, taken: MessageRange, now: datetime, *, rounds: int = ROUNDS
 ) -> Job:
-    """Return the job that is due when a window is full; the same one however often that is noticed.
+    """Return the job that is due when a window is full; its id is the same each time.
 
-    What does not fit one question takes several, *rounds* at most.
+    A range that does not fit one prompt takes several rounds, *rounds* at most.
     """
     span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
     return Job(
@@ -66,7 +66,7 @@ def consolidation_job(
 
 
 def due_jobs(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
-    """Return the jobs that are due once *record* is there: usually none."""
+    """Return the jobs that are due after *record*: usually none."""
     if record.new_transcript:
         return ()
     where = (record.key, record.scope, record.transcript)
@@ -85,14 +85,14 @@ def flush_job(
     *,
     then: MessageRange | None = None,
 ) -> Job:
-    """Return the job that is due before a compaction, the same one in each cycle; *then* is what is consolidated."""
+    """Return the flush that is due before a compaction, once per cycle; *then* is the range to consolidate after it."""
     span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
     payload = {**span.payload(), "then": [then.start, then.end] if then else []}
     return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
 
 
 def after_flush(job: Job, now: datetime) -> Job | None:
-    """Return the consolidation that waited for a flush."""
+    """Return the consolidation that waited for a flush, or None."""
     span, then = ConversationSpan.of(job), job.payload.get("then")
     if not then:
         return None

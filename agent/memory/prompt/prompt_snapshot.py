@@ -28,7 +28,7 @@ BACKGROUND_TOKENS = 12_000  # of what others said before mentions; beyond it a n
 ABILITIES = "ABILITIES"
 _SCOPES_IN_MEMORY = 2_000
 
-Stamp: TypeAlias = tuple[int, int, int]  # when changed, how long, which file
+Stamp: TypeAlias = tuple[int, int, int]  # modification time, size, inode
 
 _WHO = """# Where you are
 
@@ -50,7 +50,7 @@ _NAMES = {"SOUL": "SOUL.md", "USER": "USER.md", "MEMORY": "MEMORY.md", "shared":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryView:
-    """What a scope remembers now. `rev` changes with any of the texts."""
+    """The texts of a scope's memory now. `rev` changes with any of them."""
 
     soul: str
     user: str
@@ -74,7 +74,7 @@ class MemoryView:
 
     def within(self, tokens: int) -> MemoryView:
         """Return the view cut so that half of *tokens* hold it, the longest texts first; 0 = no bound."""
-        # A power of two: the room changes a little with every answer, and what stands in a snapshot must not.
+        # A power of two: the limit changes a little with every answer; the text in a snapshot must not.
         left = (1 << tokens.bit_length() - 1) // 2 if tokens > 0 else 0
         weights = {name: estimate_text(text) for name, text in self.texts.items()}
         if not left or sum(weights.values()) <= left:
@@ -114,7 +114,7 @@ class ScopeMemory:
         self._views: OrderedDict[str, _CachedView] = OrderedDict()
 
     async def view(self, scope: str) -> MemoryView:
-        """Return what *scope* remembers now: its texts, `shared`, and the voice (its own or the installation's)."""
+        """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
         sources = _sources(scope)
         known = self._views.get(scope)
         paths = known.paths if known else [str(document_path(self._home, *source)) for source in sources]
@@ -161,7 +161,7 @@ def _sources(scope: str) -> list[tuple[str, str]]:
         (scope, "MEMORY.md"),
         (SHARED, "MEMORY.md"),
         (scope, EPOCH),
-        (SHARED, EPOCH),  # what is shared no more is in no prompt, and in no note about it either
+        (SHARED, EPOCH),  # text that is no longer shared appears in no prompt and no delta
     ]
 
 
@@ -183,12 +183,12 @@ def opening(
     model: str = "",
     replay_from: int | None = None,
 ) -> TurnOpening:
-    """Return what a turn has to begin with: nothing, a delta, or a new snapshot.
+    """Return the lines with which a turn begins: none, a delta, or a new snapshot.
 
-    A snapshot is taken on the first turn, after the window moved or something was forgotten, when zone, abilities,
-    *model* or the decided voice changed, when the deltas would exceed 2,000 tokens, and when too many pictures or
-    too much background ride along.
-    *at* is the index of the turn's first message, *replay_from* where replay starts with the turn's own mark.
+    A snapshot is taken on the first turn; after the window moved or something was erased; when zone, abilities,
+    *model* or the chat's persona changed; when the deltas would exceed 2,000 tokens; and with too many images or too
+    much background. *at* is the index of the turn's first message, *replay_from* the replay start with the turn's own
+    mark.
     """
     start = conversation.replay_from if replay_from is None else replay_from
     taken = conversation.snapshot
@@ -233,9 +233,9 @@ def _snapshot(
 
 
 def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str:
-    """Return the system prompt: a pure function of the snapshot, so that a restart gives the same bytes.
+    """Return the system prompt, a pure function of the snapshot, so that a restart gives the same bytes.
 
-    *abilities* is for callers without a stored text; what the snapshot holds wins.
+    *abilities* is used only if the snapshot holds no such text.
     """
     texts = {ABILITIES: abilities or "", **snapshot.texts}
     parts = [texts.get("SOUL") or DEFAULT_PERSONA, _WHO]
@@ -259,7 +259,7 @@ def _known(taken: PromptSnapshot, deltas: Sequence[Line]) -> Counter[tuple[str, 
 
 
 def _difference(known: Counter[tuple[str, str]], view: MemoryView) -> tuple[Pairs, Pairs]:
-    """Return what the view has and the model does not know, and the other way round; order alone is no change."""
+    """Return the lines that only the view has and the lines that only the model knows; the order does not count."""
     now = list(_pairs(view.texts))
     unread = Counter(now) - known
     gone = known - Counter(now)

@@ -1,4 +1,4 @@
-"""What a conversation's window holds, and the one place that says what each kind of line does to it."""
+"""The state of a conversation's window, and the effect of each kind of line on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSnapshot:
-    """What the system prompt is made of, as it stood when it was taken. `texts` by name; a missing one is empty."""
+    """The inputs of the system prompt when the snapshot was taken. `texts` by name; a missing one is empty."""
 
     n: int
     zone: str
@@ -32,13 +32,13 @@ class PromptSnapshot:
     replay_from: int
     rev: str  # of the memory it shows
     epoch: str  # changes when something of the scope is forgotten
-    model: str = ""  # that it was taken for; "" = nobody said
+    model: str = ""  # the model it was taken for; "" = unknown
     voice: str = ""  # that the operator decided instead of SOUL.md; "" = none
     texts: Mapping[str, str]
 
     @property
     def weight(self) -> int:
-        """What the system prompt made of it is reckoned at, in tokens."""
+        """Estimated tokens of the system prompt."""
         return _FRAME + sum(map(estimate_text, self.texts.values()))
 
 
@@ -84,7 +84,7 @@ class PromptWindow:
     replay_from: int = 0
     anchor_at: int = 0
     consolidated: int = 0  # messages before it are in a summary
-    snapshot: Line | None = None  # the last one, also when it stands before the replay start
+    snapshot: Line | None = None  # the last one, even before the replay start
     taken: dict[str, None] = field(default_factory=dict)  # its turns, so that a record counts once
 
 
@@ -92,7 +92,7 @@ _KEPT = frozenset({"message", "delta", "snapshot", "forgotten"})
 
 
 def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> None:
-    """Add one turn's lines to *state*: the one place that says what each kind does to the window."""
+    """Add one turn's lines to *state*; the only place that implements the effect of each kind of line."""
     kept = kept_lines(apply_trims(lines))
     for line in filter(is_trim, lines):
         for turn in state.turns:
@@ -117,7 +117,7 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
 
 
 def move_start(state: PromptWindow, index: int) -> None:
-    """Replay from the beginning of the turn that holds *index*; what is before leaves the window."""
+    """Start the replay at the turn that contains *index*; earlier turns leave the window."""
     index = max(index, state.replay_from)
     holder = next((turn.low for turn in state.turns if turn.low <= index < turn.high), index)
     state.replay_from = holder
@@ -135,7 +135,7 @@ def taken_back(lines: Sequence[Line]) -> frozenset[str]:
 
 
 def says(turn: WindowTurn, gone: frozenset[str]) -> bool:
-    """Say whether one of these messages was said in *turn*."""
+    """Return True if one of these messages belongs to *turn*."""
     return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
 
 
@@ -148,7 +148,7 @@ def _without(line: Line, gone: frozenset[str]) -> Line:
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryContent:
-    """What rides along in the prompt beside what was said."""
+    """Content in the prompt beside the messages' text."""
 
     pictures: int = 0
     background: int = 0  # characters, until the next snapshot
@@ -163,7 +163,7 @@ class AuxiliaryContent:
 
 
 def auxiliary_content(turns: Sequence[WindowTurn]) -> AuxiliaryContent:
-    """Return what rides along in *turns*."""
+    """Return the auxiliary content of *turns*."""
     lines = [line for turn in turns for line in turn.lines]
     return AuxiliaryContent(
         pictures=sum(1 for line in lines if "files" in line for fact in facts_in(line) if "seen" in fact),

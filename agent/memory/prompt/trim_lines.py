@@ -1,6 +1,6 @@
-"""What a `trim` line does to the messages above it: prompts show beginning and end, the transcript keeps them whole.
+"""The effect of `trim` lines: prompts show the beginning and end of earlier messages, the transcript keeps all of it.
 
-A pure function of lines, so that a restart gives the same bytes. Calls keep their results, shorter ones.
+Pure functions of lines, so that a restart gives the same bytes. Tool calls keep their results, shortened.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from gateway.ports import Line
 
 _TAIL = 4  # a quarter of what is shown is the text's end
 _NOTE = 120  # characters: a text that is not longer than its limit by this much is left alone
-_WHOLE = "whole"  # how long a text was before its first cut; in memory alone
+_WHOLE = "whole"  # length of a text before its first cut; not stored
 
 
 def is_trim(line: Line) -> bool:
-    """Say whether *line* shortens others."""
+    """Return True if *line* shortens other lines."""
     return kind_of(line) == "trim"
 
 
 def apply_trims(lines: Sequence[Line]) -> list[Line]:
-    """Return the lines as the `trim` lines among them leave them; each one sees what stands above it."""
+    """Return the lines after applying the `trim` lines among them; each applies to the lines above it."""
     shown: list[Line] = []
     for line in lines:
         shown.append(line)
@@ -78,7 +78,7 @@ def _cut_fact(fact: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
 
 
 def _cut_call(call: Any, limit: int) -> Any:
-    """Return a call with arguments of that size: an object that says how many there were, since cut JSON is none."""
+    """Return a call with arguments of that size: an object with their length, because cut JSON is invalid."""
     function = call.get("function") if isinstance(call, Mapping) else None
     arguments = function.get("arguments") if isinstance(function, Mapping) else None
     if not isinstance(arguments, str) or len(arguments) <= limit + _NOTE:
