@@ -43,7 +43,7 @@ _SMALL = 64 * 1024
 
 
 class SupportsBackup(Protocol):
-    """What a backup needs of the store."""
+    """The store, as a backup uses it."""
 
     async def backup(self, target: Path) -> None:
         """Write a consistent copy of the journal to *target* while running."""
@@ -52,7 +52,7 @@ class SupportsBackup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackupResult:
-    """What a backup came to."""
+    """The written archive."""
 
     target: Path
     files: int
@@ -67,11 +67,11 @@ async def backup(
     *,
     still: AbstractAsyncContextManager[object] | None = None,
 ) -> BackupResult:
-    """Write an archive of the home to *target*, 0600, replacing nothing.
+    """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
 
-    *store* copies the journal while it is open; None = no store is open and its file is copied as it stands.
-    *still* is held while the instant is taken: inside it the projector has written what was committed
-    and, like every job, writes no file. Journal commits go on. Raises UserError when *target* cannot be written.
+    *store* copies the journal while it is open; None = no store is open, and its file is copied as it is.
+    *still* is held while the files are linked: inside it the projector has written what was committed and, like every
+    job, writes no file. Journal commits continue.
     """
     await asyncio.to_thread(_refuse_target, target)
     staging = Path(await asyncio.to_thread(_make_staging, home))
@@ -101,9 +101,9 @@ def _make_staging(home: Home) -> str:
 
 
 def _link_tree(source: Path, staging: Path, *, with_journal: bool) -> dict[str, int]:
-    """Take the instant: small files are copied, large ones linked. Return the lengths the linked ones have now.
+    """Copy small files and hard-link large ones; return the current lengths of the linked ones.
 
-    A file of ours is replaced by a rename or only grows, so that a link and a length keep it as it was.
+    Our files are replaced by a rename or only grow, so a link and a length preserve their content.
     """
     lengths: dict[str, int] = {}
     for file in _files(source):
@@ -180,7 +180,7 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
                 _add(archive, MANIFEST, _manifest(listed, left_out, schema))
             out.flush()
             os.fsync(out.fileno())
-        os.link(temporary, target)  # unlike a rename, it replaces nothing that came meanwhile
+        os.link(temporary, target)  # unlike a rename, it never replaces a file created in the meantime
     except FileExistsError:
         raise UserError(f"{target} is there already; name another file") from None
     except OSError as wrong:
@@ -208,7 +208,7 @@ def _contents(file: Path, name: str, length: int | None, left_out: list[str]) ->
 
 
 def _whole_lines(source: IO[bytes], size: int) -> int:
-    """Return how much of the first *size* bytes are whole lines."""
+    """Return the number of bytes, up to *size*, that are whole lines."""
     end = size
     while end > 0:
         start = max(0, end - BLOCK)

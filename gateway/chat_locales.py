@@ -1,11 +1,11 @@
-"""Which language a chat is spoken to in, and which clock a scope goes by. Implements `gateway.ports.Locales`."""
+"""Language of each chat and time zone of each scope. Implements `gateway.ports.LocaleProvider`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+
+from cachetools import LRUCache
 
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
@@ -13,16 +13,18 @@ from gateway.i18n.time_zones import is_zone
 from gateway.ports import PreferenceStore
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
-PROFILE_ZONE = "profile_timezone"  # what the platform's profile says, for who chose none
-_KEPT = 50_000  # chats whose scope is known
+PROFILE_ZONE = "profile_timezone"  # of the platform's profile, unless the user chose one
+_CACHED = 50_000  # chats
 
-K = TypeVar("K")
-V = TypeVar("V")
-Setting = Callable[[SessionKey, str], str]  # what the operator decided for a chat in a guild; "" = nothing
+Setting = Callable[[SessionKey, str], str]  # the operator's setting for a chat in a guild; "" = none
 
 
 class ChatLocales:
-    """Chosen goes before decided, decided before what the platform says, and that before what holds everywhere."""
+    """The effective language and time zone of chats and scopes.
+
+    The user's choice has precedence over the operator's setting for the chat, that over the platform's profile, and
+    that over the default of the installation.
+    """
 
     def __init__(
         self,
@@ -38,11 +40,10 @@ class ChatLocales:
         known: Mapping[SessionKey, str],
         sign: Callable[[SessionKey], str] = lambda _: SLASH,
     ) -> None:
-        """*scope* says whose memory a message reads, *scopes* guesses it of a chat that was not noted yet.
+        """*scope* returns the scope of a message, *scopes* the likely scopes of a chat without messages.
 
-        *chat* is the chat of a shared scope.
-        *sign* is what stands before a command's name in a chat.
-        *known* is what the last run left: the chats of those who chose a language.
+        *chat* returns the chat of a shared scope, *sign* the prefix of commands in a chat. *known* are the chats whose
+        users chose a language before this start, with their scopes.
         """
         self._people = people
         self._language = language
@@ -53,21 +54,22 @@ class ChatLocales:
         self._guess = scopes
         self._chat = chat
         self._sign = sign
-        self._scopes: OrderedDict[SessionKey, str] = OrderedDict(known)
-        self._keys: OrderedDict[str, SessionKey] = OrderedDict()
-        self._guilds: OrderedDict[SessionKey, str] = OrderedDict()  # by parent
+        self._scopes: LRUCache[SessionKey, str] = LRUCache(_CACHED)
+        self._scopes.update(known)
+        self._keys: LRUCache[str, SessionKey] = LRUCache(_CACHED)
+        self._guilds: LRUCache[SessionKey, str] = LRUCache(_CACHED)  # by parent
 
     def note(self, key: SessionKey, scope: str, guild: str = "") -> None:
-        """Learn whose memory the chat *key* reads, and which server it is in."""
-        _keep(self._scopes, key, scope)
-        _keep(self._keys, scope, key)
+        """Note the scope and the guild of the chat *key*."""
+        self._scopes[key] = scope
+        self._keys[scope] = key
         if guild:
-            _keep(self._guilds, key.parent, guild)
+            self._guilds[key.parent] = guild
 
     async def observe_language(self, message: InboundMessage) -> str:
-        """Learn whose chat an admitted *message* came from, and return its language.
+        """Note the scope of an admitted *message*, and return the language of its chat.
 
-        What a sender's profile says of their time zone is kept for their direct chats. Raises StoreUnavailable.
+        The time zone of the sender's profile is stored for direct chats. Raises StoreUnavailable.
         """
         scope = self._scope(message)
         self.note(message.key, scope, message.guild)
@@ -81,9 +83,9 @@ class ChatLocales:
             await self._people.prefer(scope, PROFILE_ZONE, zone)
 
     def language(self, key: SessionKey) -> str:
-        """Return the language of our own sentences in a chat, which knows how commands are typed there."""
+        """Return the language of our own sentences in a chat, with the prefix of commands there."""
         chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._read_by(key))
-        language = next(filter(None, chosen), "") or self._decided(self._set_language, key) or self._language
+        language = next(filter(None, chosen), "") or self._setting_of(self._set_language, key) or self._language
         sign = self._sign(key)
         return language if sign == SLASH else ChatLanguage(language, sign)
 
@@ -93,25 +95,18 @@ class ChatLocales:
         chosen = (scope for scope in scopes if {ZONE, PROFILE_ZONE} & self._people.preferences(scope).keys())
         if (scope := next(chosen, None)) is not None:
             return self.zone(scope)
-        return self._decided(self._set_zone, key) or self._zone
+        return self._setting_of(self._set_zone, key) or self._zone
 
     def zone(self, scope: str) -> str:
-        """Return the IANA time zone in force in *scope*."""
+        """Return the effective IANA time zone of *scope*."""
         key = self._chat(scope) or self._keys.get(scope)
-        decided = self._decided(self._set_zone, key) if key is not None else ""
+        setting = self._setting_of(self._set_zone, key) if key is not None else ""
         chosen = self._people.preferences(scope)
-        return chosen.get(ZONE, "") or decided or chosen.get(PROFILE_ZONE, "") or self._zone
+        return chosen.get(ZONE, "") or setting or chosen.get(PROFILE_ZONE, "") or self._zone
 
     def _read_by(self, key: SessionKey) -> Sequence[str]:
         known = self._scopes.get(key)
         return self._guess(key) if known is None else (known,)
 
-    def _decided(self, setting: Setting, key: SessionKey) -> str:
+    def _setting_of(self, setting: Setting, key: SessionKey) -> str:
         return setting(key, self._guilds.get(key.parent, ""))
-
-
-def _keep(known: OrderedDict[K, V], name: K, value: V) -> None:
-    known[name] = value
-    known.move_to_end(name)
-    while len(known) > _KEPT:
-        known.popitem(last=False)

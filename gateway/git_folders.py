@@ -1,4 +1,4 @@
-"""Git repositories that came from elsewhere: what git would run, include or follow is taken out of them."""
+"""Repositories from an untrusted archive: removes what git would run, include or follow."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _LEADING_ELSEWHERE = ("alternates", "http-alternates")  # in objects/info
 
 
 def defuse_repositories(folder: Path) -> list[str]:
-    """Rewrite the configuration of every repository below *folder*; return what was taken out, by name.
+    """Rewrite the configuration of every repository below *folder*; return the names of what was removed.
 
-    Only data stays: hooks, includes, alternates, links to other folders and files that are no repository's go.
+    Only data remains. Hooks, includes, alternates, links to other folders and unknown files are deleted.
     """
     removed: list[str] = []
     for found in [*_repositories(folder)]:
         name = found.relative_to(folder)
         if not os.path.lexists(found):
-            continue  # it stood in one that has gone
+            continue  # it was inside one that was removed
         if not found.is_dir():  # "gitdir: /elsewhere"
             found.unlink()
             removed.append(str(name))
@@ -55,7 +55,7 @@ def defuse_repositories(folder: Path) -> list[str]:
 
 
 def _repositories(folder: Path) -> Iterator[Path]:
-    """Yield what git would take for a repository: `.git`, and any folder that looks like a bare one."""
+    """Yield what git takes for a repository: `.git`, and any folder that looks like a bare one."""
     for place, folders, files in os.walk(folder):
         yield from (Path(place) / name for name in (*folders, *files) if name.lower() == ".git")
         is_bare = "HEAD" in files and {"objects", "refs"} <= set(folders)
@@ -64,7 +64,7 @@ def _repositories(folder: Path) -> Iterator[Path]:
 
 
 def _is_plain(entry: Path, config: str) -> bool:
-    """Return True for what need not be named: our own configuration, and an ignore list, which runs nothing."""
+    """Return True for our own configuration and for an ignore list, which runs nothing."""
     if entry.name == "config" and entry.is_file():
         return entry.read_bytes() == config.encode()
     if entry.name == "info" and entry.is_dir():

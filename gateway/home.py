@@ -1,4 +1,4 @@
-"""The home folder: where everything stands, made private, owned by one process."""
+"""The home directory: paths, private permissions, the lock of its owner, and its schema number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST_SOCKET_PATH = 100  # bytes; AF_UNIX ends at 107
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where everything of one installation stands."""
+    """Paths of one installation."""
 
     path: Path
 
@@ -40,7 +40,7 @@ class Home:
 
     @property
     def socket(self) -> Path:
-        """Where a running gateway takes commands."""
+        """The unix socket of the operator API."""
         return self.path / "control.sock"
 
     @property
@@ -65,7 +65,7 @@ class Home:
 
     @property
     def downloads(self) -> Path:
-        """Where the terminal chat saves files that it is sent."""
+        """Files that the terminal chat received."""
         return self.path / "downloads"
 
     @property
@@ -75,7 +75,7 @@ class Home:
 
     @property
     def restoring(self) -> Path:
-        """Stands here while a restore swaps files; found later, the home is half of each."""
+        """Marks a restore that is swapping files; found later, the home is a mix of both."""
         return self.path / ".restoring"
 
     @property
@@ -85,18 +85,18 @@ class Home:
 
 
 def make_private(folder: Path) -> None:
-    """Create *folder* with 0700, or make one that stands here private; UserError if it cannot be made or written."""
+    """Create *folder* and its missing parents with 0700, or make it private. Raises UserError."""
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        # Folders above it are made too; every one of them private, since nobody asked for them either.
+        # Missing parents are created too, and are private as well.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for each in made:
             with suppress(PermissionError):  # a parent that we may enter and not read cannot be synced
                 sync_folder(each.parent)
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
-    except OSError as wrong:
-        raise UserError(_unwritable(folder, wrong)) from None
+    except OSError as error:
+        raise UserError(_unwritable(folder, error)) from None
     wrong_home = unwritable(folder)
     if wrong_home:
         raise UserError(wrong_home)
@@ -104,7 +104,7 @@ def make_private(folder: Path) -> None:
 
 
 def _close_to_others(folder: Path) -> None:
-    """Take the rights of other users from a folder of ours, if it is empty or a home; `/tmp` is neither."""
+    """Remove the rights of other users from our own *folder* if it is empty or a home, which `/tmp` is not."""
     found = folder.stat()
     is_open = bool(stat.S_IMODE(found.st_mode) & 0o077)
     if not is_open or found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
@@ -114,21 +114,21 @@ def _close_to_others(folder: Path) -> None:
         return
     try:
         folder.chmod(0o700)
-    except OSError as error:  # some file systems have no rights; the doctor says so too
+    except OSError as error:  # some file systems have no permissions
         log.warning("home.open_to_others", path=str(folder), reason=str(error))
     else:
         log.warning("home.made_private", path=str(folder), was=oct(stat.S_IMODE(found.st_mode)))
 
 
 def unwritable(folder: Path) -> str:
-    """Say why *folder* cannot be the home, or "". Tries one file, and leaves none behind."""
+    """Return the error line of a *folder* that cannot be the home; otherwise "". Leaves no file behind."""
     if not folder.is_dir():
         return f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
-    except OSError as wrong:
-        return _unwritable(folder, wrong)
+    except OSError as error:
+        return _unwritable(folder, error)
 
 
 def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str]) -> str:
@@ -143,12 +143,12 @@ def ownership_hint(home: Path, uid: int, gid: int, environment: Mapping[str, str
 
 
 def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """Say whose *path* in *home* is when it is somebody else's and we cannot use it, with the line to paste; or ""."""
+    """Return the error line for a *path* in *home* of another user that we cannot use, with the fix; otherwise ""."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return ""
-    except OSError:  # not even its folder may be looked into, which is told of that folder
+    except OSError:  # its folder cannot be read, which the check of that folder reports
         return ""
     need = os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
     if found.st_uid == os.geteuid() or os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
@@ -157,26 +157,26 @@ def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] 
     return f"{path} belongs to user id {found.st_uid}, and Parlour runs as {os.geteuid()}; give it back: {back}"
 
 
-def _unwritable(folder: Path, wrong: OSError) -> str:
+def _unwritable(folder: Path, error: OSError) -> str:
     if mistake := foreign_file_message(folder, folder):
         return mistake
-    if is_full_disk(wrong):
-        return full_disk(wrong, folder)
+    if is_full_disk(error):
+        return full_disk(error, folder)
     return (
-        f"{folder} cannot be written ({wrong.strerror or wrong}); give it to the user who runs Parlour,"
+        f"{folder} cannot be written ({error.strerror or error}); give it to the user who runs Parlour,"
         " or set PARLOUR_HOME to another folder"
     )
 
 
-def is_full_disk(wrong: OSError) -> bool:
-    """Return True if *wrong* says that a disk, or its owner's share of it, is full."""
-    return wrong.errno in (errno.ENOSPC, errno.EDQUOT)
+def is_full_disk(error: OSError) -> bool:
+    """Return True if *error* says that a disk, or its owner's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def full_disk(wrong: OSError, path: Path | None = None) -> str:
+def full_disk(error: OSError, path: Path | None = None) -> str:
     """Return the line for a disk that is full, that of *path* if it is known."""
-    where = path or wrong.filename
-    return f"the disk{f' of {where}' if where else ''} is full ({wrong.strerror}); make room, then try again"
+    where = path or error.filename
+    return f"the disk{f' of {where}' if where else ''} is full ({error.strerror}); make room, then try again"
 
 
 def remove_staging(path: Path) -> None:
@@ -187,7 +187,7 @@ def remove_staging(path: Path) -> None:
 
 @contextmanager
 def hold_lock(home: Home) -> Iterator[None]:
-    """Hold the home's lock; raise HomeInUse when another process does. It falls with the process, however that ends."""
+    """Hold the home's lock, which the kernel releases when the process ends. Raises HomeInUse when another holds it."""
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -205,14 +205,14 @@ def hold_lock(home: Home) -> Iterator[None]:
 
 
 def in_use(home: Home) -> str:
-    """Return the line for a home that somebody holds."""
+    """Return the error line for a home that another process holds."""
     owner = holder(home)
     who = f"process {owner}" if owner else "another process"
     return f"{home.path} is in use by {who}; stop that one first, or set PARLOUR_HOME to another folder"
 
 
 def is_held(home: Home) -> bool:
-    """Say whether a process holds the lock now. Changes nothing."""
+    """Return True if a process holds the lock. Changes nothing."""
     try:
         descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -227,7 +227,7 @@ def is_held(home: Home) -> bool:
 
 
 def holder(home: Home) -> int | None:
-    """Return the process id in the lock, if one stands there."""
+    """Return the process id written in the lock; None without one."""
     try:
         return int(home.lock.read_text("ascii"))
     except (OSError, ValueError):
@@ -235,7 +235,7 @@ def holder(home: Home) -> int | None:
 
 
 def schema_of(home: Home) -> int | None:
-    """Return the home's schema number; None when it has none yet. Raises UserError when it is no number."""
+    """Return the home's schema number; None for a new home. Raises UserError when the file holds no number."""
     try:
         text = home.schema.read_text("ascii").strip()
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""The journal as a file: whether it can be used, and whether it is the one that the last start left.
+"""Checks of the journal file before it is opened: usable, whole, and not older than at the last start.
 
-SQLite opens a missing, emptied or older file, or one without its write-ahead log, without a word. Beside the journal
-therefore stands a stamp: the journal's id and a count that the journal holds too. The stamp is written after the count
-is durable in the journal, so that no crash and no power cut leaves a journal behind its stamp; a lost file does.
+SQLite silently opens a missing, emptied or older file, and one without its write-ahead log. Therefore a stamp is stored
+beside the journal: its id, and a count that the journal holds too. The stamp is written after the count is durable in
+the journal. A crash or power cut never leaves a journal behind its stamp, but a lost or replaced file does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY,
 
 
 class OpenChoice(StrEnum):
-    """What becomes of messages that were open, and of answers that were undelivered."""
+    """What to do with unanswered messages and undelivered replies of a restored or lost journal."""
 
     ANSWER = "answer"  # answered; each part is looked up at its platform, or marked as a possible repeat
     DROP = "drop"  # ended without an answer
@@ -37,7 +37,7 @@ class OpenChoice(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalStamp:
-    """What a journal held for certain when the stamp was written."""
+    """The state that a journal had durably when the stamp was written."""
 
     store: str  # random id of the journal
     count: int  # stamps of this journal so far; never decreases
@@ -46,7 +46,7 @@ class JournalStamp:
 
 
 def stamp_of(journal: Path) -> Path:
-    """Return where the stamp of *journal* stands."""
+    """Return the path of the stamp of *journal*."""
     return journal.with_name(STAMP)
 
 
@@ -56,7 +56,7 @@ def files_of(journal: Path) -> tuple[Path, ...]:
 
 
 def read_stamp(journal: Path) -> JournalStamp | None:
-    """Return the stamp of *journal*; None where there is none, or a torn one, which proves nothing."""
+    """Return the stamp of *journal*; None for a missing or torn one, which proves nothing."""
     try:
         with stamp_of(journal).open("rb") as file:
             found = json.loads(file.read(_LONGEST_STAMP))
@@ -96,22 +96,22 @@ def _sync_folder(folder: Path) -> None:
 
 
 def lost_journal(journal: Path) -> str:
-    """Return the line for a journal that is not the one, or older than the one, that its stamp names; or "".
+    """Return the error line for a journal that is not the one of its stamp, or is older; otherwise "".
 
-    Changes nothing. A journal that cannot be read is judged by `journal_fault` and by the start.
+    Changes nothing. `journal_fault` and the start judge a journal that cannot be read.
     """
     stamp = read_stamp(journal)
     if stamp is None:
         return ""
     try:
-        held = _held(journal)
+        identity = _read_identity(journal)
     except sqlite3.Error:
         return ""
-    if held is not None and held[0] == stamp.store and held[1] >= stamp.count:
+    if identity is not None and identity[0] == stamp.store and identity[1] >= stamp.count:
         return ""
-    if held is None:
+    if identity is None:
         what = "is missing or empty"
-    elif held[0] != stamp.store:
+    elif identity[0] != stamp.store:
         what = "is another home's"
     else:
         what = "is older than it was, or its -wal file is missing"
@@ -119,7 +119,7 @@ def lost_journal(journal: Path) -> str:
 
 
 def lost_line(journal: Path, what: str) -> str:
-    """Return the line for a journal that has lost something, with everything that can be done about it."""
+    """Return the error line for a journal that has lost data, with every remedy."""
     return (
         f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to go on without"
         f" what is lost, run `parlour accept-loss`{_in_container()}"
@@ -127,12 +127,12 @@ def lost_line(journal: Path, what: str) -> str:
 
 
 def is_missing(journal: Path) -> bool:
-    """Return True if there is no journal in the file, which may exist. Raises sqlite3.Error when it cannot be read."""
-    return _held(journal) is None
+    """Return True if the file, which may exist, holds no journal. Raises sqlite3.Error when it cannot be read."""
+    return _read_identity(journal) is None
 
 
-def _held(journal: Path) -> tuple[str, int] | None:
-    """Return the journal's id and count; None where there is no journal. Raises sqlite3.Error."""
+def _read_identity(journal: Path) -> tuple[str, int] | None:
+    """Return the journal's id and count; None where the file holds no journal. Raises sqlite3.Error."""
     if not any(path.exists() and path.stat().st_size for path in files_of(journal)[:2]):
         return None
     with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
@@ -143,7 +143,7 @@ def _held(journal: Path) -> tuple[str, int] | None:
 
 
 def journal_fault(journal: Path) -> str:
-    """Return the line for a journal that cannot be used, or is damaged; or "". A missing one is well.
+    """Return the error line for a journal that cannot be used or is damaged; "" for a good or a missing one.
 
     Reads the whole file and changes nothing.
     """
@@ -167,9 +167,9 @@ def fault_line(journal: Path, error: sqlite3.Error | OSError) -> str:
         return f"{journal} is locked by another program: end it and start again; nothing is damaged"
     if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or _is_disk_full(journal):
         return f"the disk of {journal} is full: make room and start again; nothing is damaged"
-    if (code in _FORBIDDEN or number in (errno.EACCES, errno.EPERM)) and (barred := _barred(journal)):
+    if (code in _FORBIDDEN or number in (errno.EACCES, errno.EPERM)) and (forbidden := _forbidden_path(journal)):
         return (
-            f"{barred} cannot be read and written by user id {os.geteuid()}: give it to the user who runs Parlour;"
+            f"{forbidden} cannot be read and written by user id {os.geteuid()}: give it to the user who runs Parlour;"
             " nothing is damaged"
         )
     if code == sqlite3.SQLITE_IOERR or number == errno.EIO:
@@ -178,7 +178,7 @@ def fault_line(journal: Path, error: sqlite3.Error | OSError) -> str:
 
 
 def damaged_line(journal: Path | None) -> str:
-    """Return the line for a file that is no whole journal."""
+    """Return the error line for a damaged journal."""
     if journal is None:
         return "the journal is damaged"
     return (
@@ -188,7 +188,7 @@ def damaged_line(journal: Path | None) -> str:
 
 
 def restore_hint(journal: Path) -> str:
-    """Return how to restore a backup of this journal's home: the newest in its backups folder by name, if any."""
+    """Return the command that restores a backup: the newest in the home's backups folder, if any."""
     archives: list[tuple[float, Path]] = []
     with suppress(OSError):
         archives = [(path.stat().st_mtime, path) for path in (journal.parent / "backups").glob("*.tar.gz")]
@@ -211,8 +211,8 @@ def _is_disk_full(journal: Path) -> bool:
     return False
 
 
-def _barred(journal: Path) -> Path | None:
-    """Return what we may not use of the journal's files and folder; None where that is not the trouble."""
+def _forbidden_path(journal: Path) -> Path | None:
+    """Return the first file or folder of the journal that we may not use; None when permissions are not the cause."""
     effective = os.access in os.supports_effective_ids
     if not os.access(journal.parent, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
         return journal.parent

@@ -1,6 +1,6 @@
-"""What the operator reads: one structured line per event, on standard error, with no secret in it.
+"""Structured logs for the operator: one line per event, on standard error, with secrets redacted.
 
-Every library's standard logging goes through the same processors, so redaction has one place.
+The standard logging of every library passes through the same processors, so redaction has one place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUIET = (
     "websockets",
 )
 
-# Lines that anybody can cause as often as they like, and how many of each are written in a minute.
+# Events that any sender can cause, with the number of lines written per minute.
 _FLOODS = {
     "socket.accept() out of system resource": 1,
     "Invalid HTTP request received.": 1,

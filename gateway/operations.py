@@ -1,7 +1,7 @@
-"""What the operator can ask of a home, as plain async generators of lines.
+"""Operator commands as async generators of lines, which are JSON objects.
 
-The control socket serves them while a gateway runs; without one a command opens the home and runs
-the same generators itself. Lines are JSON objects; the command line turns them into text.
+The operator API serves them while a gateway runs. Without one, a command opens the home and runs the same generators
+itself. The command line formats the lines.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
 
 
 class SupportsQuarantine(Protocol):
-    """What has the platform events that were set aside, and takes one in again."""
+    """An intake with a quarantine whose events can be replayed."""
 
     async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
-        """Hand an event to its channel once more; False when there is no such event."""
+        """Hand an event to its channel once more; False when the quarantine has no such event."""
         ...
 
     @property
@@ -48,11 +48,11 @@ class SupportsQuarantine(Protocol):
 
 
 class OperableApp(Protocol):
-    """What the composition root offers to operations."""
+    """The open gateway, as operations see it."""
 
     @property
     def home(self) -> Home:
-        """The home this process owns."""
+        """The home that this process owns."""
         ...
 
     @property
@@ -62,44 +62,44 @@ class OperableApp(Protocol):
 
     @property
     def sessions(self) -> SessionReader:
-        """What was said."""
+        """Sessions and their displayed messages."""
         ...
 
     @property
     def intake(self) -> SupportsQuarantine:
-        """Where platform events come in."""
+        """The intake, for its quarantine."""
         ...
 
     @property
     def refusals(self) -> RefusalLog:
-        """Who was not heard."""
+        """The log of rejected messages."""
         ...
 
     @property
     def channels(self) -> Mapping[str, Channel]:
-        """The open channels by block name; empty in a process that runs no gateway."""
+        """The open channels by name; empty in a process that runs no gateway."""
         ...
 
     def readiness(self) -> Mapping[str, bool | None]:
-        """Per channel: None = not tried yet, False = degraded, True = hears its platform."""
+        """Return the state of each channel: None = not tried yet, False = degraded, True = connected."""
         ...
 
     def pause_writes(self) -> AbstractAsyncContextManager[object]:
-        """Hold while nothing may write files: first what was committed is projected, then projector and jobs wait."""
+        """Project committed turns, then hold jobs and projector, so that no file changes while the context is open."""
         ...
 
     async def submit(self, key: SessionKey, text: str) -> str:
-        """Accept *text* as a job of ours in the session *key*; return its turn's id."""
+        """Accept *text* as a job in the session *key* and return the id of its turn."""
         ...
 
     async def work(self) -> Mapping[str, Any]:
-        """Return how the work beside the turns stands: its jobs by kind, and what it may spend today."""
+        """Return alerts, delayed deliveries, jobs, budgets and pairing requests."""
         ...
 
 
 @runtime_checkable
 class SupportsAttach(Protocol):
-    """A channel that terminals attach to."""
+    """A channel that serves terminals."""
 
     async def attach(self, receive: Receive, send: Send) -> None:
         """Serve one terminal until it disconnects."""
@@ -111,10 +111,10 @@ def _not_in_quarantine(name: str) -> UserError:
 
 
 class GatewayOperations:
-    """The operations over what the composition root built."""
+    """The operations over an open gateway."""
 
     def __init__(self, app: OperableApp, more: Mapping[str, Operation] | None = None) -> None:
-        """*more* are those of rooms that the gateway does not see, by name."""
+        """*more* are operations of other subsystems, by name."""
         self._app = app
         self._more = more or {}
         self._started_at = datetime.now(UTC)
@@ -140,7 +140,7 @@ class GatewayOperations:
         return {"chat attach": self.attach}
 
     async def status(self, _: Line) -> AsyncIterator[Line]:
-        """One line: what runs, since when, how much waits, which channels hear, what was given up and why."""
+        """Yield one line: version, uptime, channel states, queue depths, jobs, rejections and dead letters."""
         yield {
             "version": package_version(),
             "home": str(self._app.home.path),
@@ -149,23 +149,23 @@ class GatewayOperations:
             "channels": dict(self._app.readiness()),
             **plain(await self._app.store.journal.depth()),
             **plain(await self._app.work()),
-            "unheard": {name: _figures(each) for name, each in self._app.refusals.summary().items()},
+            "unheard": {name: _refusal_counts(each) for name, each in self._app.refusals.summary().items()},
             "dead_letters": [plain(group) for group in await self._app.store.outbox.dead(limit=_MOST_DEAD)],
         }
 
     async def list_sessions(self, _: Line) -> AsyncIterator[Line]:
-        """A line per session, the most recently used first."""
+        """Yield one line per session, the most recently used first."""
         for session in await self._app.sessions.all():
             yield plain(session)
 
     async def show_session(self, arguments: Line) -> AsyncIterator[Line]:
-        """The newest lines of one session, as people saw them."""
+        """Yield the newest messages of one session, as people saw them."""
         limit = min(int(arguments.get("limit", 50)), _MOST_LINES)
         for line in await self._app.sessions.displayed_messages(_key(arguments), limit=limit):
             yield plain(line)
 
     async def send(self, arguments: Line) -> AsyncIterator[Line]:
-        """Hand a text to a session as a job of ours; it goes all nine stages."""
+        """Submit a text to a session as a job; it passes all nine stages."""
         text = str(arguments.get("text", ""))
         if not text.strip():
             raise UserError("there is nothing to send; give a text")
@@ -173,73 +173,78 @@ class GatewayOperations:
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     async def turn(self, arguments: Line) -> AsyncIterator[Line]:
-        """The whole story of one turn."""
-        wanted = str(arguments.get("reference", ""))
-        story = await self._app.store.journal.trace(wanted) if wanted else None
-        if story is None:
-            raise UserError(f"no turn begins with {wanted!r}; the reference stands at the end of the line people saw")
-        yield plain(story)
+        """Yield the trace of one turn."""
+        reference = str(arguments.get("reference", ""))
+        trace = await self._app.store.journal.trace(reference) if reference else None
+        if trace is None:
+            raise UserError(f"no turn begins with {reference!r}; the reference is at the end of the line people saw")
+        yield plain(trace)
 
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
-        """Write a backup; the path is the asking command's, made absolute by it."""
+        """Write a backup. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserError("a backup needs a file to write to")
-        made = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
-        yield {"file": str(made.target), "files": made.files, "size": made.size, "left_out": list(made.left_out)}
+        result = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
+        yield {
+            "file": str(result.target),
+            "files": result.files,
+            "size": result.size,
+            "left_out": list(result.left_out),
+        }
 
     async def prune(self, _: Line) -> AsyncIterator[Line]:
-        """Remove what is past its time."""
+        """Remove expired rows and quarantined events."""
         yield {"rows": await self._app.store.prune(), "events": await self._app.intake.quarantine.prune()}
 
     async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
-        """A line per platform event that was set aside, the newest first; no word of it."""
+        """Yield one line per quarantined event, the newest first, without its content."""
         for event in await asyncio.to_thread(list_events, self._app.home.quarantine):
             yield {"name": event.file.stem, **plain(event)}
 
     async def drop_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
-        """Remove one event, so that it is handled when the platform brings it again."""
+        """Remove one event, so that it is handled when its platform delivers it again."""
         name = str(arguments.get("name", ""))
         if not await self._app.intake.quarantine.drop(name):
             raise _not_in_quarantine(name)
         yield {"name": name}
 
     async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
-        """Hand one event to its channel as if it had just come, and remove it when that goes well."""
+        """Hand one event to its channel as if it had just arrived, and remove it on success."""
         if not self._app.channels:
             raise self._absent("no channel is open here")
         name = str(arguments.get("name", ""))
         try:
-            is_here = await self._app.intake.replay(name, self._app.channels)
+            is_known = await self._app.intake.replay(name, self._app.channels)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - an operator's boundary; its text may quote the event
             raise UserError(f"{name} failed again ({type(error).__name__}) and stays in quarantine") from None
-        if not is_here:
+        if not is_known:
             raise _not_in_quarantine(name)
         yield {"name": name}
 
     async def attach(self, _: Line, connection: ControlConnection) -> None:
-        """Let a terminal into the console channel until it leaves."""
+        """Attach a terminal to the console channel until it disconnects."""
         consoles = [channel for channel in self._channels(TERMINAL) if isinstance(channel, SupportsAttach)]
         if not consoles:
             raise self._absent("the console is switched off; set channels.console.enabled to true")
         await consoles[0].attach(connection.receive, connection.send)
 
     def _channels(self, first: str) -> list[Channel]:
-        """Return the open channels, the block named *first* before the others."""
+        """Return the open channels, the one named *first* before the others."""
         return [channel for _, channel in sorted(self._app.channels.items(), key=lambda item: item[0] != first)]
 
     def _absent(self, switched_off: str) -> UserError:
         return UserError(switched_off if self._app.channels else NO_GATEWAY)
 
 
-def _figures(unheard: ChannelRefusals) -> Line:
-    reasons = dict(unheard.reasons.most_common())
+def _refusal_counts(refusals: ChannelRefusals) -> Line:
+    reasons = dict(refusals.reasons.most_common())
     return {
-        "since": plain(unheard.since),
-        "messages": unheard.messages,
-        "people": len(unheard.people),
+        "since": plain(refusals.since),
+        "messages": refusals.messages,
+        "people": len(refusals.people),
         "reasons": reasons,
     }
 
@@ -247,8 +252,8 @@ def _figures(unheard: ChannelRefusals) -> Line:
 def _key(arguments: Line) -> SessionKey:
     try:
         return SessionKey.parse(str(arguments.get("key", "")))
-    except ValueError as wrong:
-        raise UserError(f"{wrong}; `parlour sessions list` shows them") from None
+    except ValueError as error:
+        raise UserError(f"{error}; `parlour sessions list` shows them") from None
 
 
 def plain(value: Any) -> Any:

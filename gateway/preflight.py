@@ -1,6 +1,6 @@
-"""What must be so before a gateway starts: one list of checks for `parlour run` and for `parlour doctor`.
+"""Checks before a gateway starts, shared by `parlour run` and `parlour doctor`.
 
-Nothing here changes anything. Each check returns the line that the start itself would end with.
+The checks change nothing. Each returns the error line that the start itself would end with.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gateway.web.listen import cannot_listen
 
 @dataclass(frozen=True, slots=True)
 class PreflightCheck:
-    """One thing looked at; `mistake` is the line that says what is wrong, or ""."""
+    """The result of one check; `mistake` is its error line, or ""."""
 
     name: str
     mistake: str
-    well: str = ""  # what to say when nothing is wrong
+    well: str = ""  # the line of a check that passed
 
 
 def before_start(settings: Settings) -> Iterator[PreflightCheck]:
-    """Yield what decides whether a gateway can start, in the order in which a start would meet it."""
+    """Yield the checks in the order in which a start meets them."""
     home = Home(settings.home)
     yield PreflightCheck("home", home_mistake(settings.home), f"{settings.home} can be written")
     yield PreflightCheck("owner", owner_mistake(home), "what the home holds can be read and written")
@@ -50,14 +50,17 @@ def before_start(settings: Settings) -> Iterator[PreflightCheck]:
 
 
 def require_startable(settings: Settings) -> None:
-    """Raise UserError with the first thing that keeps a gateway from starting."""
+    """Raise UserError with the first failed check."""
     for check in before_start(settings):
         if check.mistake:
             raise UserError(check.mistake)
 
 
 def home_mistake(folder: Path) -> str:
-    """Say why the home cannot be used, or ""; one that is not there yet is judged by the folder it would be made in."""
+    """Return the error line of a home that cannot be used; otherwise "".
+
+    A home that does not exist yet is judged by the folder it would be created in.
+    """
     if folder.is_symlink() and not folder.exists():
         return f"{folder} is a link that leads nowhere; mend it, or set PARLOUR_HOME to a folder"
     there = folder
@@ -70,7 +73,7 @@ def home_mistake(folder: Path) -> str:
 
 
 def owner_mistake(home: Home) -> str:
-    """Say which file of the home is somebody else's and cannot be used, or ""."""
+    """Return the error line for a file of the home that belongs to another user and cannot be used; otherwise ""."""
     journal = (*files_of(home.journal), stamp_of(home.journal))
     for path in (*journal, home.lock, home.schema, home.secrets, home.backups, home.quarantine):
         if mistake := foreign_file_message(home.path, path):
@@ -79,17 +82,17 @@ def owner_mistake(home: Home) -> str:
 
 
 def schema_mistake(home: Home) -> str:
-    """Say why the home's data cannot be used, or ""."""
+    """Return the error line for data that cannot be used; otherwise ""."""
     try:
         refuse_half_restored(home)
         found = schema_of(home)
-    except UserError as wrong:
-        return str(wrong)
+    except UserError as error:
+        return str(error)
     return schema_too_new_message(home, found, SCHEMA) if found is not None and found > SCHEMA else ""
 
 
 def port_mistake(host: str, port: int) -> str:
-    """Say why the web server cannot listen there, or ""."""
+    """Return the error line for an address that the web server cannot listen on; otherwise ""."""
     if port == 0:
         return ""
     try:
@@ -99,6 +102,6 @@ def port_mistake(host: str, port: int) -> str:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(1)  # two may bind with SO_REUSEADDR; only one may listen
-    except OSError as wrong:
-        return cannot_listen(host, port, wrong)
+    except OSError as error:
+        return cannot_listen(host, port, error)
     return ""

@@ -31,7 +31,7 @@ _DEEPEST = 32  # folders; a home has eight
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreLimits:
-    """What an archive may cost; the bytes of its files are limited by the disk."""
+    """Limits of an archive; the bytes of its files are limited by the disk."""
 
     files: int = 1_000_000
     manifest: int = 256 * 1024 * 1024  # bytes
@@ -41,15 +41,15 @@ class RestoreLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupContents:
-    """What a verified backup would put into the home."""
+    """The content of a verified backup."""
 
     created: str
     files: int
     size: int  # bytes
-    parts: tuple[tuple[str, int], ...]  # what stands at the top of the home, and how many files
-    settings: tuple[Path, ...]  # settings files that would be in force; they are gone when the question is answered
-    settings_kept: tuple[str, ...]  # that the home has of its own, so that the backup's are not taken
-    defused: tuple[str, ...]  # what was taken out of git repositories
+    parts: tuple[tuple[str, int], ...]  # names at the top of the home, each with its number of files
+    settings: tuple[Path, ...]  # settings files that would be effective; they are deleted once the question is answered
+    settings_kept: tuple[str, ...]  # files of the home that replace those of the backup
+    defused: tuple[str, ...]  # removed from git repositories
     work: OpenWork
 
 
@@ -66,12 +66,12 @@ def restore(
     confirm: Callable[[BackupContents], None] = _agree,
     limits: RestoreLimits | None = None,
 ) -> int:
-    """Put a backup's files into the home *path*; return how many.
+    """Restore a backup into the home *path*; return the number of files.
 
-    The home must be empty or *force* given: then what is there moves to backups/replaced-<time>/. Secrets, backups
-    and a settings file that is already there stay. Everything is unpacked and verified first, then *confirm* sees what
-    it is, and may raise; until then nothing was changed. *choice* says what becomes of messages that were open and
-    answers that were undelivered. Raises UserError, HomeInUse or SchemaTooNew.
+    The home must be empty, or *force* given: then its files move to backups/replaced-<time>/. Secrets, backups and an
+    existing settings file remain. Everything is unpacked and verified first. Then *confirm* receives the contents and
+    may raise; until then nothing is changed. *choice* decides about open messages and undelivered replies.
+    Raises UserError, HomeInUse or SchemaTooNew.
     """
     os.umask(0o077)
     home = Home(path)
@@ -102,7 +102,7 @@ def _data_of(home: Home) -> Iterator[Path]:
 
 @dataclass(slots=True)
 class _UnpackedArchive:
-    """What was read of an archive so far, and what it may still cost."""
+    """The files unpacked so far, and the remaining limits."""
 
     source: Path
     limits: RestoreLimits

@@ -1,4 +1,4 @@
-"""What runs beside the turns: channels that are restarted when they fail, the daily prune, the owner's view of both."""
+"""Background services: channels that are restarted when they fail, the periodic prune, and the journal stamp."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(minutes=1)
-_LOOK_EVERY = timedelta(seconds=15)
-DEAF_AFTER = timedelta(minutes=5)  # longer than the platforms' own reconnecting takes when it works
-_GOOD_STRETCH = timedelta(minutes=5)  # of hearing; trouble after that is new trouble
-_END_WITHIN = timedelta(seconds=30)
-_PRUNE_EVERY = timedelta(hours=6)
-_STAMP_EVERY = timedelta(seconds=30)
+_CHECK_INTERVAL = timedelta(seconds=15)
+STALLED_AFTER = timedelta(minutes=5)  # longer than a platform library takes to reconnect
+_STABLE_AFTER = timedelta(minutes=5)  # connected; a later failure starts with the first pause again
+_END_TIMEOUT = timedelta(seconds=30)
+_PRUNE_INTERVAL = timedelta(hours=6)
+_STAMP_INTERVAL = timedelta(seconds=30)
 
 
 class Supervisor:
-    """Keeps channels alive: one that ends or goes deaf is started again with back-off and degrades alone.
+    """Runs channels; one that ends or stalls is restarted on its own, with exponential backoff.
 
-    Deaf is a channel that runs and says for `DEAF_AFTER` on end that it does not hear its platform.
+    A channel stalls when it runs and is not connected to its platform for `STALLED_AFTER`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Supervisor:
                 tasks.create_task(self._keep(name, channel), name=f"channel {name}")
 
     def states(self) -> Mapping[str, bool | None]:
-        """Return per channel: None = not tried yet, False = degraded, True = hears its platform."""
+        """Return the state of each channel: None = not tried yet, False = degraded, True = connected."""
         states: dict[str, bool | None] = {}
         for name, channel in self._channels.items():
             is_ready = _is_ready(name, channel)
@@ -63,7 +63,7 @@ class Supervisor:
         return states
 
     def refusals(self) -> Mapping[str, UserError]:
-        """Return why channels ended that only a person can mend, until they hear again."""
+        """Return the errors of channels that only the operator can fix, until they are connected again."""
         for name in [name for name in self._refused if _is_ready(name, self._channels[name])]:
             del self._refused[name]
         return dict(self._refused)
@@ -73,22 +73,22 @@ class Supervisor:
         while True:
             run = asyncio.create_task(channel.run(), name=f"channel {name} runs")
             try:
-                was_good = await self._listen(name, channel, run)
+                was_stable = await self._listen(name, channel, run)
             finally:
-                # Two runs of one channel would take each other's events, so the next one waits for this one's end.
+                # Two runs of one channel would take each other's events.
                 await _end(name, run)
             self._tried.add(name)
             error = None if run.cancelled() else run.exception()
             if not run.cancelled():
-                self._say_how_it_ended(name, error)
+                self._log_end(name, error)
             self._note_refusal(name, error)
             self._meter.count("channel_restarts", channel=name)
-            pause = _FIRST_PAUSE if was_good else pause
+            pause = _FIRST_PAUSE if was_stable else pause
             await asyncio.sleep(pause.total_seconds())
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _say_how_it_ended(self, name: str, error: BaseException | None) -> None:
-        """Log it: what we raise on purpose as one line, and what only a person can mend once, until it changes."""
+    def _log_end(self, name: str, error: BaseException | None) -> None:
+        """Log the end of a channel: our own errors as one line, and a repeated UserError once."""
         if isinstance(error, UserError):
             if str(error) != str(self._refused.get(name, "")):
                 log.error("channel.refused", channel=name, mend=str(error))
@@ -107,30 +107,30 @@ class Supervisor:
             self._refused.pop(name, None)
 
     async def _listen(self, name: str, channel: Channel, run: asyncio.Task[None]) -> bool:
-        """Return when *run* has ended or the channel is deaf: whether it had heard its platform for a good while."""
+        """Return when *run* has ended or the channel has stalled: True if it was connected for a good while."""
         loop = asyncio.get_running_loop()
-        changed, was_ready, was_good = loop.time(), False, False
+        changed, was_ready, was_stable = loop.time(), False, False
         while not run.done():
-            await asyncio.wait({run}, timeout=_LOOK_EVERY.total_seconds())
+            await asyncio.wait({run}, timeout=_CHECK_INTERVAL.total_seconds())
             is_ready = _is_ready(name, channel)
             if is_ready:
                 self._refused.pop(name, None)
             if is_ready is not was_ready:
                 changed, was_ready = loop.time(), is_ready
             since = timedelta(seconds=loop.time() - changed)
-            was_good = was_good or (is_ready and since >= _GOOD_STRETCH)
-            if not is_ready and since >= DEAF_AFTER and not run.done():
+            was_stable = was_stable or (is_ready and since >= _STABLE_AFTER)
+            if not is_ready and since >= STALLED_AFTER and not run.done():
                 self._meter.count("channel_stalls", channel=name)
                 self._on_stall(name)
-                log.error("channel.deaf", channel=name, seconds=round(since.total_seconds()), mend="it is begun anew")
+                log.error("channel.stalled", channel=name, seconds=round(since.total_seconds()), mend="it is restarted")
                 break
-        return was_good
+        return was_stable
 
 
 def _is_ready(name: str, channel: Channel) -> bool:
     try:
         return channel.is_ready()
-    except Exception as error:  # noqa: BLE001 - the channel boundary: what cannot say that it hears does not
+    except Exception as error:  # noqa: BLE001 - the channel boundary: a channel whose check fails is not ready
         log.error("channel.readiness_failed", channel=name, error=type(error).__name__)  # noqa: TRY400 - asked every few seconds, too often for a traceback
         return False
 
@@ -138,26 +138,26 @@ def _is_ready(name: str, channel: Channel) -> bool:
 async def _end(name: str, run: asyncio.Task[None]) -> None:
     while not run.done():
         run.cancel()
-        await asyncio.wait({run}, timeout=_END_WITHIN.total_seconds())
+        await asyncio.wait({run}, timeout=_END_TIMEOUT.total_seconds())
         if not run.done():
-            log.error("channel.does_not_end", channel=name, seconds=_END_WITHIN.total_seconds())
+            log.error("channel.end_timed_out", channel=name, seconds=_END_TIMEOUT.total_seconds())
 
 
 async def run_prune_loop(store: Store, quarantine: Quarantine) -> None:
-    """Remove what is past its time, at start and every few hours."""
+    """Remove expired rows and events, at start and every few hours."""
     while True:
         try:
             removed = await store.prune() + await quarantine.prune()
         except StoreUnavailable:
-            log.warning("prune.store_down")
+            log.warning("prune.store_unavailable")
         else:
             log.info("prune.done", rows=removed)
-        await asyncio.sleep(_PRUNE_EVERY.total_seconds())
+        await asyncio.sleep(_PRUNE_INTERVAL.total_seconds())
 
 
-async def stamp_for_ever(store: Store) -> None:
-    """Stamp the store every half minute in which something was committed."""
+async def run_stamp_loop(store: Store) -> None:
+    """Stamp the store every 30 seconds in which something was committed."""
     while True:
-        await asyncio.sleep(_STAMP_EVERY.total_seconds())
-        with suppress(StoreUnavailable):  # the writer says so itself
+        await asyncio.sleep(_STAMP_INTERVAL.total_seconds())
+        with suppress(StoreUnavailable):  # the store's writer logs it
             await store.stamp()

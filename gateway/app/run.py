@@ -19,7 +19,7 @@ from gateway.app.composition import build_operations, open_app
 from gateway.app.context import ExtraPlugins
 from gateway.control.control_server import ControlServer
 from gateway.settings import Settings
-from gateway.supervisor import run_prune_loop, stamp_for_ever
+from gateway.supervisor import run_prune_loop, run_stamp_loop
 from gateway.web.connections import raise_open_file_limit
 
 log = structlog.get_logger(__name__)
@@ -58,7 +58,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(app.store, app.intake.quarantine),
-            stamp=lambda: stamp_for_ever(app.store),
+            stamp=lambda: run_stamp_loop(app.store),
         )
         delivery = _start(services, delivery=app.deliverer.run)
         pool = _start(services, pool=app.pool.run)

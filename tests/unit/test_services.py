@@ -11,12 +11,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
-from gateway.supervisor import DEAF_AFTER, Supervisor
+from gateway.supervisor import STALLED_AFTER, Supervisor
 from tests.fakes.channel import FakeChannel, Platform
 from tests.fakes.clock import Clock
 from tests.fakes.meter import FakeMeter
 
-DEAF = DEAF_AFTER.total_seconds()
+DEAF = STALLED_AFTER.total_seconds()
 
 
 class Ears(FakeChannel):
