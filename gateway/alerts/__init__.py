@@ -1,7 +1,8 @@
-"""The owner is told: sources see trouble, the book decides what is news to whom, the watch says it.
+"""Alerts to owners: sources detect problems, the alert state decides on notifications, the monitor sends them.
 
-`book` is pure; `sources` look, `ways` knows where owners can be reached, `wording` finds the words, `watch` brings them
-together, `webhook` posts the same to the owner's own monitoring. See docs/monitoring.md, Alerts.
+`alert_state` is pure; `alert_sources` detect, `owner_directory` knows where owners can be reached, `alert_messages`
+words the messages, `monitor` combines them, `alert_webhook` posts the same
+to the owner's own monitoring (docs/monitoring.md).
 """
 
 from gateway.alerts.alert_state import Observation as Observation

@@ -46,7 +46,7 @@ def channel_of(alert: Alert) -> str:
 
 
 def alert_text(alert: Alert, what: NotificationKind, count: int, *, language: str = FALLBACK, zone: str = "UTC") -> str:
-    """Return what is said of *alert*."""
+    """Return the message text of *alert*."""
     fields: dict[str, object] = {**alert.fields, "count": count, "since": format_moment(alert.since, zone, language)}
     if "reason" in alert.fields:
         fields["reason"] = translate(f"alerts.because_{alert.fields['reason']}", language)
@@ -80,7 +80,7 @@ def notice(alert: Alert, what: NotificationKind, to: OwnerAddress, *, language: 
 
 
 def alert_status(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
-    """Return how a cause stands, as operators are shown it: `parlour status --json` has it so."""
+    """Return the status of a cause as in `parlour status --json`."""
     return {
         "cause": alert.cause,
         "level": alert.level,
@@ -94,13 +94,13 @@ def alert_status(alert: Alert, *, is_untold: bool) -> dict[str, Any]:
     }
 
 
-def status_line(told: Mapping[str, Any]) -> str:
-    """Return what `shown` returned, as one line for operators."""
-    if told["untold"]:
-        knows = "what an owner was sent did not arrive" if told["lost"] else "no owner could be told so far"
+def status_line(status: Mapping[str, Any]) -> str:
+    """Return the result of `alert_status` as one line for operators."""
+    if status["untold"]:
+        knows = "what an owner was sent did not arrive" if status["lost"] else "no owner could be told so far"
     else:
-        knows = f"told at {told['told_at']}" if told["told_at"] else "nobody had to be told"
-    return f"{told['text']} ({'now' if told['state'] == 'firing' else 'past'}, {knows})"
+        knows = f"told at {status['told_at']}" if status["told_at"] else "nobody had to be told"
+    return f"{status['text']} ({'now' if status['state'] == 'firing' else 'past'}, {knows})"
 
 
 def line_of_delay(delayed: Mapping[str, Any]) -> str:
@@ -111,7 +111,7 @@ def line_of_delay(delayed: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WebhookOrigin:
-    """Who posts."""
+    """The gateway that posts."""
 
     host: str
     version: str

@@ -1,4 +1,4 @@
-"""What can be wrong, and how it is seen. Each source is asked every few seconds and changes nothing."""
+"""Alert sources: each detects one kind of problem. They are called every few seconds and change nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EVENTS = 20  # of the quarantine that are looked at; more at once are as many
 
 
 class ChannelSource:
-    """Channels that do not hear: for five minutes, or at once when a platform refuses us for good."""
+    """Channels that are not receiving: after five minutes, or at once if a platform refuses us permanently."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class ChannelSource:
         gone = _of_removed_channels("channel", causes, states, self._now())
         return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
 
-    def _look(self, name: str, hears: bool, refused: UserError | None) -> Observation:
+    def _look(self, name: str, hears: bool, rejection: UserError | None) -> Observation:
         cause, now = f"channel.{name}", self._now()
         if hears:
             self._down.pop(name, None)
             return Observation(cause=cause, since=now)
         since = self._down.setdefault(name, now)
-        if refused is not None:
-            line = "alerts.channel_token" if isinstance(refused, LoginRefused) else "alerts.channel_refused"
+        if rejection is not None:
+            line = "alerts.channel_token" if isinstance(rejection, LoginRefused) else "alerts.channel_refused"
             return Observation(cause=cause, since=since, stage=2, line=line, fields={"channel": name}, level="critical")
         if now - since < DOWN_AFTER:
             return Observation(cause=cause, since=since, stage=None)
@@ -61,7 +61,7 @@ class ChannelSource:
 
 
 class DelaySource:
-    """Channels that hear their platform and cannot deliver: an answer waits for five minutes or more."""
+    """Channels that receive but cannot deliver: an answer waits for five minutes or more."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class DelaySource:
 
 
 class ModelSource:
-    """A model that has answered nobody for ten minutes although somebody asked. `ended` is told of every call."""
+    """A model whose calls have all failed for ten minutes. `ended` must be called after every call."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
@@ -109,7 +109,7 @@ class ModelSource:
         self._failing = (now if now - last > MODEL_FORGETS else first, now)
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
-        """Say whether the last calls all failed."""
+        """Return the observation of a failing model."""
         if self._failing is None:
             # Until somebody has asked, nobody knows whether it answers again.
             return [Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)]
@@ -126,7 +126,7 @@ class DeadLetterSource:
         self._now = now
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return what was given up since the last look; what stood there before the first is old news."""
+        """Return new dead letters. Those that existed before the first check are not reported."""
         known = causes.get("given-up")
         letters, mark = await self._store.given_up(known.mark if known else "")
         if not letters:
@@ -147,7 +147,7 @@ class DeadLetterSource:
 
 
 class DiskSource:
-    """The room that is left where the home is."""
+    """Free space on the home's disk."""
 
     def __init__(self, home: Path, now: Callable[[], datetime]) -> None:
         self._home = home
@@ -172,7 +172,7 @@ class DiskSource:
 
 
 class CapSource:
-    """What all together may take of the model in a day."""
+    """The daily token cap of the installation."""
 
     def __init__(self, used: Callable[[], tuple[int, int, datetime]], now: Callable[[], datetime]) -> None:
         """*used* returns the tokens taken today, how many may be (0 = no limit), and when the next day begins."""
@@ -209,7 +209,7 @@ class QuarantineSource:
         self._changed: int | None = None
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return what is new since the last look; what stood there before the first is old news."""
+        """Return newly quarantined events. Those that existed before the first check are not reported."""
         changed = await asyncio.to_thread(self._age)
         known = causes.get("set-aside")
         if known is not None and changed == self._changed:
@@ -244,15 +244,15 @@ class QuarantineSource:
 
 
 class CrashSource:
-    """Whether the run before this one was killed, counted once a start."""
+    """Unclean stops, counted once per start."""
 
     def __init__(self, unclean_stops: int, now: Callable[[], datetime]) -> None:
-        """*unclean_stops* in a row, before this start; a clean one begins anew at 0."""
+        """*unclean_stops*: the number in a row before this start; 0 after a clean stop."""
         self._stops = unclean_stops
         self._now = now
 
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
-        """Return the stops that nobody was told of."""
+        """Return the stops that were not reported."""
         known = causes.get("killed")
         before = int(known.mark or 0) if known else 0
         if self._stops == before:
@@ -271,7 +271,7 @@ class CrashSource:
 
 
 class BurstSource:
-    """Something that strangers do again and again, such as guessing codes: told when it is *many* within an hour."""
+    """Repeated actions of unknown senders, such as guessing codes: reported from *many* within an hour."""
 
     def __init__(
         self, cause: str, line: str, counts: Callable[[], Mapping[str, int]], now: Callable[[], datetime], *, many: int

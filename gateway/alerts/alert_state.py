@@ -1,8 +1,8 @@
-"""What is news, and to whom. Pure: a cause as it stood, what is seen of it now, and the time.
+"""Alert state, and the notifications due. Pure over a cause's previous state, its observation and the time.
 
-There are two kinds of causes. *Trouble* is there or not, by stages (0 = all is well): it is told when it begins, when
-it gets worse, and once when it is over. What merely *happens* (a message given up) is counted. Either is told an
-audience at most once an hour; a worse stage than they know of at once; the end of what they know of always.
+A cause is a condition or a counter. A condition has stages (0 = resolved): notifications are sent when it starts,
+when it gets worse, and once when it ends. A counter counts events (a dead-lettered message). An audience gets at most
+one notification an hour, except at once for a worse stage, and always for the end of a condition they know of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STALE = timedelta(days=1)  # what somebody could not be told for so long is no n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a source sees of one cause now."""
+    """A source's current observation of one cause."""
 
     cause: str
     since: datetime
@@ -35,114 +35,116 @@ class Observation:
 
 
 class NotificationKind(StrEnum):
-    """What an audience has to be told."""
+    """Kinds of notifications."""
 
     TROUBLE = "trouble"
     OVER = "over"
     HAPPENED = "happened"
 
 
-def update_alert(before: Alert | None, seen: Observation, now: datetime) -> Alert:
-    """Return the cause as it stands after *seen*; nobody has been told anything yet."""
-    alert = before or Alert(cause=seen.cause, since=seen.since)
-    if seen.is_gone:
+def update_alert(before: Alert | None, observation: Observation, now: datetime) -> Alert:
+    """Return the cause's state after *observation*, before any notification."""
+    alert = before or Alert(cause=observation.cause, since=observation.since)
+    if observation.is_gone:
         return replace(alert, stage=0, owners=_silent(alert.owners), monitor=_silent(alert.monitor))
-    if seen.mark:
-        alert = replace(alert, mark=seen.mark)
-    if seen.happened:
+    if observation.mark:
+        alert = replace(alert, mark=observation.mark)
+    if observation.happened:
         alert = replace(
-            _described(alert, seen),
-            since=seen.since,
-            owners=replace(alert.owners, waiting=alert.owners.waiting + seen.happened),
-            monitor=replace(alert.monitor, waiting=alert.monitor.waiting + seen.happened),
+            _described(alert, observation),
+            since=observation.since,
+            owners=replace(alert.owners, waiting=alert.owners.waiting + observation.happened),
+            monitor=replace(alert.monitor, waiting=alert.monitor.waiting + observation.happened),
         )
-    if seen.stage is not None and seen.stage != alert.stage:
+    if observation.stage is not None and observation.stage != alert.stage:
         begins = not alert.stage
         # What ends keeps what was said of it, with when it began; what begins has a time of its own.
-        described = _described(alert, seen) if seen.stage else alert
-        alert = replace(described, stage=seen.stage, since=seen.since if begins else alert.since)
+        described = _described(alert, observation) if observation.stage else alert
+        alert = replace(described, stage=observation.stage, since=observation.since if begins else alert.since)
     is_stale = now - alert.since > STALE
     return replace(
         alert,
-        owners=_settled(alert, alert.owners, seen, is_stale=is_stale),
-        monitor=_settled(alert, alert.monitor, seen, is_stale=is_stale),
+        owners=_drop_stale(alert, alert.owners, observation, is_stale=is_stale),
+        monitor=_drop_stale(alert, alert.monitor, observation, is_stale=is_stale),
     )
 
 
-def _described(alert: Alert, seen: Observation) -> Alert:
-    return replace(alert, line=seen.line, fields=dict(seen.fields), level=seen.level)
+def _described(alert: Alert, observation: Observation) -> Alert:
+    return replace(alert, line=observation.line, fields=dict(observation.fields), level=observation.level)
 
 
-def _silent(heard: NotificationState) -> NotificationState:
-    return replace(heard, stage=0, waiting=0, is_owed=False, notices=())
+def _silent(state: NotificationState) -> NotificationState:
+    return replace(state, stage=0, waiting=0, is_owed=False, notices=())
 
 
-def _settled(alert: Alert, heard: NotificationState, seen: Observation, *, is_stale: bool) -> NotificationState:
-    """Forget trouble whose end is told to nobody, and what nobody could be told for a day."""
+def _drop_stale(
+    alert: Alert, state: NotificationState, observation: Observation, *, is_stale: bool
+) -> NotificationState:
+    """Drop conditions whose end needs no notification, and notifications undeliverable for a day."""
     if alert.stage:
-        return heard
-    if 0 < heard.stage < seen.ends_from:
-        heard = replace(heard, stage=0, notices=())
+        return state
+    if 0 < state.stage < observation.ends_from:
+        state = replace(state, stage=0, notices=())
     return replace(
-        heard,
-        waiting=0 if is_stale else heard.waiting,
-        is_owed=heard.is_owed and not is_stale,
+        state,
+        waiting=0 if is_stale else state.waiting,
+        is_owed=state.is_owed and not is_stale,
     )
 
 
-def due_notification(alert: Alert, heard: NotificationState, now: datetime) -> NotificationKind | None:
-    """Return what this audience has to be told now."""
-    if alert.stage > heard.stage:
-        return NotificationKind.TROUBLE if _may(heard, alert.stage, now) else None
-    if not alert.stage and (heard.stage or heard.is_owed):
+def due_notification(alert: Alert, state: NotificationState, now: datetime) -> NotificationKind | None:
+    """Return the notification that this audience is due now, or None."""
+    if alert.stage > state.stage:
+        return NotificationKind.TROUBLE if _may(state, alert.stage, now) else None
+    if not alert.stage and (state.stage or state.is_owed):
         return NotificationKind.OVER
-    if heard.waiting:
-        return NotificationKind.HAPPENED if _may(heard, 1, now) else None
+    if state.waiting:
+        return NotificationKind.HAPPENED if _may(state, 1, now) else None
     return None
 
 
-def _may(heard: NotificationState, stage: int, now: datetime) -> bool:
-    if heard.at is None or stage > heard.worst:
+def _may(state: NotificationState, stage: int, now: datetime) -> bool:
+    if state.at is None or stage > state.worst:
         return True
     # A clock that was set back must not silence us for as long as it was wrong.
-    return not timedelta(0) <= now - heard.at < EVERY
+    return not timedelta(0) <= now - state.at < EVERY
 
 
 def mark_notified(
-    alert: Alert, heard: NotificationState, what: NotificationKind, now: datetime, *, notices: Sequence[str]
+    alert: Alert, state: NotificationState, what: NotificationKind, now: datetime, *, notices: Sequence[str]
 ) -> NotificationState:
-    """Return what this audience knows once *what* is on its way as *notices*; without any, what they are owed."""
+    """Return the audience's state once *what* is queued as *notices*; without any it stays due."""
     if not notices:
-        return replace(heard, is_owed=True) if what is NotificationKind.TROUBLE else heard
-    heard = replace(heard, told=len(notices), notices=tuple(notices), counted=0)
+        return replace(state, is_owed=True) if what is NotificationKind.TROUBLE else state
+    state = replace(state, told=len(notices), notices=tuple(notices), counted=0)
     match what:
         case NotificationKind.TROUBLE:
-            return replace(heard, stage=alert.stage, at=now, worst=alert.stage, is_owed=False)
+            return replace(state, stage=alert.stage, at=now, worst=alert.stage, is_owed=False)
         case NotificationKind.OVER:
-            return replace(heard, stage=0, is_owed=False)
+            return replace(state, stage=0, is_owed=False)
         case NotificationKind.HAPPENED:
-            return replace(heard, waiting=0, at=now, worst=1, counted=heard.waiting)
+            return replace(state, waiting=0, at=now, worst=1, counted=state.waiting)
 
 
-def mark_undelivered(heard: NotificationState, dead: Collection[str]) -> NotificationState:
-    """Return what this audience knows when the notices *dead* did not arrive; without any other, they were not told."""
-    left = tuple(each for each in heard.notices if each not in dead)
-    if left or not heard.notices:
-        return replace(heard, notices=left, told=len(left)) if left != heard.notices else heard
+def mark_undelivered(state: NotificationState, dead: Collection[str]) -> NotificationState:
+    """Return the audience's state if the notices *dead* failed; if none is left, they were not notified."""
+    left = tuple(each for each in state.notices if each not in dead)
+    if left or not state.notices:
+        return replace(state, notices=left, told=len(left)) if left != state.notices else state
     return replace(
-        heard,
+        state,
         stage=0,
         at=None,
         worst=0,
-        waiting=heard.waiting + heard.counted,
+        waiting=state.waiting + state.counted,
         told=0,
-        is_owed=heard.is_owed or not heard.counted,
+        is_owed=state.is_owed or not state.counted,
         notices=(),
         counted=0,
-        lost=heard.lost + 1,
+        lost=state.lost + 1,
     )
 
 
 def is_unnotified(alert: Alert) -> bool:
-    """Say whether the owners do not know of something that is there."""
+    """Return True if a condition exists that the owners were not notified of."""
     return alert.stage > alert.owners.stage or bool(alert.owners.waiting) or alert.owners.is_owed

@@ -1,4 +1,4 @@
-"""The owner's own monitoring: what is told is posted as JSON, and a sign of life every minute."""
+"""Webhook to the owner's monitoring: posts each alert as JSON, and a ping every minute."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LOOK_EVERY = timedelta(seconds=15)
 
 
 class AlertWebhook:
-    """Posts to one address, which is a secret and in no line of ours. Nothing waits for it.
+    """Posts to one address, which is a secret and never logged. Nothing waits for it.
 
-    What is posted is in the journal until somebody answered 2xx, in order, one at a time; what arrives twice has the
-    same `id`. A ping is never repeated, and is left out while the journal cannot be written: then the owner's service
-    is to miss it.
+    Posts are kept in the journal until the server answers 2xx, in order, one at a time; a repeated post has the same
+    `id`. A ping is never repeated, and none is sent while the journal cannot be written, so that the owner's service
+    reports it missing.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AlertWebhook:
         origin: WebhookOrigin,
         check: Callable[[], Awaitable[None]],
         firing: Callable[[], tuple[str, ...]],
-        posted: asyncio.Event,
+        post_queued: asyncio.Event,
         meter: MetricsRecorder,
         now: Callable[[], datetime],
         proxy: str = "",
@@ -53,7 +53,7 @@ class AlertWebhook:
         self._origin = origin
         self._check = check
         self._firing = firing
-        self._posted = posted
+        self._post_queued = post_queued
         self._meter = meter
         self._now = now
         self._proxy = proxy
@@ -72,12 +72,12 @@ class AlertWebhook:
 
     async def _post_for_ever(self, client: httpx.AsyncClient) -> None:
         while True:
-            self._posted.clear()
+            self._post_queued.clear()
             with suppress(StoreUnavailable):
                 await self._post_due(client)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY.total_seconds()):
-                    await self._posted.wait()
+                    await self._post_queued.wait()
 
     async def _post_due(self, client: httpx.AsyncClient) -> None:
         """Bring what is due, in order; the first that fails keeps those behind it waiting."""
@@ -103,7 +103,7 @@ class AlertWebhook:
             await asyncio.sleep(PING_EVERY.total_seconds())
 
     async def _send(self, client: httpx.AsyncClient, body: str) -> str:
-        """Post *body*; return what went wrong, or "". Neither the address nor the answer is in any line."""
+        """Post *body*; return the error, or "". Neither the address nor the response is logged."""
         import httpx
 
         try:
@@ -125,6 +125,6 @@ class AlertWebhook:
 
 
 def retry_delay(post: WebhookPost) -> timedelta:
-    """Return how long to wait after one more failure."""
+    """Return the delay after one more failure."""
     first, longest = _PAUSES
     return min(first * 2.0 ** min(post.attempts, 20), longest)

@@ -1,4 +1,4 @@
-"""The watcher: asks every source, lets the book decide, and stores what is told with the fact that it was told."""
+"""The alert monitor: polls the sources and stores due notifications together with the new alert state."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Manner: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # the language and 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRecipients:
-    """Who is told, besides the log."""
+    """Recipients of alerts, besides the log."""
 
     ways: OwnerDirectory
     manner: Manner
@@ -72,7 +72,7 @@ class AlertMonitor:
         self._broken: set[str] = set()  # sources that failed, each said once
 
     def wake(self) -> None:
-        """Look now: something happened that is told at once."""
+        """Check now: something happened that is reported at once."""
         self._looked_after = None
         self._hurry.set()
 
@@ -92,7 +92,7 @@ class AlertMonitor:
                     await self._hurry.wait()
 
     async def check_once(self) -> None:
-        """Look once. What cannot be stored now is seen again the next time, and told no less for it."""
+        """Check all sources once. State that cannot be stored is observed again next time."""
         try:
             if self._causes is None:
                 self._causes = {alert.cause: alert for alert in await self._store.all()}
@@ -109,7 +109,7 @@ class AlertMonitor:
             log.warning("alerts.wait_for_store", reason=str(error))
 
     async def _count_lost(self, causes: dict[str, Alert]) -> None:
-        """What was given up on its way was not told."""
+        """Mark notifications that were dead-lettered as not delivered."""
         now = self._now()
         if self._looked_after is not None and timedelta(0) <= now - self._looked_after < _LOST_EVERY:
             return
@@ -135,12 +135,12 @@ class AlertMonitor:
         self._broken.discard(name)
         return found
 
-    async def _take(self, seen: Observation, causes: dict[str, Alert]) -> None:
+    async def _take(self, observation: Observation, causes: dict[str, Alert]) -> None:
         now = self._now()
-        before = causes.get(seen.cause)
-        if before is None and not seen.stage and not seen.happened and not seen.mark:
+        before = causes.get(observation.cause)
+        if before is None and not observation.stage and not observation.happened and not observation.mark:
             return
-        alert = update_alert(before, seen, now)
+        alert = update_alert(before, observation, now)
         to_owners, to_monitor = due_notification(alert, alert.owners, now), due_notification(alert, alert.monitor, now)
         ways = await self._to.ways.reachable_owners(about=channel_of(alert)) if to_owners is not None else ()
         notices = [self._notice(alert, to_owners, at) for at in ways] if to_owners is not None else []
@@ -155,7 +155,7 @@ class AlertMonitor:
             after = replace(after, monitor=mark_notified(alert, alert.monitor, to_monitor, now, notices=("log",)))
         if after != before:
             await self._store.note(after, notices=notices, posts=posts, at=now)
-        causes[seen.cause] = after
+        causes[observation.cause] = after
         if to_monitor is not None:
             self._raise(alert, to_monitor)
         if ways and to_owners is not None:

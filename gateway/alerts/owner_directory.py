@@ -1,4 +1,4 @@
-"""Where owners can be reached now: their own direct chat, on a channel that hears, and a page that is open."""
+"""Addresses at which owners can be reached now: a direct chat on a connected channel, or an open page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AWAY, _NEVER = 3, 4  # ranks; what a channel lacks is not told over it
 
 
 class OwnerDirectory:
-    """The addresses of everybody who is an owner."""
+    """The addresses of all owners."""
 
     def __init__(
         self,
@@ -20,24 +20,24 @@ class OwnerDirectory:
         people: Callable[[], Awaitable[Sequence[Sequence[OwnerAddress]]]],
         channels: Mapping[str, Channel],
         hears: Callable[[], Mapping[str, bool | None]],
-        unheard: Callable[[], Awaitable[Collection[SessionKey]]],
+        unreachable: Callable[[], Awaitable[Collection[SessionKey]]],
         pages: Sequence[SessionKey] = (),
     ) -> None:
         """*people*: the owners, each with their addresses, the best first; *pages*: the local owner's windows.
 
-        *unheard*: where lately nothing of ours arrived.
+        *unreachable*: addresses to which deliveries failed recently.
         """
         self._people = people
         self._channels = channels
         self._hears = hears
-        self._unheard = unheard
+        self._unheard = unreachable
         self._pages = pages
 
     async def reachable_owners(self, *, about: str = "") -> tuple[OwnerAddress, ...]:
-        """Return one address per owner, and every page that is open, each once; nothing while nobody can be reached.
+        """Return one address per owner and every open page, each once; empty if no owner can be reached.
 
-        Best is a channel that hears, then one that was not tried yet. What is *about* a channel goes over another one,
-        where there is another. Where somebody can be reached, what is for the others waits in the outbox for theirs.
+        A connected channel is preferred, then one not tried yet; alerts *about* a channel use another one if
+        possible. If any owner can be reached, messages for the others wait in the outbox.
         """
         people, hears, unheard = await self._people(), self._hears(), await self._unheard()
 

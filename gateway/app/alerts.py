@@ -108,7 +108,7 @@ def build_alerts(
                 people=access.owners_at.everybody,
                 channels=channels.channels,
                 hears=supervisor.states,
-                unheard=lambda: store.alerts.unreached_chats(now() - STALE),
+                unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
                 pages=[
                     SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local
                 ],
@@ -130,7 +130,7 @@ def build_alerts(
             origin=origin,
             check=store.check,
             firing=watch.active_alerts,
-            posted=posted,
+            post_queued=posted,
             meter=context.meter,
             now=now,
             proxy=settings.proxy_address,

@@ -233,7 +233,7 @@ def _build_intake(
         meter=context.meter,
         now=context.now,
         keep=limit_retention(context.settings, KEEP),
-        on_set_aside=lambda name, reason: context.refusals.note_channel(
+        on_quarantined=lambda name, reason: context.refusals.note_channel(
             name, SilenceReason.QUARANTINED, reason, context.now()
         ),
     )

@@ -1,7 +1,7 @@
-"""Stage 9, deliver: what is committed reaches its chat, in order, once, or visibly marked.
+"""Stage 9, deliver: committed messages reach their chat in order, once, or marked as possible repeats.
 
-`Deliverer` is the door: it runs the outbox and gives turns their previews. What it holds to is in
-FORMATS.md ("Sends") and docs/adr/0003-late-previews.md.
+`OutboxDispatcher` is the entry point: it runs the outbox and gives turns their previews. See
+docs/guarantees.md and docs/adr/0003-late-previews.md.
 """
 
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher as OutboxDispatcher

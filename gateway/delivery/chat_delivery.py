@@ -26,12 +26,12 @@ _UNFINISHED = (PartState.PENDING, PartState.SENDING, PartState.UNKNOWN)
 class ChatDeliveryWorker:
     """Delivers what one chat has, until it has nothing left."""
 
-    def __init__(self, key: SessionKey, channel: Channel, desk: DeliveryContext) -> None:
+    def __init__(self, key: SessionKey, channel: Channel, context: DeliveryContext) -> None:
         self._key = key
         self._channel = channel
-        self._desk = desk
-        self._cutter = PartPlanner(channel, desk)
-        self._postman = PartSender(channel, desk)
+        self._context = context
+        self._cutter = PartPlanner(channel, context)
+        self._postman = PartSender(channel, context)
         self._marked = ""  # the part that we marked as sending and have not tried yet
         self._ended = ""  # the part whose message we ended, to go round only once
         self._part = ""  # the part that the figures below are about
@@ -43,13 +43,13 @@ class ChatDeliveryWorker:
 
     async def run(self) -> None:
         """Deliver until the chat has nothing more or the gateway stops. Raises StoreUnavailable only when it stops."""
-        while not self._desk.stopping.is_set() and await self._step():
+        while not self._context.stopping.is_set() and await self._step():
             pass
 
     async def _step(self) -> bool:
         """Bring one part one step on; False when there is nothing to do."""
-        await self._rest(self._desk.pauses.remaining(self._key), self._desk.pauses.reason(self._key))
-        if self._desk.stopping.is_set():
+        await self._rest(self._context.pauses.remaining(self._key), self._context.pauses.reason(self._key))
+        if self._context.stopping.is_set():
             return False
         delivery = await self._next()
         if delivery is None:
@@ -65,20 +65,20 @@ class ChatDeliveryWorker:
         return True
 
     async def _next(self) -> PendingDelivery | None:
-        delivery = await self._desk.retry_store(lambda: self._desk.outbox.next(self._key))
+        delivery = await self._context.retry_store(lambda: self._context.outbox.next(self._key))
         if delivery is None:
             return None
-        preview = self._desk.previews.get(delivery.message.turn)
+        preview = self._context.previews.get(delivery.message.turn)
         if preview is not None:
             # The answer never waits behind a preview, and must know what became of it.
             await preview.wait_closed()
-            delivery = await self._desk.retry_store(lambda: self._desk.outbox.next(self._key))
+            delivery = await self._context.retry_store(lambda: self._context.outbox.next(self._key))
         if delivery is not None and self._taken[0] != delivery.message.id:
             self._taken = (delivery.message.id, asyncio.get_running_loop().time())
         return delivery
 
     async def _end(self, rows: Sequence[OutboxPart]) -> bool:
-        """End a message that has no part left to send; the last ones were cancelled while one was under way."""
+        """End a message without parts left to send: its last ones were cancelled while another was being sent."""
         shown = [row for row in rows if row.state is PartState.SENT]
         if not rows:
             return True  # nothing to show: freezing ended it
@@ -86,18 +86,18 @@ class ChatDeliveryWorker:
             log.error("delivery.stuck", channel=self._channel.name, part=rows[-1].part.id)
             return False
         last, self._ended = shown[-1], shown[-1].part.id
-        receipt = DeliveryReceipt(part=last.part.id, message_id=last.message_id, at=last.at or self._desk.now())
-        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt))
+        receipt = DeliveryReceipt(part=last.part.id, message_id=last.message_id, at=last.at or self._context.now())
+        await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt))
         return True
 
     # -- freezing ------------------------------------------------------------------------------
 
     async def _freeze(self, delivery: PendingDelivery) -> tuple[OutboxPart, ...]:
         message = delivery.message
-        parts = await self._desk.formatted(message.text, lambda: self._cutter.plan_parts(message, delivery.preview))
+        parts = await self._context.formatted(message.text, lambda: self._cutter.plan_parts(message, delivery.preview))
         if not parts:
             log.warning("delivery.nothing_to_show", channel=self._channel.name, message=message.id)
-        rows = await self._desk.retry_store(lambda: self._desk.outbox.freeze(message, parts))
+        rows = await self._context.retry_store(lambda: self._context.outbox.freeze(message, parts))
         if rows and rows[0].state is PartState.SENDING:
             self._marked = rows[0].part.id
         return rows
@@ -121,22 +121,22 @@ class ChatDeliveryWorker:
             await self._delivered(receipt, later)
 
     async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> None:
-        goes_on = later and later[0].state is PartState.PENDING and not self._desk.stopping.is_set()
+        goes_on = later and later[0].state is PartState.PENDING and not self._context.stopping.is_set()
         then = later[0].part if goes_on else None
-        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt, then=then))
+        await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
         self._marked = then.id if then else ""
         self.delayed = None
-        self._desk.meter.count("delivered", channel=self._channel.name)
+        self._context.meter.count("delivered", channel=self._channel.name)
         if not later:
             seconds = asyncio.get_running_loop().time() - self._taken[1]
-            self._desk.meter.time("delivery_seconds", seconds, channel=self._channel.name)
+            self._context.meter.time("delivery_seconds", seconds, channel=self._channel.name)
 
     async def _put_off(self, part: MessagePart, error: RetryLater) -> None:
         """Wait as long as the platform asks, at least, for this chat only; never gives up."""
         self._asked += 1
         asked = max(error.delay.total_seconds(), _SHORTEST_ASKED)
         seconds = max(asked, min(_SHORTEST_ASKED * 2.0 ** min(self._asked - 1, 20), _LONGEST_ASKED))
-        self._desk.pauses.add(self._key, seconds, str(error))
+        self._context.pauses.add(self._key, seconds, str(error))
         await self._not_sent(part, str(error))
         self._count_retry("later")
         log.info("delivery.later", channel=self._channel.name, part=part.id, seconds=round(seconds, 1))
@@ -147,7 +147,7 @@ class ChatDeliveryWorker:
             await self._bury(part, f"given up after {ATTEMPTS} attempts: {error}", parts)
             return
         if isinstance(error, OutcomeUnknown):
-            await self._desk.retry_store(lambda: self._desk.outbox.mark_uncertain(part, str(error)))
+            await self._context.retry_store(lambda: self._context.outbox.mark_uncertain(part, str(error)))
         else:
             await self._not_sent(part, str(error))
         self._count_retry("unknown")
@@ -164,26 +164,26 @@ class ChatDeliveryWorker:
 
     async def _not_sent(self, part: MessagePart, reason: str) -> None:
         """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
-        outbox = self._desk.outbox
+        outbox = self._context.outbox
         note = outbox.mark_uncertain if self._postman.is_doubtful else outbox.mark_unsent
-        await self._desk.retry_store(lambda: note(part, reason))
+        await self._context.retry_store(lambda: note(part, reason))
 
     async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:
-        await self._desk.retry_store(lambda: self._desk.outbox.dead_letter(part, reason))
+        await self._context.retry_store(lambda: self._context.outbox.dead_letter(part, reason))
         self.delayed = None
-        self._desk.meter.count("delivery_dead", parts, channel=self._channel.name)
+        self._context.meter.count("delivery_dead", parts, channel=self._channel.name)
         log.error("delivery.dead", channel=self._channel.name, part=part.id, parts=parts, reason=reason)
 
     def _count_retry(self, reason: str) -> None:
-        self._desk.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
+        self._context.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
 
     async def _rest(self, seconds: float, reason: str) -> None:
         if seconds > 0:
-            now = self._desk.now()
+            now = self._context.now()
             since = self.delayed.since if self.delayed else now
             until = now + timedelta(seconds=seconds)
             self.delayed = DelayedDelivery(key=self._key, since=since, until=until, reason=reason)
             self.is_resting = True
-            self._desk.quieter.set()
-            await self._desk.backoff_sleep(seconds)
+            self._context.quieter.set()
+            await self._context.backoff_sleep(seconds)
             self.is_resting = False

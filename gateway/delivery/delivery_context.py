@@ -1,4 +1,4 @@
-"""What couriers and previews of one gateway share: the ports, the pauses, and how to wait."""
+"""The context shared by delivery workers and previews: ports, back-off and waiting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _dice = SystemRandom()
 
 
 def backoff(failures: int) -> float:
-    """Return how long to wait after so many failures, in seconds, with jitter of a fifth."""
+    """Return the seconds to wait after *failures*, with a jitter of one fifth."""
     return min(FIRST_DELAY * 2.0 ** (min(failures, 20) - 1), LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
 
 
@@ -45,12 +45,12 @@ class ClosablePreview(Protocol):
     """A preview, as far as delivery needs it."""
 
     async def wait_closed(self) -> None:
-        """Stop, and return when nothing of it is under way any more."""
+        """Stop, and return when its last call has ended."""
         ...
 
 
 class ChatBackoff:
-    """Until when a platform wants to hear nothing more in a chat; its threads wait with it."""
+    """Back-off of each chat as demanded by its platform; threads share their chat's."""
 
     def __init__(self) -> None:
         self._until: dict[SessionKey, tuple[float, str]] = {}
@@ -65,7 +65,7 @@ class ChatBackoff:
         return self._until.get(key.parent, (0.0, ""))[1]
 
     def remaining(self, key: SessionKey) -> float:
-        """Return how many seconds the chat's pause still lasts, 0 when it is over."""
+        """Return the remaining seconds of the chat's back-off, or 0."""
         left = self._until.get(key.parent, (0.0, ""))[0] - asyncio.get_running_loop().time()
         if left <= 0:
             self._until.pop(key.parent, None)
@@ -94,14 +94,14 @@ class DeliveryContext:
     formatting: asyncio.Lock = field(default_factory=asyncio.Lock)  # of long texts: one at a time
 
     def slot(self, channel: str) -> asyncio.Semaphore:
-        """Return what bounds the sends of a channel."""
+        """Return the semaphore that bounds a channel's sends."""
         return self.slots.setdefault(channel, asyncio.Semaphore(self.per_channel))
 
     async def formatted(self, text: str, call: Callable[[], T]) -> T:
-        """Return what *call* makes of *text*, whose formatting it is; a long text's is done off the event loop.
+        """Return the result of *call*, which formats *text*; long texts are formatted in a thread.
 
-        One at a time, with as long a pause behind each as it took: however many long answers there are, half of
-        the time belongs to everybody else.
+        One at a time, followed by a pause of the same length: however many long answers there are, half
+        of the time is left to other chats.
         """
         longest, heaviest = _CHEAP
         if len(text) <= longest and weight(text) <= heaviest:
@@ -113,22 +113,22 @@ class DeliveryContext:
         finally:
             asyncio.get_running_loop().call_later(time.perf_counter() - begun, self.formatting.release)
 
-    def remember_preview(self, turn: str, shown: str) -> None:
-        """Note what the preview of *turn* shows, for whoever cuts its answer; the oldest is forgotten."""
+    def remember_preview(self, turn: str, text: str) -> None:
+        """Record the text that the preview of *turn* shows, for planning its parts; the oldest entry is dropped."""
         self.previewed.pop(turn, None)
-        self.previewed[turn] = shown
+        self.previewed[turn] = text
         if len(self.previewed) > _KEPT:
             del self.previewed[next(iter(self.previewed))]
 
     def without_secrets(self, part: MessagePart) -> MessagePart:
-        """Return *part*, as plain text where its formatting hid a secret from whoever looked at the Markdown."""
+        """Return *part*, as plain text if its formatting hid a secret from the redaction of the Markdown."""
         plain = self.redactor.redact(part.plain)
         return part if plain == part.plain else replace(part, payload="", plain=plain)
 
     def uses_placeholders(self, channel: Channel, message: OutboundMessage) -> bool:
-        """Say whether the texts of *message* go by edit into placeholders, since a doubt could not be resolved.
+        """Return True if the texts of *message* are edited into placeholders because lost sends cannot be looked up.
 
-        Not what one person alone is shown: it may stand in another chat than its key says.
+        Not for messages that one person alone sees: they may be shown in another chat than their key's.
         """
         able = channel.capabilities
         return self.is_strict and able.edits and not able.send_key and not able.finds and not message.visible_to

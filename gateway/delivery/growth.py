@@ -1,4 +1,4 @@
-"""What a preview shows of an answer that is being written: only ever more of it, until its message is full."""
+"""The growing text of a preview: it never shrinks, and ends when its message is full."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _OPEN_LINK = re.compile(
 def beginning(
     source: str, line: str, render: Callable[[str], Sequence[MessagePart]], *, limit: int, unit: LengthUnit, least: int
 ) -> tuple[int, MessagePart] | None:
-    """Return where the part ends that holds the beginning of *source* above *line*, and the part; None without room.
+    """Return the end of the part with the beginning of *source* above *line*, and the part; None if nothing fits.
 
-    It holds the first *least* characters of clean *source* where they fit.
+    The part holds the first *least* characters of sanitized *source* if they fit.
     """
     splitter = PartSplitter(source, unit)
     start = splitter.skip(0)
@@ -50,7 +50,7 @@ class GrowingText:
         unit: LengthUnit,
         note: str,
     ) -> None:
-        """Show by *render*, whose messages hold *limit* units; *note* says that the answer goes on."""
+        """Format by *render* up to *limit* units; *note* announces that the answer continues."""
         self._render = render
         self._redactor = redactor
         self._limit = limit
@@ -60,9 +60,9 @@ class GrowingText:
         self.shown = ""
 
     def grow(self, text: str) -> MessagePart | None:
-        """Return what is shown of *text*, all that there is so far; None when that is no more than before.
+        """Return the part of *text*, the full text so far, to show; None if nothing is new.
 
-        A text that does not go on with what is shown begins a preview of its own.
+        A text that does not continue the shown one starts a new preview.
         """
         source = self._redactor.redact_growing(sanitize(text[: 2 * self._limit]))
         source = _OPEN_LINK.sub("", source)
@@ -82,7 +82,7 @@ class GrowingText:
     def _leaves_room(self, source: str) -> bool:
         if width(source, self._unit) * _NOTED_FROM <= self._limit:
             return True
-        return len(self._render(self._noted(source))) == 1
+        return len(self._render(self._with_note(source))) == 1
 
     def _last(self, source: str) -> MessagePart | None:
         """Return as much of *source* as its message holds beside the note, and no less than is shown."""
@@ -93,5 +93,5 @@ class GrowingText:
                 return found[1]
         return None
 
-    def _noted(self, source: str) -> str:
+    def _with_note(self, source: str) -> str:
         return f"{source}\n\n{self._note}"

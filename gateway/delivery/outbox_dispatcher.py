@@ -50,7 +50,7 @@ class OutboxDispatcher:
         *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
         """
         self._channels = channels
-        self._desk = DeliveryContext(
+        self._context = DeliveryContext(
             outbox=outbox,
             meter=meter,
             now=now,
@@ -71,7 +71,7 @@ class OutboxDispatcher:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
                 reading = tasks.create_task(self._read(), name="outbox")
-                await self._desk.stopping.wait()
+                await self._context.stopping.wait()
                 reading.cancel()
         finally:
             self._tasks = None
@@ -83,15 +83,15 @@ class OutboxDispatcher:
         """
         await asyncio.sleep(0)  # what was just committed is on its way to `run`
         await self._wait_while(self._is_busy, grace)
-        self._desk.stopping.set()
+        self._context.stopping.set()
         await self._wait_while(lambda: bool(self._couriers), _LAST_MOMENT)
 
     async def _wait_while(self, goes_on: Callable[[], bool], at_most: timedelta) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(at_most.total_seconds()):
                 while goes_on():
-                    self._desk.quieter.clear()
-                    await self._desk.quieter.wait()
+                    self._context.quieter.clear()
+                    await self._context.quieter.wait()
 
     def _is_busy(self) -> bool:
         return any(not courier.is_resting for courier in self._couriers.values())
@@ -107,11 +107,11 @@ class OutboxDispatcher:
     async def _read(self) -> None:
         while True:
             try:
-                async for key in self._desk.outbox.chats():
+                async for key in self._context.outbox.chats():
                     self._send_courier(key)
             except StoreUnavailable as error:
                 log.warning("delivery.waits_for_store", reason=str(error), seconds=_STORE_PAUSE)
-                await self._desk.backoff_sleep(_STORE_PAUSE)
+                await self._context.backoff_sleep(_STORE_PAUSE)
             else:
                 return  # the store is closed
 
@@ -123,25 +123,25 @@ class OutboxDispatcher:
                 log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
         elif key in self._couriers:
             self._again.add(key)
-        elif self._tasks is not None and not self._desk.stopping.is_set():
-            courier = self._couriers[key] = ChatDeliveryWorker(key, channel, self._desk)
-            self._desk.working.add(key)
+        elif self._tasks is not None and not self._context.stopping.is_set():
+            courier = self._couriers[key] = ChatDeliveryWorker(key, channel, self._context)
+            self._context.working.add(key)
             self._tasks.create_task(self._work(key, courier), name=f"courier {key}")
 
-    async def _work(self, key: SessionKey, courier: ChatDeliveryWorker) -> None:
-        """Run *courier* until its chat has nothing left; a bug in it costs this chat time and nobody else anything."""
+    async def _work(self, key: SessionKey, worker: ChatDeliveryWorker) -> None:
+        """Run *worker* until its chat has nothing left; an unexpected error delays only this chat."""
         failures = 0
         try:
-            while not self._desk.stopping.is_set():
+            while not self._context.stopping.is_set():
                 self._again.discard(key)
                 try:
-                    await courier.run()
+                    await worker.run()
                 except StoreUnavailable:
                     return  # only raised when we stop; the ledger knows the rest
                 except Exception:  # the channel boundary: other chats go on
                     failures += 1
                     log.exception("delivery.courier_failed", chat=str(key))
-                    await self._desk.backoff_sleep(backoff(failures))
+                    await self._context.backoff_sleep(backoff(failures))
                     continue
                 # Nothing awaits between the courier's last look and this one.
                 if key not in self._again:
@@ -149,8 +149,8 @@ class OutboxDispatcher:
         finally:
             self._couriers.pop(key, None)
             self._again.discard(key)
-            self._desk.working.discard(key)
-            self._desk.quieter.set()
+            self._context.working.discard(key)
+            self._context.quieter.set()
 
     # -- previews ------------------------------------------------------------------------------
 
@@ -158,16 +158,16 @@ class OutboxDispatcher:
         """Begin typing and stand ready; nothing durable happens before the first words."""
         channel = self._channels.get(lease.key.channel)
         # A preview has no mark; the answer is looked up first, or marked.
-        if channel is None or self._tasks is None or self._desk.stopping.is_set() or lease.is_uncertain:
+        if channel is None or self._tasks is None or self._context.stopping.is_set() or lease.is_uncertain:
             return NullPreview()
         if not channel.capabilities.shows_activity and not _shows_text(channel):
             return NullPreview()
-        preview = TurnPreview(lease, channel, self._desk)
+        preview = TurnPreview(lease, channel, self._context)
         preview.start(self._tasks)
         return preview
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Say whether anybody would see a stream in this chat now."""
+        """Return True if a stream in this chat would be seen now."""
         channel = self._channels.get(key.channel)
         if channel is None or self._tasks is None:
             return False
@@ -180,7 +180,7 @@ def _shows_text(channel: Channel) -> bool:
 
 
 class NullPreview:
-    """What a turn gets where nothing can be shown."""
+    """The preview of a turn whose chat cannot show one."""
 
     shown_at = None
 

@@ -25,18 +25,18 @@ _LONGEST_NAME = 64
 
 
 class PartPlanner:
-    """One channel's. What it decides is frozen before the first part is sent, so that a restart decides the same."""
+    """Plans the parts of one channel's messages. A plan is stored before its first part is sent and never changes."""
 
-    def __init__(self, channel: Channel, desk: DeliveryContext) -> None:
+    def __init__(self, channel: Channel, context: DeliveryContext) -> None:
         self._channel = channel
-        self._desk = desk
+        self._context = context
 
     def plan_parts(self, message: OutboundMessage, preview: OutboxPart | None) -> list[MessagePart]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        message = self._with_buttons(replace(message, text=self._desk.redactor.redact(message.text)))
+        message = self._with_buttons(replace(message, text=self._context.redactor.redact(message.text)))
         least = self._previewed(message)
         texts = self._render(message, least=least)
-        is_placed = self._desk.uses_placeholders(self._channel, message)
+        is_placed = self._context.uses_placeholders(self._channel, message)
         if self._is_too_long(message, len(texts), is_placed=is_placed):
             texts = self._with_file(message, least) or texts
         parts = [*texts, *(self._file(message, each) for each in message.attachments)]
@@ -56,17 +56,17 @@ class PartPlanner:
         is_elsewhere = bool(message.visible_to) and not capabilities.private_choices
         if len(message.choices) <= capabilities.choices and not (message.choices and is_elsewhere):
             return message
-        sign = command_sign(self._desk.language(message.key))
+        sign = command_sign(self._context.language(message.key))
         return replace(message, text=append_commands(message.text, message.choices, sign), choices=())
 
     def _previewed(self, message: OutboundMessage) -> int:
-        """Return how many characters of *message* its turn's preview showed: the first part holds no less."""
-        shown = self._desk.previewed.get(message.turn, "")
+        """Return the length of the text that the turn's preview showed: the first part holds no less."""
+        shown = self._context.previewed.get(message.turn, "")
         return len(shown) if sanitize(message.text[: 2 * len(shown)]).startswith(shown) else 0
 
     def _render(self, message: OutboundMessage, *, least: int = 0) -> list[MessagePart]:
         try:
-            return [self._desk.without_secrets(part) for part in self._channel.render(message, least=least)]
+            return [self._context.without_secrets(part) for part in self._channel.render(message, least=least)]
         except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
             log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
             capabilities = self._channel.capabilities
@@ -78,8 +78,8 @@ class PartPlanner:
     def _is_too_long(self, message: OutboundMessage, texts: int, *, is_placed: bool) -> bool:
         """Return True if an answer of so many *texts* is to be its beginning and a file.
 
-        In a group that spares the others; what one person alone is shown is no burden to them. Where each text is
-        placed, it takes two calls in a chat that allows one a second, and the next answer has to wait.
+        In a group this spares the other members, except for messages that one person alone sees. With
+        placeholders each text takes two calls in a chat that allows one a second, which delays the next answer.
         """
         is_shared = message.chat_kind is ChatKind.GROUP and not message.visible_to
         return (is_shared and texts > self._channel.capabilities.group_parts) or (is_placed and texts > PLACED_PARTS)
@@ -96,9 +96,9 @@ class PartPlanner:
         return [first, replace(_plain_part(message, whole), file=file)]
 
     def _beginning(self, message: OutboundMessage, least: int) -> MessagePart | None:
-        """Return the answer's first part, which ends in a line that names the file; None when no room is left."""
+        """Return the answer's first part, which ends in a line that names the file; None if nothing fits."""
         able = self._channel.capabilities
-        line = translate("delivery.in_the_file", self._desk.language(message.key))
+        line = translate("delivery.in_the_file", self._context.language(message.key))
         source = sanitize(message.text[: 4 * able.text_limit])
 
         def render(text: str) -> list[MessagePart]:
@@ -115,7 +115,7 @@ class PartPlanner:
         if limit and file.size <= limit:
             return replace(_plain_part(message, ""), file=file)
         line = "delivery.file_large" if limit else "delivery.no_files"
-        language = self._desk.language(message.key)
+        language = self._context.language(message.key)
         said = translate(
             line,
             language,
@@ -128,17 +128,17 @@ class PartPlanner:
     # -- the preview ---------------------------------------------------------------------------
 
     def _needs_pointer(self, message: OutboundMessage, parts: list[MessagePart], preview: OutboxPart | None) -> bool:
-        """Say whether the preview becomes a pointer: a file cannot take its place, and a late answer must ring."""
+        """Return True if the preview becomes a pointer: a file cannot replace it, and a late answer must notify."""
         if preview is None or preview.state not in _STANDS or not self._channel.capabilities.edits:
             return False
         if parts[0].file is not None:
             return True
-        is_late = preview.state is PartState.SENT and preview.at is not None and self._desk.now() - preview.at > LATE
+        is_late = preview.state is PartState.SENT and preview.at is not None and self._context.now() - preview.at > LATE
         rings = message.rings and self._channel.capabilities.rings and not parts[0].is_placed
         return len(parts) == 1 and is_late and rings
 
     def _pointer(self, message: OutboundMessage) -> MessagePart:
-        line = translate("delivery.next_message", self._desk.language(message.key))
+        line = translate("delivery.next_message", self._context.language(message.key))
         return replace(self._render(replace(message, text=line, attachments=()))[0], kind=OutboundKind.PREVIEW)
 
 

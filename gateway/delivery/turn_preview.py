@@ -36,10 +36,10 @@ class TurnPreview:
     One task does everything, so that a call never meets another of the same preview.
     """
 
-    def __init__(self, lease: TurnLease, channel: Channel, desk: DeliveryContext) -> None:
+    def __init__(self, lease: TurnLease, channel: Channel, context: DeliveryContext) -> None:
         self._lease = lease
         self._channel = channel
-        self._desk = desk
+        self._context = context
         self._loop = asyncio.get_running_loop()
         self._opened = self._loop.time()
         self._wake = asyncio.Event()
@@ -53,16 +53,16 @@ class TurnPreview:
         self._text = ""  # offered and not shown yet
         self._growth = GrowingText(
             self._render,
-            desk.redactor,
+            context.redactor,
             limit=channel.capabilities.text_limit,
             unit=LengthUnit(channel.capabilities.unit),
-            note=translate("delivery.goes_on", desk.language(lease.key)),
+            note=translate("delivery.goes_on", context.language(lease.key)),
         )
         self._made: MessagePart | None = None  # the newest part, shown or not
         self._message_id = ""
         self.shown_at: datetime | None = None
         self._shown: MessagePart | None = None
-        self._is_placed = desk.uses_placeholders(channel, self._message(""))
+        self._is_placed = context.uses_placeholders(channel, self._message(""))
         self._strikes = 0
         self._status = ""
         self._said: str | None = None  # the status as it was last shown
@@ -71,8 +71,8 @@ class TurnPreview:
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """Begin; called once."""
-        self._before = self._desk.previews.get(self._lease.turn)
-        self._desk.previews[self._lease.turn] = self
+        self._before = self._context.previews.get(self._lease.turn)
+        self._context.previews[self._lease.turn] = self
         self._task = tasks.create_task(self._run(), name=f"preview {self._lease.turn}")
 
     def show(self, text: str) -> None:
@@ -86,18 +86,18 @@ class TurnPreview:
         self._wake.set()
 
     def status(self, text: str) -> None:
-        """Say what is being done; empty clears it."""
+        """Show a status line; "" clears it."""
         self._status = text
         self._wake.set()
 
     async def close(self) -> None:
-        """Stop, but for the call under way; where that takes long, typing and it end a little later by themselves."""
+        """Stop. A call that is still running, and typing, may end shortly after."""
         self._end_soon()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_TURN_WAITS)
 
     async def wait_closed(self) -> None:
-        """Stop, and return when nothing of it is under way any more."""
+        """Stop, and return when its last call has ended."""
         self._end_soon()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -125,8 +125,8 @@ class TurnPreview:
         except Exception:  # the channel boundary: a preview never fails its turn
             log.exception("preview.failed", turn=self._lease.turn)
         finally:
-            if self._desk.previews.get(self._lease.turn) is self:
-                del self._desk.previews[self._lease.turn]
+            if self._context.previews.get(self._lease.turn) is self:
+                del self._context.previews[self._lease.turn]
             await self._show_activity(ChatActivity(key=self._lease.key, on=False))
 
     async def _wait(self) -> None:
@@ -146,14 +146,14 @@ class TurnPreview:
 
     def _seconds_left(self) -> float:
         due = self._due - self._loop.time() if self._due is not None else 0.0
-        return max(due, self._desk.pauses.remaining(self._lease.key))
+        return max(due, self._context.pauses.remaining(self._lease.key))
 
     # -- typing and status ---------------------------------------------------------------------
 
     async def _show_status(self) -> None:
         if self._elapsed() >= _SAYS_STOP_AFTER:
             name = "delivery.doing" if self._status else "delivery.working"
-            text = translate(name, self._desk.language(self._lease.key), what=self._status)
+            text = translate(name, self._context.language(self._lease.key), what=self._status)
         else:
             text = self._status
         if text != (self._said or ""):
@@ -174,9 +174,9 @@ class TurnPreview:
     # -- the text ------------------------------------------------------------------------------
 
     async def _push(self) -> None:
-        """Show the newest text, unless it looks like what stands there."""
+        """Show the newest text unless it looks like the shown one."""
         self._due = self._loop.time() + self._every
-        if not self._message_id and self._lease.key in self._desk.working:
+        if not self._message_id and self._lease.key in self._context.working:
             return  # an earlier answer of this chat comes first
         text, self._text = self._text, ""
         part = await self._part(text)
@@ -190,7 +190,7 @@ class TurnPreview:
             elif self._message_id and self._shown is not None and self._shown.is_placed:
                 await self._edit(part)
         except RetryLater as error:
-            self._desk.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every), str(error))
+            self._context.pauses.add(self._lease.key, max(error.delay.total_seconds(), self._every), str(error))
             self._offer_again(text)
         self._due = self._loop.time() + self._every
 
@@ -198,18 +198,18 @@ class TurnPreview:
         self._text = self._text or text
 
     async def _part(self, text: str) -> MessagePart | None:
-        """Return what is to be shown of *text*; None when it stands there already."""
+        """Return the part to show for *text*; None if it is shown already."""
         # Only the first part is shown, so that a long answer does not cost its length at every edit.
         head = text[: 2 * self._channel.capabilities.text_limit]
-        made = self._made = await self._desk.formatted(head, lambda: self._growth.grow(head)) or self._made
-        self._desk.remember_preview(self._lease.turn, self._growth.shown)
+        made = self._made = await self._context.formatted(head, lambda: self._growth.grow(head)) or self._made
+        self._context.remember_preview(self._lease.turn, self._growth.shown)
         shown = self._shown
         is_new = made and (shown is None or (made.payload, made.plain) != (shown.payload, shown.plain))
         return made if is_new else None
 
     def _render(self, markdown: str) -> Sequence[MessagePart]:
         parts = self._channel.render(self._message(markdown))
-        return [self._desk.without_secrets(part) for part in parts]
+        return [self._context.without_secrets(part) for part in parts]
 
     def _message(self, text: str) -> OutboundMessage:
         heard = self._lease.rows[-1].message
@@ -222,10 +222,10 @@ class TurnPreview:
         )
 
     def _first(self, part: MessagePart) -> MessagePart:
-        """Return what is sent first: the words, or, where a doubt about them could not be resolved, a placeholder."""
+        """Return the first part to send: the text, or a placeholder if a lost send could not be looked up."""
         if not self._is_placed:
             return part
-        return replace(placeholder(part, self._desk.language(part.key)), is_placed=True)
+        return replace(placeholder(part, self._context.language(part.key)), is_placed=True)
 
     async def _edit(self, part: MessagePart) -> None:
         try:
@@ -243,15 +243,15 @@ class TurnPreview:
             log.info("preview.edit_failed", channel=self._channel.name, reason=str(error))
         else:
             self._shown, self._strikes = part, 0
-            self._desk.meter.count("preview_edits", channel=self._channel.name)
+            self._context.meter.count("preview_edits", channel=self._channel.name)
 
     async def _ask_edit(self, part: MessagePart) -> None:
-        await self._desk.call_channel(self._channel, part, self._channel.edit(self._message_id, part))
+        await self._context.call_channel(self._channel, part, self._channel.edit(self._message_id, part))
 
     async def _begin(self, part: MessagePart) -> bool:
         """Bring the preview into the chat for the first time; False when it has to wait."""
         try:
-            row = await self._desk.outbox.preview(self._lease, self._first(part))
+            row = await self._context.outbox.preview(self._lease, self._first(part))
         except StoreUnavailable:
             return False
         except LeaseLost:
@@ -262,7 +262,7 @@ class TurnPreview:
             await self._edit(part)
         elif row.state in (PartState.PENDING, PartState.SENDING):
             if row.state is PartState.PENDING:
-                await self._desk.retry_store(lambda: self._desk.outbox.sending(row.part))
+                await self._context.retry_store(lambda: self._context.outbox.sending(row.part))
             await self._send(row.part)
         elif row.state is PartState.UNKNOWN:
             await self._resolve(row.part)
@@ -271,20 +271,20 @@ class TurnPreview:
         return True
 
     async def _send(self, part: MessagePart) -> None:
-        outbox = self._desk.outbox
+        outbox = self._context.outbox
         try:
-            receipt = await self._desk.call_channel(self._channel, part, self._channel.send(part))
+            receipt = await self._context.call_channel(self._channel, part, self._channel.send(part))
             self._note_shown(receipt.message_id)
             self._shown = part
-            await self._desk.retry_store(lambda: outbox.mark_sent(receipt))
+            await self._context.retry_store(lambda: outbox.mark_sent(receipt))
         except OutcomeUnknown as error:
             reason = str(error)
-            await self._desk.retry_store(lambda: outbox.mark_uncertain(part, reason))
+            await self._context.retry_store(lambda: outbox.mark_uncertain(part, reason))
             self._strikes += 1
             await self._resolve(part)
         except SendFailed as error:
             reason = str(error)
-            await self._desk.retry_store(lambda: outbox.mark_unsent(part, reason))
+            await self._context.retry_store(lambda: outbox.mark_unsent(part, reason))
             if isinstance(error, RetryLater):
                 raise
             self._give_up(reason)
@@ -295,28 +295,28 @@ class TurnPreview:
             raise
 
     async def _resolve(self, part: MessagePart) -> None:
-        """Ask the platform for a preview that may stand there; without an answer there is none this time."""
+        """Look up a preview that may exist on the platform; without an answer no preview is shown this time."""
         if self._strikes >= _STRIKES:
             self._give_up("sends fail")
             return
         try:
-            receipt = await self._desk.call_channel(self._channel, part, self._channel.find(part))
+            receipt = await self._context.call_channel(self._channel, part, self._channel.find(part))
         except RetryLater:
             raise
         except SendFailed as error:
             self._give_up(str(error))
             return
         if receipt is None:
-            await self._desk.retry_store(lambda: self._desk.outbox.sending(part))
+            await self._context.retry_store(lambda: self._context.outbox.sending(part))
             await self._send(part)
             return
         self._note_shown(receipt.message_id)
         self._shown = part
-        await self._desk.retry_store(lambda: self._desk.outbox.mark_sent(receipt))
+        await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt))
 
     def _note_shown(self, message_id: str) -> None:
         self._message_id = message_id
-        self.shown_at = self.shown_at or self._desk.now()
+        self.shown_at = self.shown_at or self._context.now()
 
     def _give_up(self, reason: str) -> None:
         """Show no more text; the answer comes all the same."""

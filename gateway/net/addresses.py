@@ -9,7 +9,7 @@ FORWARDING_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host",
 
 
 def network_of(address: str) -> str:
-    """Return what counts as one client: an IPv4 address, or the /64 that one household has of IPv6."""
+    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64."""
     try:
         found = ip_address(address)
     except ValueError:

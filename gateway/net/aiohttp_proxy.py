@@ -14,10 +14,10 @@ from gateway.net.proxy_address import ProxyAddress, is_direct, log_proxy_failure
 
 
 def connector(proxy: str, **options: Any) -> TCPConnector:
-    """Return what a ClientSession connects with: through *proxy*, or as usual where that is "".
+    """Return a connector for a ClientSession: through *proxy*, or direct if that is "".
 
-    *options* are TCPConnector's. Must be called on the running loop. A proxy that is down, or refuses, is a
-    `ClientConnectorError` as any host is that cannot be reached: nothing was sent.
+    *options* are TCPConnector's. Must be called on the running loop. A proxy that is down or refuses raises
+    `ClientConnectorError`, like any unreachable host: nothing was sent.
     """
     if not proxy:
         return TCPConnector(**options)
@@ -36,7 +36,7 @@ def connector(proxy: str, **options: Any) -> TCPConnector:
 
 
 class _ProxiedConnector(ProxyConnector):
-    """The library's connector, which knows what is near, and whose errors are aiohttp's own.
+    """The library's connector with a bypass for local destinations and with aiohttp's own errors.
 
     aiohttp has no public place for it: a resolver gives addresses, a socket factory makes a socket before anything is
     connected, and `proxy=` of a request speaks no SOCKS and is nothing that three libraries would pass on. So it is the

@@ -26,10 +26,10 @@ _GOODBYE = 1.0  # seconds for the end of TLS
 def transport(
     proxy: str, *, verify: ssl.SSLContext | bool = True, limits: httpx.Limits | None = None
 ) -> httpx.AsyncBaseTransport:
-    """Return what an AsyncClient sends by: through *proxy*, or as usual where that is "".
+    """Return a transport for an AsyncClient: through *proxy*, or direct if that is "".
 
-    A client with a transport of its own leaves the environment's proxies aside. A proxy that is down, or refuses,
-    is httpx.ConnectError or httpx.ConnectTimeout, as any host is that cannot be reached: nothing was sent.
+    A client with an explicit transport ignores the environment's proxies. A proxy that is down or refuses
+    raises httpx.ConnectError or httpx.ConnectTimeout, like any unreachable host: nothing was sent.
     """
     bounds = limits or httpx.Limits(max_connections=100, max_keepalive_connections=20)
     way = httpx.AsyncHTTPTransport(verify=verify, limits=bounds)
@@ -134,7 +134,7 @@ async def _as(
     broken: type[Exception],
     timeout: float | None,  # noqa: ASYNC109 - the library hands it over
 ) -> AsyncIterator[None]:
-    """Wait for *timeout* seconds at most; what goes wrong is the library's own error."""
+    """Wait at most *timeout* seconds; failures raise the library's own errors."""
     try:
         async with asyncio.timeout(timeout):
             yield

@@ -1,4 +1,4 @@
-"""Whose process stands at the other end of a connection on this machine: a person's browser, or a service."""
+"""The account behind a local connection: a person's browser, or a service."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ADDRESS, _UID = 1, 7  # columns
 
 
 async def is_system_account(host: str, port: int, *, tables: tuple[Path, ...] = _TABLES) -> bool:
-    """Say whether the connection from *host*:*port* was opened by an account of the system's that is not ours.
+    """Return True if the connection from *host*:*port* was opened by a system account other than ours.
 
-    That is how nginx, Caddy, HAProxy and their like run. False where the system does not tell.
+    nginx, Caddy and HAProxy run under such accounts. Returns False if the system does not tell.
     """
     uid = await asyncio.to_thread(_uid_of, host, port, tables)
     return uid is not None and 0 < uid < _PEOPLE_FROM and uid != os.geteuid()
@@ -46,7 +46,7 @@ def _forms(host: str) -> list[bytes]:
     return [address.packed]
 
 
-def _as_kernel(packed: bytes) -> str:
+def _as_kernel(address: bytes) -> str:
     """Write an address as the kernel prints it: words of four bytes, each the other way round on this machine."""
-    words = (packed[i : i + 4] for i in range(0, len(packed), 4))
+    words = (address[i : i + 4] for i in range(0, len(address), 4))
     return "".join(f"{int.from_bytes(word, 'little'):08X}" for word in words)

@@ -1,4 +1,4 @@
-"""What time it is, as a server says: this machine's clock may be days away from everybody else's."""
+"""The time according to a platform's server, to detect a local clock that is wrong by days."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WITHIN = 5.0  # seconds for all servers
 
 
 class _Block(Protocol):
-    """What is read of a channel block here."""
+    """The part of a channel block used here."""
 
     @property
     def enabled(self) -> bool: ...
@@ -47,7 +47,7 @@ async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
 
 
 async def clock_ahead(addresses: Iterable[str], now: datetime, *, proxy: str = "") -> timedelta:
-    """Return how far *now* is ahead of what the first server that answers says; zero when that is a day or less."""
+    """Return the time by which *now* is ahead of the first server that answers; zero for a day or less."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_WITHIN):
             for address in addresses:

@@ -1,4 +1,4 @@
-"""What the address of a proxy says, and which hosts are reached without it. Pure."""
+"""Proxy addresses, and the hosts that bypass a proxy. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ProxyAddress:
 
     @classmethod
     def parse(cls, address: str) -> ProxyAddress:
-        """Read ``scheme://[user:password@]host[:port]``; raise ValueError, which quotes nothing, for what is none."""
+        """Parse ``scheme://[user:password@]host[:port]``; raise a ValueError that quotes nothing."""
         try:
             parts = urlsplit(address)
             port = parts.port
@@ -52,7 +52,7 @@ class ProxyAddress:
 
     @property
     def is_socks(self) -> bool:
-        """Say whether it speaks SOCKS5, and not HTTP."""
+        """Return True for SOCKS5, False for HTTP."""
         return self.scheme.startswith("socks")
 
     def __str__(self) -> str:
@@ -61,10 +61,10 @@ class ProxyAddress:
 
 
 def is_direct(host: str) -> bool:
-    """Say whether *host* is reached without the proxy: this machine, its own networks, and names of theirs.
+    """Return True if *host* is reached without the proxy: this machine, its own networks, and local names.
 
-    Without a dot (another service of the same compose file), or under a domain that is nobody's outside
-    (host.docker.internal): no proxy could resolve these. Any other name goes through it, wherever it leads to.
+    Local names have no dot (a service of the same compose file) or a domain that exists only here
+    (host.docker.internal): no proxy could resolve them. Any other name goes through the proxy.
     """
     name = host.strip("[]").rstrip(".").lower()
     try:
@@ -78,8 +78,8 @@ def is_direct(host: str) -> bool:
 _told: dict[str, float] = {}
 
 
-def log_proxy_failure(proxy: ProxyAddress, wrong: BaseException) -> None:
-    """Log that nothing gets through *proxy*, at most once a minute; the text of *wrong* is the library's own."""
+def log_proxy_failure(proxy: ProxyAddress, error: BaseException) -> None:
+    """Log that nothing gets through *proxy*, at most once a minute; the text of *error* is the library's own."""
     now = time.monotonic()
     if now - _told.get(str(proxy), -_AGAIN) < _AGAIN:
         return
@@ -87,6 +87,6 @@ def log_proxy_failure(proxy: ProxyAddress, wrong: BaseException) -> None:
     log.warning(
         "proxy.failed",
         proxy=str(proxy),
-        reason=f"{type(wrong).__name__}: {wrong}",
+        reason=f"{type(error).__name__}: {error}",
         mend="start the proxy or correct PARLOUR_PROXY; `parlour doctor` says more. Meanwhile messages wait",
     )

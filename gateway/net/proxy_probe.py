@@ -1,4 +1,4 @@
-"""Whether a proxy is there and takes us: asked of the proxy itself, over one connection that leads nowhere."""
+"""Check that a proxy is reachable and accepts us, over one connection that carries no traffic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def probe_proxy(address: str, *, within: float = WITHIN) -> str:
     proxy = ProxyAddress.parse(address)
     try:
         async with asyncio.timeout(within):
-            return await _asked(proxy)
+            return await _query(proxy)
     except TimeoutError:
         return f"the proxy {proxy} does not answer; see that it runs, or correct PARLOUR_PROXY"
     except ssl.SSLError as wrong:
@@ -33,7 +33,7 @@ async def probe_proxy(address: str, *, within: float = WITHIN) -> str:
         return f"the proxy {proxy} cannot be reached ({reason}); start it, or correct PARLOUR_PROXY"
 
 
-async def _asked(proxy: ProxyAddress) -> str:
+async def _query(proxy: ProxyAddress) -> str:
     tls = ssl.create_default_context() if proxy.scheme == "https" else None
     reader, writer = await asyncio.open_connection(proxy.host, proxy.port, ssl=tls)
     try:

@@ -1,9 +1,9 @@
-"""What becomes of an event that something of ours breaks down on.
+"""Quarantine of events that crash the process or cannot be parsed.
 
-While we are cautious (two unclean stops in a row, until ten minutes have gone well) the event that is being worked on
-stands on disk, and only one event is worked on at a time, whatever channel it came from. Found at the next start, it is
-*struck*: it may be what ended the run before, or the process was killed for another reason. It is handled once more,
-when the platform brings it again or from the file; struck for the second time, it is set aside, and its sender told.
+In cautious mode (after two unclean stops in a row, until ten minutes have passed without another) events of all
+channels are handled one at a time, and the current one is kept on disk. An event found there at the next start is
+*struck*: it, or something else, ended the run. It is handled once more, from the file or when the platform delivers it
+again; after the second strike it is quarantined, and its sender is notified.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Quarantine:
         now: Callable[[], datetime],
         clock: Callable[[], float] = time.monotonic,
         keep: timedelta = KEEP,
-        on_set_aside: Callable[[str, str], object] = lambda *_: None,
+        on_quarantined: Callable[[str, str], object] = lambda *_: None,
     ) -> None:
-        """*on_set_aside* is called with the channel of an event that is set aside, and the reason."""
+        """*on_quarantined* is called with the channel of an event that is set aside, and the reason."""
         self._folder = QuarantineFolder(folder)
         self._meter = meter
         self._now = now
         self._clock = clock
         self._keep = keep
         self.news = asyncio.Event()  # somebody is to be told of what was set aside
-        self._on_set_aside = on_set_aside
+        self._on_set_aside = on_quarantined
         self._one_at_a_time = asyncio.Lock()
         self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
         try:
@@ -84,7 +84,7 @@ class Quarantine:
 
     @property
     def is_cautious(self) -> bool:
-        """Say whether events are handled one at a time, each on disk meanwhile."""
+        """Return True in cautious mode: events are handled one at a time, each kept on disk."""
         return self._clock() < self._cautious_until
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
@@ -106,9 +106,9 @@ class Quarantine:
         return sorted(self._struck)
 
     async def replay(self, name: str, work: Callable[[PlatformEvent], Awaitable[None]]) -> bool:
-        """Run *work* on an event that was struck or set aside, and forget it when that goes well; False = not here.
+        """Run *work* on a struck or quarantined event and delete it on success; return False if it does not exist.
 
-        A kill meanwhile sets it aside. Raises what *work* raises, and UserError for an event that is not whole.
+        A kill during *work* quarantines it. Raises *work*'s errors, and UserError for an incomplete event.
         """
         async with self._one_at_a_time:
             if name not in self._kept and name not in self._struck:
@@ -121,7 +121,7 @@ class Quarantine:
         return True
 
     async def list_untold(self) -> Sequence[tuple[str, str, EventOrigin | None]]:
-        """Return what was set aside and not told yet: name, channel, and where it came from."""
+        """Return quarantined events whose senders were not notified: name, channel and origin."""
         return await asyncio.to_thread(self._read_untold)
 
     def _read_untold(self) -> list[tuple[str, str, EventOrigin | None]]:
@@ -129,7 +129,7 @@ class Quarantine:
         return [(name, *(origin or ("", None))) for name, origin in found]
 
     async def mark_told(self, name: str) -> None:
-        """Note that the sender of an event was told, or cannot be."""
+        """Record that the sender of an event was notified, or cannot be."""
         await _to_the_end(self._folder.remove, f"{name}{UNTOLD}")
 
     def _passes_over(self, event: PlatformEvent, name: str) -> bool:
@@ -180,7 +180,7 @@ class Quarantine:
         return times
 
     async def _put(self, event: PlatformEvent, name: str, reason: str, *, tells_sender: bool = False) -> None:
-        """Set *event* aside, and have its sender told; raises StoreUnavailable when the disk will not have it."""
+        """Quarantine *event* and have its sender notified; raises StoreUnavailable if it cannot be written."""
         await _to_the_end(self._folder.write, f"{name}{KEPT}", event, reason, self._now())
         if tells_sender and event.origin is not None:
             await _to_the_end(self._folder.mark_untold, name)
@@ -193,7 +193,7 @@ class Quarantine:
         log.error("quarantine.set_aside", channel=event.channel, name=name, reason=reason)
 
     async def prune(self) -> int:
-        """Remove what was set aside so long ago; return how many."""
+        """Delete events quarantined longer ago than the retention; return their number."""
         names, oldest = [*self._kept, *self._struck], (self._now() - self._keep).timestamp()
         old = await asyncio.to_thread(lambda: [name for name in names if self._folder.age(name) < oldest])
         await self._forget(old)
@@ -227,7 +227,7 @@ def _name(event: PlatformEvent) -> str:
 
 
 def _unreadable(error: BaseException) -> UnreadableEvent | None:
-    """Return what *error* says about an event that cannot be read: every error in a group has to say so."""
+    """Return *error* if it is an UnreadableEvent, or the first of a group of only such; else None."""
     if not isinstance(error, BaseExceptionGroup):
         return error if isinstance(error, UnreadableEvent) else None
     found = [_unreadable(each) for each in error.exceptions]
@@ -235,7 +235,7 @@ def _unreadable(error: BaseException) -> UnreadableEvent | None:
 
 
 def _is_on_purpose(error: BaseException) -> bool:
-    """Say whether *error* is ours; several at once are when each of them is."""
+    """Return True for a ParlourError; a group counts if each of its errors is."""
     if isinstance(error, BaseExceptionGroup):
         return all(_is_on_purpose(each) for each in error.exceptions)
     return isinstance(error, ParlourError)
@@ -247,7 +247,7 @@ def _place(error: BaseException) -> str:
 
 
 async def _to_the_end(function: Callable[..., _Result], *arguments: Any) -> _Result:
-    """Run *function* in a thread, and leave only when it has ended: who is cancelled then knows what it did."""
+    """Run *function* in a thread and wait for its end even if cancelled, so that its effect is known."""
     running = asyncio.get_running_loop().run_in_executor(None, lambda: function(*arguments))
     try:
         return await asyncio.shield(running)

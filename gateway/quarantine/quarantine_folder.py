@@ -1,8 +1,8 @@
 """The files of the quarantine: one an event, 0600, in ``<home>/quarantine``. Everything here blocks.
 
-FORMATS.md, Numbers: 64 KB of each, the newest 1,000. ``….json`` is set aside, ``….working`` is being worked on by a
-cautious process, ``….struck`` was worked on at one crash and is to be handled once more, ``….untold`` is an empty mark
-of an event set aside whose sender was not told yet, ``….part`` is being written.
+At most 64 KB of each event and the newest 1,000 are kept. ``….json`` is quarantined, ``….working`` is being handled
+in cautious mode, ``….struck`` was being handled at one crash and will be handled once more, ``….untold`` is an empty
+mark of a quarantined event whose sender was not notified, ``….part`` is being written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QuarantinedEvent:
 
 @dataclass(frozen=True, slots=True)
 class LastWork:
-    """What the process before was working on when it was killed, by name."""
+    """The event that the previous process was handling when it was killed, by name."""
 
     struck: tuple[str, ...] = ()  # for the first time: to be handled once more
     convicted: tuple[str, ...] = ()  # for the second time, or at a replay: set aside
@@ -83,11 +83,11 @@ class QuarantineFolder:
         return sorted(file.stem for file in self.path.glob(f"*{STRUCK}"))
 
     def list_untold(self) -> list[str]:
-        """Return the names of the events set aside whose senders were not told yet."""
+        """Return the names of quarantined events whose senders were not notified."""
         return sorted(file.stem for file in self.path.glob(f"*{UNTOLD}"))
 
     def mark_untold(self, name: str) -> None:
-        """Note that the sender of an event has to be told; raises OSError."""
+        """Record that the sender of an event has to be notified; raises OSError."""
         (self.path / f"{name}{UNTOLD}").touch(mode=0o600)
         _sync(self.path)
 
@@ -136,12 +136,12 @@ class QuarantineFolder:
         }
         self._put(name, kept)
 
-    def _put(self, name: str, kept: Mapping[str, object]) -> None:
+    def _put(self, name: str, content: Mapping[str, object]) -> None:
         part = self.path / f"{name}{_PART}"
         try:
             self.path.mkdir(mode=0o700, exist_ok=True)
             with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as out:
-                json.dump(kept, out)
+                json.dump(content, out)
                 out.flush()
                 os.fsync(out.fileno())
             part.replace(self.path / name)
@@ -152,7 +152,7 @@ class QuarantineFolder:
             raise StoreUnavailable(f"the quarantine cannot be written: {wrong.strerror}") from wrong
 
     def blank(self, is_meant: Callable[[str, bytes], bool]) -> int:
-        """Take out what the events that are *is_meant* say, so that they are still passed over; return how many.
+        """Blank the contents of the events that match *is_meant*, so that they are still skipped; return their number.
 
         Raises StoreUnavailable.
         """
@@ -184,12 +184,12 @@ class QuarantineFolder:
 
 
 def count(folder: Path) -> int:
-    """Return how many events are set aside."""
+    """Return the number of quarantined events."""
     return len(_names(folder))
 
 
 def list_events(folder: Path, most: int = MOST) -> tuple[QuarantinedEvent, ...]:
-    """Return what is set aside, the newest first, at most *most*."""
+    """Return the newest quarantined events, newest first, at most *most*."""
     return tuple(_look(folder / f"{name}{KEPT}") for name in reversed(_names(folder)[-most:]))
 
 

@@ -1,4 +1,4 @@
-"""The settings: every knob, read once in the CLI, every mistake one line that says how to mend it."""
+"""The settings, read once by the CLI. Each error is one line with its remedy."""
 
 from gateway.settings.channel_blocks import ChannelSettings as ChannelSettings
 from gateway.settings.channel_blocks import InstalledPlugins as InstalledPlugins

@@ -1,8 +1,8 @@
-"""Channel blocks: what every platform's block holds, and how a kind's own settings join it.
+"""Channel blocks: the settings common to all channels, combined with those of each platform.
 
-A kind's settings model (entry point group `parlour.channel_settings`) is a plain pydantic model with
-what only that platform has, so that a channel imports nothing of the gateway's. The common part is
-added here: the block a channel is built from is an instance of both.
+A platform's settings model (entry point group `parlour.channel_settings`) is a plain pydantic model of
+its own settings, so that a channel imports nothing from the gateway. The common part is added here:
+the block a channel is built from is an instance of both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACES = ("user", "role", "guild", "team", "chat")
 
 
 def _plain_entries(value: object) -> object:
-    """Whole numbers are ids too; anything else that is no text stays what it is, and is refused."""
+    """Turn whole numbers into text, since ids may be numbers; other types are left to fail validation."""
     value = split_list(value)
     if value == [] or not isinstance(value, list | tuple):
         return value
@@ -38,7 +38,7 @@ def _plain_entries(value: object) -> object:
 
 
 class ChannelSettings(FrozenModel):
-    """What every block has."""
+    """Settings of every channel block."""
 
     # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
     entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
@@ -64,7 +64,7 @@ class ChannelSettings(FrozenModel):
 
 
 def entry_error(entry: str, shapes: Mapping[str, str]) -> str:
-    """Say what is wrong with an admission entry, or "". Names never pass for ids."""
+    """Return the error of an allow-list entry, or "". Display names are not accepted as ids."""
     if entry == "*":
         return ""
     if not entry:
@@ -84,7 +84,7 @@ def entry_error(entry: str, shapes: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class InstalledPlugins:
-    """What is installed: the kinds of channel with their settings models, which have an adapter, and the tools."""
+    """Installed plugins: platforms with their settings models and adapters, and tools."""
 
     models: Mapping[str, Callable[[], type[BaseModel]]]
     adapters: frozenset[str]
@@ -92,7 +92,7 @@ class InstalledPlugins:
 
     @classmethod
     def installed(cls) -> InstalledPlugins:
-        """Return what the installed distributions bring; models are imported when they are asked for."""
+        """Return the plugins of the installed distributions; settings models are imported on first use."""
         found = load_entry_points("parlour.channel_settings")
         adapters = frozenset(point.name for point in load_entry_points("parlour.channels"))
         tools = frozenset(point.name for point in load_entry_points("parlour.tools"))
@@ -103,7 +103,7 @@ class InstalledPlugins:
         return sorted({*self.models, *self.adapters})
 
     def model(self, kind: str) -> type[ChannelSettings] | None:
-        """Return the model of a block of *kind*; None when there is no such kind."""
+        """Return the settings model of *kind*, or None if it is not installed."""
         if kind in self.models:
             return combine_models(self.models[kind]())
         return ChannelSettings if kind in self.adapters else None
@@ -114,11 +114,16 @@ def _loader(point: EntryPoint) -> Callable[[], type[BaseModel]]:
 
 
 @cache
-def combine_models(own: type[BaseModel]) -> type[ChannelSettings]:
+def combine_models(platform_model: type[BaseModel]) -> type[ChannelSettings]:
     """Return a block model that has the kind's own fields and the common ones; the kind's defaults win."""
-    if issubclass(own, ChannelSettings):
-        return own
+    if issubclass(platform_model, ChannelSettings):
+        return platform_model
     # Made at run time, since each third-party kind brings its own model.
     return cast(
-        "type[ChannelSettings]", type(f"{own.__name__}Block", (own, ChannelSettings), {"__module__": own.__module__})
+        "type[ChannelSettings]",
+        type(
+            f"{platform_model.__name__}Block",
+            (platform_model, ChannelSettings),
+            {"__module__": platform_model.__module__},
+        ),
     )

@@ -1,6 +1,6 @@
-"""What is in force in one chat: the overrides of `chats`, merged field by field, the most specific place first.
+"""Effective overrides of one chat: entries of `chats`, merged field by field, the most specific selector first.
 
-Pure, and a look-up costs a few dictionary accesses however many chats are named: what places say is merged once.
+Pure. A look-up costs a few dictionary accesses however many chats are named, because selectors are merged once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_CAPS = ChatCaps()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOverride:
-    """What `chats` says about one conversation; None = nothing, so that it is as everywhere (block, then global)."""
+    """The overrides of one conversation from `chats`; None = use the block's value, then the global one."""
 
     model: str | None = None  # an alias of llm.models, or a model's name
     soul: str | None = None  # the text itself
@@ -48,22 +48,22 @@ class ChatOverrides:
 
     def __init__(self, entries: Mapping[str, ChatSettings], souls: Mapping[str, str] | None = None) -> None:
         """Merge *entries*, by place; *souls* are the texts in place of the names of files, by place."""
-        self._said = {place: _said(entry) for place, entry in entries.items()}
+        self._overrides = {place: _explicit_fields(entry) for place, entry in entries.items()}
         for place, text in (souls or {}).items():
-            self._said[place]["soul"] = text
+            self._overrides[place]["soul"] = text
         self._has_guilds = any(map(guild_in, entries))
         self._merged: dict[tuple[str, ...], ChatOverride] = {(): NOTHING}
 
     @property
     def has_guilds(self) -> bool:
-        """Say whether it matters which guild a chat is in."""
+        """Return True if any override depends on a chat's guild."""
         return self._has_guilds
 
     def of(self, key: SessionKey, guild: str = "") -> ChatOverride:
-        """Return what is in force in *key*: thread over chat over guild over block. The same object each time."""
-        if not self._said:
+        """Return the overrides of *key*, thread over chat over guild over block; the same object each time."""
+        if not self._overrides:
             return NOTHING
-        found = tuple(place for place in matching_selectors(key, guild) if place in self._said)
+        found = tuple(place for place in matching_selectors(key, guild) if place in self._overrides)
         rules = self._merged.get(found)
         if rules is None:
             rules = self._merged[found] = self._merge(found)  # as many as there are ways to be named, not chats
@@ -72,17 +72,17 @@ class ChatOverrides:
     def every(self, block: str) -> list[ChatOverride]:
         """Return the rules of each place of *block* that `chats` names."""
         found = []
-        for place in self._said:
+        for place in self._overrides:
             if place.startswith(f"{block}:"):
                 key = SessionKey(block, "?") if guild_in(place) or is_block(place) else SessionKey.parse(place)
                 found.append(self.of(key, guild_in(place)))
         return found
 
-    def _merge(self, found: tuple[str, ...]) -> ChatOverride:
+    def _merge(self, overrides: tuple[str, ...]) -> ChatOverride:
         values: dict[str, Any] = {}
         said_by: dict[str, str] = {}
-        for place in found:
-            for name, value in self._said[place].items():
+        for place in overrides:
+            for name, value in self._overrides[place].items():
                 if name not in values:
                     values[name], said_by[name] = value, place
         plain = {name: value for name, value in values.items() if "." not in name}
@@ -97,7 +97,7 @@ class ChatOverrides:
         )
 
 
-def _said(entry: ChatSettings) -> dict[str, Any]:
+def _explicit_fields(entry: ChatSettings) -> dict[str, Any]:
     """Return the settings that an entry says something about, by dotted name."""
     values = {name: getattr(entry, name) for name in ChatSettings.model_fields if name not in ("tools", "caps")}
     for group in ("tools", "caps"):
@@ -119,9 +119,9 @@ def open_chats(settings: Settings) -> ChatOverrides:
 
 
 def read_soul(home: Path, soul: str) -> str:
-    """Return the text of a `soul`: of a file of the home when it ends in .md or .txt, else itself.
+    """Return the text of a `soul`: the content of a file in the home if it ends in .md or .txt, else itself.
 
-    Raises SettingsError, without the setting's name, for a file that cannot be read, or what is no voice.
+    Raises SettingsError, without the setting's name, for a file that cannot be read or an invalid text.
     """
     text = _read(home, soul) if soul.endswith(_FILES) and "\n" not in soul else soul
     if not text.strip():

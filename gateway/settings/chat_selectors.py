@@ -17,7 +17,7 @@ _GUILD = "guild:"
 
 
 def parse_selector(text: str) -> str:
-    """Return *text* when it names a place; raise ValueError that says how to write one."""
+    """Return *text* if it is a chat selector; raise a ValueError that explains the syntax."""
     try:
         key = SessionKey.parse(text)
     except ValueError:
@@ -43,7 +43,7 @@ def guild_in(place: str) -> str:
 
 
 def is_block(place: str) -> bool:
-    """Say whether *place* is every chat of a block."""
+    """Return True if *place* selects every chat of a block."""
     return place.partition(":")[2] == _ALL
 
 

@@ -1,4 +1,4 @@
-"""What can be different in one place: an entry of `chats`."""
+"""The settings of one chat: an entry of `chats`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ChatTools(FrozenModel):
 
 
 class ChatCaps(FrozenModel):
-    """The caps of one chat; None = as everywhere, 0 = none."""
+    """The caps of one chat; None = the global value, 0 = no cap."""
 
     person_turns_per_10_min: Annotated[int, Field(ge=0)] | None = None
     chat_turns_per_10_min: Annotated[int, Field(ge=0)] | None = None
@@ -26,7 +26,7 @@ class ChatCaps(FrozenModel):
 
 
 class ChatSettings(FrozenModel):
-    """What the operator decides for one place; None = as everywhere."""
+    """The operator's settings for one chat; None = the value of the block, then the global one."""
 
     timezone: TimeZone | None = None
     language: Language | None = None

@@ -1,4 +1,4 @@
-"""What is wrong with `chats` that only the whole of the settings, and what is installed, can tell."""
+"""Checks of `chats` that need all settings and the installed plugins."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Places = Mapping[tuple[str, ...], str]
 
 
 def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:
-    """Yield a line for each place that is none, voice that cannot be read, and model or tool that there is not.
+    """Yield a line for each invalid selector, unreadable persona, and unknown model or tool.
 
-    *places* says where each setting was written.
+    *places* maps each setting to where it was written.
     """
     for name, entry in settings.chats.items():
         text = _wrong_place(settings, name, kinds)
@@ -43,7 +43,7 @@ def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> 
 
 
 def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str]:
-    """Yield what is said of a thread that only its chat can have: it shares the chat's memory and purse."""
+    """Yield errors for settings that a thread cannot have: it shares the chat's memory and caps."""
     key = SessionKey.parse(name)
     if not key.thread or guild_in(name):
         return
@@ -62,9 +62,9 @@ def _line(places: Places, path: tuple[str, ...], text: str) -> str:
     return error_line(places.get(path) or ".".join(path), text)
 
 
-def _guess(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
+def _guess(name: str, names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), names, n=1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
 
 
 def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str:
@@ -81,7 +81,7 @@ def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str
 
 
 def _wrong_model(settings: Settings, name: str) -> str:
-    """Say what is wrong with a chat's model. One that people may not choose is fine: it is the operator's word."""
+    """Return the error of a chat's model, or "". Models that users cannot choose are allowed for operators."""
     llm = settings.llm
     if name in llm.models or name in (llm.model, *llm.fallbacks) or "/" in name or ":" in name:
         return ""

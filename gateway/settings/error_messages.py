@@ -35,7 +35,7 @@ _SENTENCES: Mapping[str, Callable[[Context], str]] = {
 
 
 def explain_error(error: Mapping[str, Any], value: object = None) -> str:
-    """Return what is wrong and how to mend it; *value* only to guess which word was meant."""
+    """Return the problem and how to fix it; *value* is only used to suggest a word."""
     kind, context = str(error["type"]), error.get("ctx") or {}
     if kind == "value_error":
         return str(context["error"])
@@ -52,10 +52,10 @@ def _generic(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def errors_by_path(wrong: ValidationError) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def errors_by_path(invalid: ValidationError) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
     """Return each error with the path of the setting it is about, list positions left out."""
     found: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
-    for error in wrong.errors(include_url=False):
+    for error in invalid.errors(include_url=False):
         path = tuple(part for part in error["loc"] if isinstance(part, str) and part != "[key]")
         found.append((path, dict(error)))
     return found

@@ -25,7 +25,7 @@ def _alias(name: str) -> str:
 
 
 class ModelSettings(FrozenModel):
-    """A model that people may choose. Without address and key of its own it has those of `llm`, of one provider."""
+    """A model that users may choose. Without an address and key it uses those of `llm` (same provider)."""
 
     model: Annotated[str, Field(min_length=1)]  # as litellm names it
     api_base: MaybeWebAddress = None

@@ -30,7 +30,7 @@ from gateway.settings.sources import SettingLeaf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsReport:
-    """What reading the settings came to; `settings` is None when there are mistakes."""
+    """The result of reading the settings, with `settings` only if there are no errors."""
 
     home: Path
     file: Path | None
@@ -72,7 +72,7 @@ def home_of(environment: Mapping[str, str]) -> Path:
 
 
 def secret_values(settings: object) -> Iterator[str]:
-    """Yield every secret in plain text, for whoever has to keep them out of something."""
+    """Yield every secret in plain text, for code that redacts them."""
     if isinstance(settings, SecretStr):
         if settings.get_secret_value():
             yield settings.get_secret_value()
@@ -178,9 +178,9 @@ class _SettingsReader:
         return found
 
     def _explain(
-        self, wrong: ValidationError, prefix: tuple[str, ...], tree: object, places: Mapping[tuple[str, ...], str]
+        self, invalid: ValidationError, prefix: tuple[str, ...], tree: object, places: Mapping[tuple[str, ...], str]
     ) -> None:
-        for path, error in errors_by_path(wrong):
+        for path, error in errors_by_path(invalid):
             whole = prefix + path
             value = tree
             for name in path:

@@ -46,11 +46,11 @@ def models_of(sources: Sequence[Sequence[SettingLeaf]]) -> list[list[SettingLeaf
 
 
 def _entries(leaf: SettingLeaf) -> Iterator[SettingLeaf]:
-    """Yield *leaf*, or what it says of `llm.models` in fewer words. Raises nothing: what is no list is told later."""
+    """Yield *leaf*, or the leaves of a short form of `llm.models`. Invalid values are left to validation."""
     if leaf.path[:2] == _MODELS and len(leaf.path) == 3 and isinstance(leaf.value, str):
         yield replace(leaf, path=(*leaf.path, "model"))
         return
-    listed = _listed(leaf.value) if leaf.path == _MODELS else None
+    listed = _as_list(leaf.value) if leaf.path == _MODELS else None
     if listed is None:
         yield leaf
         return
@@ -58,7 +58,7 @@ def _entries(leaf: SettingLeaf) -> Iterator[SettingLeaf]:
         yield replace(leaf, path=(*_MODELS, name, "model"), value=name)
 
 
-def _listed(value: object) -> list[str] | None:
+def _as_list(value: object) -> list[str] | None:
     try:
         names_in = split_list(value)
     except ValueError:
@@ -82,7 +82,7 @@ def spell_like(path: str, like: SettingLeaf) -> str:
 
 
 def block_model(name: str, kind: str, place: str, kinds: InstalledPlugins) -> type[ChannelSettings]:
-    """Return the model of the block *name*; raise SettingsError when its name or kind is none."""
+    """Return the model of the block *name*; raise SettingsError if its name or kind is invalid."""
     if not BLOCK_NAME.match(name):
         near = name.lower().replace("_", "-")
         mend = f"write {near}" if BLOCK_NAME.match(near) else "use a-z, 0-9 and -, a letter first"

@@ -23,7 +23,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 @cache
 def snake(name: str) -> str:
-    """Return camelCase as snake_case; snake_case as it stands."""
+    """Return camelCase as snake_case; snake_case is unchanged."""
     return _HUMP.sub("_", name).lower() if name != name.lower() else name
 
 
@@ -43,7 +43,7 @@ def entries_of(model: type[BaseModel], name: str) -> type[BaseModel] | None:
 
 
 def is_secret(model: type[BaseModel], name: str) -> bool:
-    """Say whether a field holds a secret, so that `<name>_file` is known too."""
+    """Return True if a field holds a secret, so that `<name>_file` exists too."""
     field = model.model_fields.get(name)
     return field is not None and _mentions_secret(field.annotation)
 

@@ -102,14 +102,14 @@ class DreamSettings(FrozenModel):
 
 
 class AgentDefaultSettings(FrozenModel):
-    """What the seeds call agents.defaults."""
+    """Settings of all agents: `agents.defaults`."""
 
     memory_window: Annotated[int, Field(ge=0, le=100_000)] = 100  # messages; 0 = no consolidation
     dream: DreamSettings = DreamSettings()
 
 
 class AgentGroupSettings(FrozenModel):
-    """Room for more than one agent; today there are the defaults."""
+    """Agent settings by name; only `defaults` exists today."""
 
     defaults: AgentDefaultSettings = AgentDefaultSettings()
 
@@ -146,7 +146,7 @@ class SessionMemorySettings(FrozenModel):
 
 
 class MemoryFlushSettings(FrozenModel):
-    """What is saved before a compaction [002]."""
+    """Settings of the memory flush before a compaction."""
 
     enabled: bool = True
     threshold_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 4_000
@@ -161,7 +161,7 @@ class ToolSettings(FrozenModel):
 
 
 class MemorySettings(FrozenModel):
-    """Whose memory is whose, and how long."""
+    """Isolation, retention and limits of memory."""
 
     isolation: Literal["strict", "shared"] = "strict"
     new_waits: bool = False  # /new answers only after the archive is summarised [000]
@@ -199,19 +199,19 @@ class StoreSettings(FrozenModel):
 
 
 class DeliverySettings(FrozenModel):
-    """What happens when it is unknown whether a part was sent."""
+    """Settings of uncertain deliveries."""
 
     once: Literal["marked", "strict"] = "marked"
 
 
 class ConsolidationSettings(FrozenModel):
-    """How much stays in the prompt after a consolidation."""
+    """The prompt size that a consolidation leaves."""
 
     keep: Literal["half", "recent"] = "half"
 
 
 class LogSettings(FrozenModel):
-    """What the operator reads."""
+    """Format and level of logs."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], BeforeValidator(lambda value: str(value).lower())

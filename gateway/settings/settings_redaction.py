@@ -13,7 +13,7 @@ from gateway.settings.sources import SettingLeaf, read_file, read_text
 
 
 def redact_settings(file: Path) -> tuple[str | None, list[str]]:
-    """Return the text with each secret replaced, and the settings that were; None when they cannot be told apart."""
+    """Return the text with each secret replaced, and the names replaced; None if a secret cannot be located."""
     try:
         secrets = [leaf for leaf in read_file(file) if _holds_secret(normalize_names(leaf)) and leaf.value]
         text = file.read_text("utf-8")
@@ -28,7 +28,7 @@ def redact_settings(file: Path) -> tuple[str | None, list[str]]:
 
 
 def _holds_secret(leaf: SettingLeaf) -> bool:
-    """Say whether the leaf's place is one of a secret. What we do not know is taken for one when it sounds like it."""
+    """Return True if the leaf's path is a secret's. Unknown names count if they contain a word like "token"."""
     sounds_secret = any(word in leaf.path[-1] for word in ("token", "secret", "password", "api_key", "webhook"))
     known = set(setting_names.known_paths({}))
     path = ".".join(leaf.path)

@@ -1,7 +1,7 @@
-"""Where settings come from: each source read into leaves that remember their place.
+"""Sources of settings, each read into leaves that remember their origin.
 
-A leaf is a path of names as written, a value, and the words by which a person finds it again.
-Nothing is judged here but whether a source can be read at all.
+A leaf is a path of names as written, a value, and a description of its origin. Only unreadable
+sources are errors here; values are validated later.
 """
 
 from __future__ import annotations
@@ -118,12 +118,12 @@ def _parse(file: Path, text: str) -> object:
         raise SettingsError(f"{file} cannot be read as {file.suffix[1:].upper()}: {_position(wrong)}") from None
 
 
-def _position(wrong: ValueError) -> str:
-    if isinstance(wrong, DuplicateKey):
-        return f"{wrong} stands there twice; keep one"
-    line = getattr(wrong, "lineno", None)
-    if line is None and "(at line " in str(wrong):
-        line = str(wrong).rpartition("(at line ")[2].partition(",")[0]
+def _position(error: ValueError) -> str:
+    if isinstance(error, DuplicateKey):
+        return f"{error} stands there twice; keep one"
+    line = getattr(error, "lineno", None)
+    if line is None and "(at line " in str(error):
+        line = str(error).rpartition("(at line ")[2].partition(",")[0]
     return f"mend line {line}" if line else "mend its syntax"
 
 

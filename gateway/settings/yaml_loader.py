@@ -8,7 +8,7 @@ from gateway.settings.error_messages import DuplicateKey
 
 
 class _PlainTextLoader(yaml.SafeLoader):
-    """Every plain scalar stays the text that stands there; pydantic reads numbers and switches out of it."""
+    """Loads every plain scalar as text; pydantic parses numbers and booleans."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - the library's own class attribute
         first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] in ("null", "merge")]
@@ -31,7 +31,7 @@ _PlainTextLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG,
 
 
 class InvalidYaml(ValueError):
-    """The text is no YAML; *lineno* says where."""
+    """The text is not valid YAML at line *lineno*."""
 
     def __init__(self, lineno: int | None) -> None:
         super().__init__("no YAML")
@@ -39,7 +39,7 @@ class InvalidYaml(ValueError):
 
 
 def parse_yaml(text: str) -> object:
-    """Return what *text* holds; raise ValueError with the line where it is none."""
+    """Return the parsed *text*; raise InvalidYaml, a ValueError with the line."""
     try:
         return yaml.load(text, Loader=_PlainTextLoader)  # noqa: S506 - a SafeLoader with fewer resolvers
     except yaml.MarkedYAMLError as wrong:

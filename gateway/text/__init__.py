@@ -1,8 +1,8 @@
 """Text for every platform: one splitter and the Markdown tree; platforms are limits and dialects as data.
 
-`clean` makes any text sendable, `pack` cuts Markdown into a platform's messages with the codec's writer, `split` and
-`bound` cut it as it stands, `parse` gives the tree that a codec writes its dialect from (`write_blocks` and
-`write_list` walk it), and `plain` is the dialect of no platform. `weight` is what reading a text costs.
+`sanitize` makes any text sendable, `pack` cuts Markdown into a platform's messages with the codec's writer, `split`
+and `split_bounded` cut plain text, `parse` returns the tree from which a codec writes its dialect (`write_blocks` and
+`write_list` walk it), and `render_plain` writes plain text. `weight` is the cost of parsing a text.
 """
 
 from gateway.text.button_text import append_commands as append_commands

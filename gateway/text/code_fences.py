@@ -1,4 +1,4 @@
-"""Where code fences stand in Markdown, by CommonMark's rules, in one pass over the lines."""
+"""Finds code fences in Markdown by CommonMark's rules, in one pass over the lines."""
 
 from __future__ import annotations
 

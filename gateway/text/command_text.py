@@ -9,14 +9,14 @@ _OWN_MENTION = re.compile(r"@(\S+)\s+")
 _COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
 
 
-def find_command(typed: str, handle: str = "", spell: Callable[[str], str] = str) -> str:
-    """Return the command that *typed* can be, "" for none.
+def find_command(raw: str, handle: str = "", spell: Callable[[str], str] = str) -> str:
+    """Return the command that *raw* can be, "" for none.
 
-    *typed* is the platform's raw text, in which our own mention alone is replaced, by ``@handle``. The result is
+    *raw* is the platform's raw text, in which our own mention alone is replaced, by ``@handle``. The result is
     "/name arguments" or "!name arguments", or one bare word if our mention and that word are the whole text.
     *spell* is applied to the arguments only; it must write each name that it resolves as one word (`as_one_word`).
     """
-    text = typed.strip()
+    text = raw.strip()
     mention = _OWN_MENTION.match(text)
     calls_us = mention is not None and _is_same(mention[1], handle)
     found = _COMMAND.match(text, mention.end() if mention is not None and calls_us else 0)

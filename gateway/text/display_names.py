@@ -1,4 +1,4 @@
-"""Names that platforms give people and places, fit to be read by somebody else. They never decide anything."""
+"""Makes display names of users and chats safe to show to others. They are never used for decisions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _SIGNS = re.compile(r"[\[\](){}<>`*_~|\\@#]")  # what a platform could take for 
 
 
 def safe_display_name(name: str, longest: int = LONGEST) -> str:
-    """Return *name* as one line that is no link, calls nobody, hides nothing and is at most *longest* characters."""
+    """Return *name* as one line of at most *longest* characters without links, mentions or hidden characters."""
     flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
     return " ".join(_SIGNS.sub(" ", flat).split())[:longest].strip()

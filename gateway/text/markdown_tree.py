@@ -16,7 +16,7 @@ DEEPEST = 40  # levels; what is nested deeper is lifted into its parent, so that
 
 
 class NodeKind(StrEnum):
-    """What a node is. The comments name what it carries besides children."""
+    """Kinds of nodes. The comments name a node's fields besides children."""
 
     DOCUMENT = "document"
     PARAGRAPH = "paragraph"
@@ -77,7 +77,7 @@ _KINDS = {kind.value: kind for kind in NodeKind} | _SAME
 def parse(markdown: str) -> MarkdownNode:
     """Return the tree of *markdown*; raw HTML is text, and every text is clean.
 
-    What weighs more than `weight.MOST` is not read as Markdown: its tree is one paragraph of the lines as they stand.
+    Text heavier than `weight.MOST` is not parsed: its tree is one paragraph of the unchanged lines.
     """
     if weight(markdown) > MOST:
         return _unread(sanitize(markdown))
@@ -151,15 +151,15 @@ class _TreeBuilder:
             self._stack[-1].children.append(node)
 
 
-def _closed(done: _OpenNode) -> MarkdownNode:
-    token = done.token
+def _closed(node: _OpenNode) -> MarkdownNode:
+    token = node.token
     assert token is not None  # noqa: S101 - only the document has none, and it is never left
     return MarkdownNode(
-        done.kind,
-        tuple(done.children),
+        node.kind,
+        tuple(node.children),
         href=str(token.attrs.get("href", "")),
-        level=int(token.tag[1:]) if done.kind is NodeKind.HEADING else 0,
+        level=int(token.tag[1:]) if node.kind is NodeKind.HEADING else 0,
         start=int(token.attrs.get("start", 1)),
         is_header=token.type == "th_open",
-        is_tight=done.is_tight,
+        is_tight=node.is_tight,
     )

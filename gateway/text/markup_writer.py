@@ -1,6 +1,6 @@
-"""What every dialect's writer has in common: walking blocks, listing items, prefixing lines.
+"""The common part of all dialects' writers: walk blocks, list items, prefix lines.
 
-A dialect brings two functions, one that writes a block node and one that writes a run of inline nodes.
+A dialect provides two functions: one writes a block node, one a run of inline nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCKS = frozenset(
 
 
 def write_blocks(nodes: Iterable[MarkdownNode], block: Block, inline: Inline, gap: str = "\n\n") -> str:
-    """Join blocks by *gap*; what deep nesting lifted out of its block runs on in one line."""
+    """Join blocks by *gap*; inline nodes that deep nesting moved out of their block become one line."""
     texts: list[str] = []
     run: list[MarkdownNode] = []
     for node in nodes:

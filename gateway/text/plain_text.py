@@ -9,16 +9,15 @@ from gateway.text.markup_writer import prefix_lines, write_blocks, write_list
 
 
 def render_plain(markdown: str) -> str:
-    """Return *markdown* without its marks, readable as it stands.
+    """Return *markdown* as readable plain text.
 
-    Lists keep their bullets and numbers, quotes their ``>``, a link shows where it leads when its
-    text does not say so.
+    Lists keep their bullets and numbers, quotes their ``>``; a link shows its address unless its text does.
     """
     return plain_tree(parse(markdown))
 
 
 def plain_tree(tree: MarkdownNode) -> str:
-    """Return what `plain` returns for the Markdown that *tree* was read from."""
+    """Return the plain text of a parsed tree."""
     return _blocks(tree.children)
 
 

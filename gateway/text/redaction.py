@@ -43,7 +43,7 @@ _LONG_WORD, _LONGEST_WORD = 16, 256  # characters
 
 
 class SecretRedactor:
-    """Replaces secrets: those it was told, and what has the shape of one."""
+    """Replaces known secrets, and text that has the shape of one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = [each for each in chain.from_iterable(map(_with_password, secrets)) if len(each) >= _SHORTEST_SECRET]
@@ -58,7 +58,7 @@ class SecretRedactor:
     def redact(self, text: str) -> str:
         """Return *text* without any secret, as people and the model read it.
 
-        Left alone is what a log loses for where it stands, and a setting's secret that could be a word.
+        Patterns that only logs redact, and configured secrets that could be ordinary words, are kept.
         """
         return _BY_TOKEN.sub(REDACTED, _sub(self._in_answers, text))
 
@@ -99,7 +99,7 @@ def _is_telling(secret: str) -> bool:
 
 
 def _overlap(text: str, secret: str) -> int:
-    """Return how many characters at the end of *text* are the beginning of *secret*."""
+    """Return the length of the longest end of *text* that is a beginning of *secret*."""
     longest = min(len(text), len(secret) - 1)
     return next((n for n in range(longest, 0, -1) if text.endswith(secret[:n])), 0)
 

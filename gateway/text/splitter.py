@@ -57,7 +57,7 @@ def split(markdown: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS
 def split_bounded(
     markdown: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS, max_parts: int = 40, note: str | None = None
 ) -> list[str]:
-    """Split like `split` into at most *max_parts*; what is cut off is replaced by a visible line.
+    """Split like `split` into at most *max_parts*; a visible line replaces the rest.
 
     *note* is that line, in the chat's language (by default `delivery.cut` in English). The work is bounded by the
     parts, not by the text.
@@ -132,7 +132,7 @@ class PartSplitter:
         return fence if fence and fence.body <= place < fence.close else None
 
     def _frame(self, fence: CodeFence) -> tuple[str, str]:
-        """Return what reopens and what closes *fence*; nothing when that would eat half the limit."""
+        """Return the text that reopens and that closes *fence*; "" if it would use half the limit."""
         for opener in (fence.opener, f"{fence.closer}\n"):
             if width(opener, self._unit) + width(fence.closer, self._unit) + 1 <= self._limit // 2:
                 return opener, fence.closer
@@ -195,12 +195,12 @@ class PartSplitter:
 
     # Where to cut
 
-    def _end(self, start: int, room: int, least: int) -> int:
+    def _end(self, start: int, limit: int, least: int) -> int:
         """Return where the part ends, or *start* when nothing fits."""
-        end = fit_index(self._text, start, room, self._unit)
+        end = fit_index(self._text, start, limit, self._unit)
         if end >= len(self._text):
             return end
-        inner = self._inner_end(start, end, room)
+        inner = self._inner_end(start, end, limit)
         # The space or newline at a cut is trimmed, so that it may stand just beyond the room.
         high = end + 1 if self._text[end] in " \n" else end
         lowest = max(start, min(least, end) - 1)
@@ -217,15 +217,15 @@ class PartSplitter:
                     return found
         return grapheme_boundary(self._text, start, inner)
 
-    def _inner_end(self, start: int, end: int, room: int) -> int:
-        """Return how far the part may reach if it ends in the fence around *end*."""
+    def _inner_end(self, start: int, end: int, limit: int) -> int:
+        """Return the end of the part if it ends in the fence around *end*."""
         fence = self._fences.around(end)
         if not fence or end <= fence.body:
             return end
         closing = self._frame(fence)[1]
         if not closing:
             return end
-        return max(fit_index(self._text, start, room - width(closing, self._unit) - 1, self._unit), start)
+        return max(fit_index(self._text, start, limit - width(closing, self._unit) - 1, self._unit), start)
 
     def _paragraph(self, low: int, high: int) -> int:
         while (newline := self._text.rfind("\n\n", low, high)) >= low:

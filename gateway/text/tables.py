@@ -13,10 +13,10 @@ _RULE = re.compile(r"[ \t>]*+\|?+[ \t]*+:?+-++:?+[ \t]*+(?:\|[ \t]*+:?+-++:?+[ \
 
 
 def table_lines(rows: Sequence[Sequence[str]], *, gap: str, rule: str, widest: int) -> str | None:
-    """Return *rows* (the head first) in columns; None when a line would be wider than *widest* columns.
+    """Return *rows* (the head first) in columns; None if a line would be wider than *widest* columns.
 
-    *gap* stands between two cells, *rule* below the head: its first character fills it, the others stand between two
-    columns. Widths are what a terminal shows: two columns for an ideograph or an emoji, none for an accent.
+    *gap* separates two cells. *rule* is drawn below the head: its first character fills a column, the others
+    separate two columns. Widths are a terminal's: two columns for an ideograph or emoji, none for an accent.
     """
     columns = max((len(row) for row in rows), default=0)
     if not columns or len(gap) * (columns - 1) > widest:
@@ -48,7 +48,7 @@ def is_rule(line: str) -> bool:
 
 
 def cells(text: str) -> int:
-    """Return how many cells the tables in *text* have at most; the parser fills short rows up to the head's width."""
+    """Return the most cells that tables in *text* can have; the parser fills short rows up to the head's width."""
     if "|" not in text:
         return 0
     found = columns = 0

@@ -39,9 +39,9 @@ class PartWriter:
 def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> list[WrittenPart]:
     """Return *markdown* as messages, in order; an empty list for blank text.
 
-    Each is as long as what is written fits. A table that is cut has its head in every part. The first part holds the
-    first *least* characters, where they fit. After `weight.MOST` the text goes out as it stands, unread, so that the
-    cost has a ceiling. What `max_parts` do not hold is replaced by *note*, at the end of the last.
+    Each is as long as fits after rendering. A table that is cut has its head in every part. The first part holds the
+    first *least* characters, if they fit. Text beyond `weight.MOST` is sent unparsed, which bounds the cost. If
+    `max_parts` are exceeded, *note* replaces the rest at the end of the last part.
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * writer.limit * (writer.max_parts + 1)
@@ -94,7 +94,7 @@ class _TextPacker:
                 room = held if room < held < taken else room
 
     def _room(self, start: int) -> int:
-        """Return how much source the part at *start* may take, if the text goes on as densely as it was."""
+        """Return the source length to try for the part at *start*, assuming that the text stays as dense as before."""
         limit = self._writer.limit
         if not self._rate:
             return limit
@@ -104,14 +104,14 @@ class _TextPacker:
             return limit
         return max(int(limit * _SPARE / fill), min(_SMALLEST, limit))
 
-    def _source(self, start: int, room: int, head: str) -> tuple[int, str]:
+    def _source(self, start: int, limit: int, head: str) -> tuple[int, str]:
         """Return where the part at *start* ends, and what it says: "", or the lines below their table's head."""
         size = width(f"{head}\n", self._writer.unit)
-        if head and 4 * size <= room and self._follows_line(start):
-            cut = self._splitter.cut(start, room - size)
+        if head and 4 * size <= limit and self._follows_line(start):
+            cut = self._splitter.cut(start, limit - size)
             if begins_in_table(cut.text):
                 return cut.end, f"{head}\n{cut.text}"
-        cut = self._splitter.cut(start, room, self._least)
+        cut = self._splitter.cut(start, limit, self._least)
         return cut.end, cut.text if cut.body.strip() else ""
 
     def _follows_line(self, start: int) -> bool:

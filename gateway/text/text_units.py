@@ -16,7 +16,7 @@ _LAST_PAIR = regex.compile(r"(?r)\p{GCB=Other}{2}")
 
 
 class LengthUnit(StrEnum):
-    """What a platform's limit counts. The value is what `Capabilities.unit` holds."""
+    """The unit of a platform's limit. The value is stored in `ChannelCapabilities.unit`."""
 
     CHARACTERS = "characters"  # code points: Slack, Discord
     UTF16 = "utf16"  # Telegram
@@ -48,17 +48,17 @@ def width(text: str, unit: LengthUnit) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def fit_index(text: str, start: int, room: int, unit: LengthUnit) -> int:
-    """Return the greatest index up to which clean *text* from *start* takes no more than *room* units."""
-    window = text[start : start + max(room, 0)]
+def fit_index(text: str, start: int, limit: int, unit: LengthUnit) -> int:
+    """Return the greatest index so that sanitized *text* from *start* up to it has at most *limit* units."""
+    window = text[start : start + max(limit, 0)]
     if unit is LengthUnit.CHARACTERS or window.isascii():
         return start + len(window)
-    encoding, size = ("utf-16-le", 2 * room) if unit is LengthUnit.UTF16 else ("utf-8", room)
+    encoding, size = ("utf-16-le", 2 * limit) if unit is LengthUnit.UTF16 else ("utf-8", limit)
     return start + len(window.encode(encoding)[:size].decode(encoding, "ignore"))
 
 
 def grapheme_boundary(text: str, start: int, end: int) -> int:
-    """Return the last end of a grapheme cluster in (*start*, *end*]; *start* when there is none.
+    """Return the last end of a grapheme cluster in (*start*, *end*], or *start*.
 
     *start* counts as a boundary. Costs no more than the distance back to two ordinary characters.
     """

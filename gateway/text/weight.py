@@ -1,4 +1,4 @@
-"""What it costs to read a text as Markdown, reckoned before it is read."""
+"""The cost of parsing a text as Markdown, estimated before parsing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The web server: health, metrics, and the routes that channels bring, all behind one door."""
+"""The web server: health, metrics and the channels' routes, behind one origin check."""

@@ -1,4 +1,4 @@
-"""How many connections the web server holds, and how long each may wait for its client.
+"""Limits of the web server's connections: their number, and the time each may wait for its client.
 
 uvicorn has no deadline for a header or a body, and counts connections only once a request is complete. Here each
 connection counts from the first moment, and waits for its client no longer than `ConnectionLimits` says. Where too
@@ -27,7 +27,7 @@ _UNLIMITED = 10_240  # open files where the system names no hard limit; macOS ta
 
 
 class ClientDuty(Enum):
-    """What a connection waits for."""
+    """The action a connection waits for."""
 
     HEADER = "header"
     BODY = "body"
@@ -37,7 +37,7 @@ class ClientDuty(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one web server holds, and the seconds that a client has for each duty."""
+    """The most connections of a web server, and the seconds a client has for each duty."""
 
     connections: int = MOST_CONNECTIONS
     header: float = 10.0
@@ -47,7 +47,7 @@ class ConnectionLimits:
 
     @property
     def waiting_limit(self) -> int:
-        """How many connections of one address may wait; a trusted proxy, with many users behind it, has no limit.
+        """Most waiting connections of one address. A trusted proxy has no limit, since many users are behind it.
 
         Letting a thousand idle ones wait costs less than closing each: their clients would only connect again.
         """
@@ -59,7 +59,7 @@ class ConnectionLimits:
 
 
 def raise_open_file_limit() -> int:
-    """Raise the limit of open files to the hard limit; return what holds now."""
+    """Raise the limit of open files to the hard limit; return the new limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -71,7 +71,7 @@ def raise_open_file_limit() -> int:
 
 
 def connection_limit() -> int:
-    """Return how many connections the web server may hold: half the open files stay for journal and platforms."""
+    """Return the most connections of the web server: half the open files are kept for journal and platforms."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
 

@@ -1,7 +1,7 @@
-"""How a request came: from whom, by which name, and below which path. Pure over the ASGI scope.
+"""Resolves a request's client address, host name and base path. Pure over the ASGI scope.
 
-What a proxy says in forwarding headers counts when the connection comes from a network that the operator named, and
-then as far back only as each address that vouches for the one before it is in such a network too (TRUST.md, attack 16).
+Forwarding headers count if the connection comes from a trusted network, and only as far back as each address that
+names the one before it is in a trusted network too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ResolvedRequest:
     is_bare: bool  # it is the public address without its last slash, from which no relative link leads on
 
     def scope(self, scope: Scope) -> Scope:
-        """Return *scope* as the rest of the house reads it: routes match `path`, redirects keep `base`."""
+        """Return *scope* for the application: routes match `path`, redirects keep `base`."""
         state = {"address": self.address, "base": self.base, "is_secure": self.is_secure}
         scheme = _SECURE.get(scope["scheme"], scope["scheme"]) if self.is_secure else scope["scheme"]
         found = {"path": f"{self.base}{self.path}", "root_path": self.base, "scheme": scheme}
@@ -39,7 +39,7 @@ class ResolvedRequest:
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxies:
-    """Where we stand for people, and who stands in between."""
+    """The server's public address and the proxies in front of it."""
 
     base: str = ""  # path of the public address, without the last slash
     public_host: str = ""
@@ -53,7 +53,7 @@ class TrustedProxies:
         return cls(unquote(parts.path).rstrip("/"), (parts.hostname or "").lower(), networks)
 
     def arrival(self, scope: Scope) -> ResolvedRequest:
-        """Say how the request of *scope* came. A proxy may have cut our path off, or left it."""
+        """Return the resolved request of *scope*. A proxy may have removed our base path, or kept it."""
         headers = Headers(scope=scope)
         peer = str((scope.get("client") or ("",))[0])
         is_trusted = self.is_proxy(peer)
@@ -89,7 +89,7 @@ class TrustedProxies:
         )
 
     def _is_public(self, host: str, origin: str) -> bool:
-        """Say whether the browser shows our public address: by its name, or by its page where a proxy changed that."""
+        """Return True if the browser shows our public address, by Host or, if a proxy changed that, by Origin."""
         try:
             names = {urlsplit(f"//{host}").hostname, urlsplit(origin).hostname}
         except ValueError:
@@ -98,7 +98,7 @@ class TrustedProxies:
 
 
 def _address(text: str) -> IPv4Address | IPv6Address | None:
-    """Read an address, with a port or without; None for what is none."""
+    """Parse an address with or without a port; None if it is not one."""
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

@@ -19,7 +19,7 @@ Channels = Callable[[], Mapping[str, bool | None]]  # None = not tried yet, Fals
 
 
 class HealthEndpoints:
-    """What the two addresses say, from plain callables."""
+    """The endpoints /healthz and /readyz, from plain callables."""
 
     def __init__(self, *, check: Check, channels: Channels, clock: Callable[[], float] = time.monotonic) -> None:
         self._check = check

@@ -222,7 +222,7 @@ def _has_token(request: Request, token: str) -> bool:
 
 
 async def _is_from_this_machine(request: Request) -> bool:
-    """Return True if a program of this machine asks for itself, and not a proxy for somebody elsewhere."""
+    """Return True for a request from a program on this machine that is not a proxy."""
     if request.client is None or any(name in request.headers for name in FORWARDING_HEADERS):
         return False
     if not (is_loopback(request.client.host) and is_loopback(request.url.hostname or "")):

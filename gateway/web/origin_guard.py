@@ -1,8 +1,8 @@
-"""The door of the web server: Host and Origin are checked before anything else sees a request.
+"""Checks Host and Origin before any other code sees a request.
 
-Host, because a name that an attacker's DNS points at us (rebinding) is the only way for a foreign page to
-share our origin; Origin, because browsers send WebSockets and posts with cookies from any page. What platforms
-call (HOOKS) may leave the Origin out. How a request came through proxies is gateway/web/forwarded.py's to say.
+Host, because only a name that an attacker's DNS points at us (rebinding) lets a foreign page share our origin;
+Origin, because browsers send WebSockets and posts with cookies from any page. Platforms' webhooks (HOOKS) may omit
+the Origin. gateway/web/forwarded.py resolves requests behind proxies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether *host*, as it stands in the settings, is reached from this machine only."""
+    """Return True if *host*, as configured, is reachable only from this machine."""
     if host.lower() == "localhost":
         return True
     try:
@@ -58,7 +58,7 @@ class OriginPolicy:
 
     @classmethod
     def of(cls, host: str, public_url: str | None = None) -> OriginPolicy:
-        """Return the door of a server bound to *host*: loopback, its own address, and the public one."""
+        """Return the policy of a server bound to *host*: loopback, its own address, and the public one."""
         names = set(LOOPBACK_NAMES)
         if host not in _WILDCARDS:
             names.add(host.strip("[]").lower())
@@ -66,14 +66,14 @@ class OriginPolicy:
         return cls(frozenset({*names, public[0] if public else ""} - {""}), public)
 
     def knows(self, host: str) -> bool:
-        """Say whether a Host header names us; the port may be another one (a container publishes any)."""
+        """Return True if a Host header names us, with any port (a container publishes any)."""
         name, _ = _host(host)
         return name in self.names
 
     def admits(self, origin: str, host: str) -> bool:
-        """Say whether a page of *origin* may act on *host*: only our own page may.
+        """Return True if a page of *origin* may act on *host*: only our own page may.
 
-        The port counts: what else runs on that machine has the same name, and the browser's cookies with it.
+        The port counts, because other programs on that machine share its name and the browser's cookies.
         """
         page = _page(origin)
         if page is None:
@@ -85,7 +85,7 @@ class OriginPolicy:
 
 
 def _page(address: str) -> tuple[str, int | None] | None:
-    """Return name and port of a page's address or origin; None for what is none."""
+    """Return host name and port of a page's address or origin; None if it is neither."""
     parts = urlsplit(address)
     if parts.scheme not in _DEFAULT_PORTS:
         return None
@@ -94,7 +94,7 @@ def _page(address: str) -> tuple[str, int | None] | None:
 
 
 def _host(netloc: str) -> tuple[str, int | None]:
-    """Return name and port of ``name[:port]``; a netloc that is none has the name ""."""
+    """Return name and port of ``name[:port]``; the name is "" if the netloc is invalid."""
     if "@" in netloc:
         return "", None
     try:
@@ -105,11 +105,11 @@ def _host(netloc: str) -> tuple[str, int | None]:
 
 
 class OriginGuardMiddleware:
-    """ASGI middleware: the way to us, the door, and the headers that every answer carries."""
+    """ASGI middleware: resolves the request, checks Host and Origin, adds the common response headers."""
 
-    def __init__(self, app: ASGIApp, door: OriginPolicy, way: TrustedProxies) -> None:
+    def __init__(self, app: ASGIApp, policy: OriginPolicy, way: TrustedProxies) -> None:
         self._app = app
-        self._door = door
+        self._door = policy
         self._way = way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

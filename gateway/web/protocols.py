@@ -19,7 +19,7 @@ MOST_DRAINED = 256 * 1024  # bytes read for nothing from a WebSocket that we clo
 
 
 class LimitedServerState(ServerState):
-    """What uvicorn hands to every protocol of one server, with the server's limiter."""
+    """uvicorn's state of one server, passed to every protocol, with the server's limiter."""
 
     def __init__(self, limiter: ConnectionLimiter) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The web server as a service of the house: uvicorn inside our own loop, our signals left alone."""
+"""The web server as a service: uvicorn inside our own loop, without its signal handlers."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class EmbeddedServer(uvicorn.Server):
 class WebServer:
     """Serves *routes* on one address.
 
-    `app.state.is_private` tells them whether whoever reaches the page is this machine's owner: bound to
-    loopback, `web.login: auto`, and neither a public address nor a proxy in front. Each request's `state` tells
-    `address` (whose it is), `base` (the path below which the browser sees us) and `is_secure`.
+    `app.state.is_private` is True if every visitor is this machine's owner: bound to loopback,
+    `web.login: auto`, and neither a public address nor a proxy in front. Each request's `state` has
+    `address` (the client's), `base` (the path below which the browser sees us) and `is_secure`.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class WebServer:
         trusted_proxies: Sequence[str] = (),
         limits: ConnectionLimits | None = None,
     ) -> None:
-        """Serve within *limits*, the usual ones when None.
+        """Serve within *limits* (None = the defaults).
 
-        Raises UserError when the public address's path is one of ours, so that nobody could tell them apart.
+        Raises UserError if the public address's path is one of our own routes.
         """
         self.host = host
         self.port = port  # the real one once bound, when it was 0
@@ -81,7 +81,7 @@ class WebServer:
         way = _way(public_url, trusted_proxies, routes)
         self.app = Starlette(
             routes=list(routes),
-            middleware=[Middleware(OriginGuardMiddleware, door=OriginPolicy.of(host, public_url), way=way)],
+            middleware=[Middleware(OriginGuardMiddleware, policy=OriginPolicy.of(host, public_url), way=way)],
             max_body_size=1_000_000,
         )
         self.is_private = login == "auto" and is_loopback(host) and not (public_url or trusted_proxies)
@@ -105,7 +105,7 @@ class WebServer:
             self.port = self._socket.getsockname()[1]
 
     async def serve(self) -> None:
-        """Serve until cancelled, then finish what is under way; raises UserError when it cannot bind."""
+        """Serve until cancelled, then finish open requests. Raises UserError if the address cannot be bound."""
         await self.bind()
         sockets = [self._socket] if self._socket is not None else []
         limits = self._limits or ConnectionLimits(connections=connection_limit())

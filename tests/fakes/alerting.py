@@ -64,7 +64,7 @@ class Alerting:
             people=self._people,
             channels=self.channels,
             hears=lambda: self.hears,
-            unheard=lambda: self.store.alerts.unreached_chats(self.clock.now() - STALE),
+            unreachable=lambda: self.store.alerts.unreached_chats(self.clock.now() - STALE),
             pages=self.pages,
         )
         audiences = AlertRecipients(

@@ -80,7 +80,7 @@ async def posting(
         origin=WebhookOrigin(host="house", version="1.2.3"),
         check=check or store.check,
         firing=lambda: ("disk",),
-        posted=posted,
+        post_queued=posted,
         meter=FakeMeter(),
         now=clock.now,
     )

@@ -26,7 +26,7 @@ COMMANDS = "Shall I?\n\n- Yes: `/memory approve e7` · No: `/memory reject e7`\n
 
 def cutter(gateway: Gateway, capabilities: ChannelCapabilities) -> PartPlanner:
     """Return what cuts for a channel of such abilities."""
-    return PartPlanner(FakeChannel(gateway.platform, capabilities=capabilities), gateway.deliverer._desk)
+    return PartPlanner(FakeChannel(gateway.platform, capabilities=capabilities), gateway.deliverer._context)
 
 
 async def test_buttons_stand_below_the_last_text(opens: Opens) -> None:

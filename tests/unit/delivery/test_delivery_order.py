@@ -294,7 +294,7 @@ async def test_couriers_are_freed(opens: Opens) -> None:
     await gateway.settled()
     await asyncio.sleep(1)
     assert not gateway.deliverer._couriers
-    assert not gateway.deliverer._desk.pauses._until
+    assert not gateway.deliverer._context.pauses._until
 
 
 async def test_a_bug_in_a_courier_costs_one_chat_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
