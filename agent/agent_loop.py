@@ -126,7 +126,7 @@ class AgentLoop:
         outgoing: OutgoingFiles,
         now: Callable[[], datetime],
     ) -> None:
-        """*steer* adds messages written meanwhile to the running turn; *redact* removes our secrets from answers."""
+        """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
         self._max_calls = max_calls
         self._steer = steer
         self._store = store

@@ -85,7 +85,7 @@ class ChatProfiles:
         *,
         has_guilds: bool,
     ) -> None:
-        """*overrides* returns the settings of a chat in a guild; *has_guilds* says whether any depend on the guild."""
+        """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild."""
         self.models = models
         self._toolbox = toolbox
         self._people = people

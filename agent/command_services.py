@@ -1,4 +1,4 @@
-"""What commands may use besides their turn, by subject."""
+"""Services for commands, by subject; a command gets them with its turn."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class QueueService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCommandServices:
-    """What is said and remembered in a scope: reading, changing, erasing and exporting it."""
+    """Read, change, erase and export the messages and the memory of a scope."""
 
     documents: MemoryService
     staging: StagedChangeStore
@@ -123,7 +123,7 @@ class MemoryCommandServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeopleCommandServices:
-    """Who may write, who waits for approval, and which accounts are one person."""
+    """Access entries, pairing requests and linked accounts."""
 
     access: AccessControl
     pairing: PairingRequests
@@ -132,7 +132,7 @@ class PeopleCommandServices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatCommandServices:
-    """What is chosen for a chat: model, language, time zone, and every other setting that is effective there."""
+    """Choices for a chat (model, language, time zone) and its effective settings."""
 
     profiles: ChatProfiles
     locales: LocaleProvider
@@ -156,7 +156,7 @@ class UsageService:
         return [row for each in sums for row in each]
 
     def allowances(self, message: InboundMessage, account: str) -> Sequence[CapAllowance]:
-        """Return what is used of each cap that the sender is under."""
+        """Return each cap that applies to the sender, with its use."""
         return self.caps.allowances(message, account)
 
 

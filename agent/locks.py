@@ -1,4 +1,4 @@
-"""One asyncio lock per key, in a table that frees itself; and the places that turns run in."""
+"""Locks by key, and the worker slots that limit concurrent turns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 
 
 class KeyLocks:
-    """Locks by key, each for *holders* at once; an entry lives only while somebody holds it or waits for it."""
+    """One lock per key, each for *holders* at a time; unused entries are dropped."""
 
     def __init__(self, holders: int = 1) -> None:
         self._holders = holders
@@ -17,7 +17,7 @@ class KeyLocks:
 
     @asynccontextmanager
     async def hold(self, key: Hashable) -> AsyncIterator[None]:
-        """Hold the lock of *key* for the block; waiters are served in the order they came."""
+        """Hold the lock of *key* for the block; waiters are served first in, first out."""
         lock, users = self._locks.get(key, (asyncio.Semaphore(self._holders), 0))
         self._locks[key] = (lock, users + 1)
         try:
@@ -31,7 +31,7 @@ class KeyLocks:
                 self._locks[key] = (lock, users - 1)
 
     def is_held(self, key: Hashable) -> bool:
-        """Say whether somebody holds the lock of *key* now."""
+        """Return True if the lock of *key* is held."""
         entry = self._locks.get(key)
         return entry is not None and entry[0].locked()
 
@@ -40,22 +40,22 @@ class KeyLocks:
 
 
 class WorkerSlots:
-    """N places for turns, served in order, and any number of jobs beside them; or one lone holder of it all."""
+    """N slots for turns, served first in, first out, with any number of jobs beside them; or one exclusive holder."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = asyncio.Semaphore(count)
-        self._wanted = 0  # places that are held or waited for
+        self._wanted = 0  # slots that are held or waited for
         self._jobs = 0
-        # One lone holder gathers at a time, or two would each hold half for ever.
-        self._gathering = asyncio.Lock()
-        self._is_less = asyncio.Event()  # set when one of these two falls
+        # One exclusive holder acquires at a time, or two would deadlock with half of the slots each.
+        self._acquiring_all = asyncio.Lock()
+        self._is_less = asyncio.Event()  # set when one of the two counts falls
         self._admits_jobs = asyncio.Event()
         self._admits_jobs.set()
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[None]:
-        """Hold one place."""
+        """Hold one slot."""
         self._wanted += 1
         try:
             async with self._free:
@@ -65,12 +65,12 @@ class WorkerSlots:
             self._is_less.set()
 
     async def wait_for_jobs(self) -> None:
-        """Return when jobs may begin: at once, unless somebody is alone or about to be."""
+        """Return when jobs may start: at once, unless an exclusive holder runs or waits."""
         await self._admits_jobs.wait()
 
     @contextmanager
     def job(self) -> Iterator[None]:
-        """Run one job beside the turns; `wait_for_jobs` first."""
+        """Count one running job; call `wait_for_jobs` before."""
         self._jobs += 1
         try:
             yield
@@ -79,17 +79,17 @@ class WorkerSlots:
             self._is_less.set()
 
     @asynccontextmanager
-    async def alone(self, patience: timedelta) -> AsyncIterator[bool]:
-        """Hold every place, and let no job begin; give whether no job is under way.
+    async def exclusive(self, max_wait: timedelta) -> AsyncIterator[bool]:
+        """Hold every slot and let no job start; the context value is True if no job runs.
 
-        Everybody who wants a place is let go first, and jobs may end, but each for *patience* only.
+        Turns that want a slot go first, and running jobs may end: *max_wait* each.
         """
-        async with self._gathering:
-            await self._wait_until(lambda: not self._wanted, patience)
+        async with self._acquiring_all:
+            await self._wait_until(lambda: not self._wanted, max_wait)
             self._admits_jobs.clear()
             held = 0
             try:
-                await self._wait_until(lambda: not self._jobs, patience)
+                await self._wait_until(lambda: not self._jobs, max_wait)
                 for _ in range(self.count):
                     await self._free.acquire()
                     held += 1
@@ -99,10 +99,10 @@ class WorkerSlots:
                     self._free.release()
                 self._admits_jobs.set()
 
-    async def _wait_until(self, is_so: Callable[[], bool], at_most: timedelta) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], max_wait: timedelta) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(at_most.total_seconds()):
-                while not is_so():
+            async with asyncio.timeout(max_wait.total_seconds()):
+                while not condition():
                     self._is_less.clear()
                     await self._is_less.wait()
-                    await asyncio.sleep(0)  # a queue whose turn has ended asks for its next place first
+                    await asyncio.sleep(0)  # a session whose turn has ended asks for its next slot first

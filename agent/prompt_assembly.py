@@ -155,7 +155,9 @@ class PromptAssembler:
         """Return the chat's messages since the last one in the conversation."""
         if self._history is None or message.kind is not InboundKind.MESSAGE:
             return ()
-        return await self._history.messages_before(message, since=conversation.last_heard or draft.begun_anew)
+        return await self._history.messages_before(
+            message, since=conversation.last_heard or draft.transcript_started_at
+        )
 
     def _user_line(
         self,
@@ -166,7 +168,7 @@ class PromptAssembler:
         files: Sequence[Fact],
         background: Sequence[InboundMessage],
     ) -> Line:
-        """Render a message as a transcript line; what is forwarded or quoted in it may be untrusted."""
+        """Render a message as a transcript line; forwarded and quoted text may be untrusted."""
         message = row.message
         return draft.message(
             "user",

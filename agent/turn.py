@@ -14,9 +14,9 @@ RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """Who a turn is for, where it runs and under which settings.
+    """The sender, chat, memory scope and settings of a turn.
 
-    A changed setting, choice, role or account link takes effect on the next turn, which derives its facts anew.
+    A changed setting, choice, role or account link takes effect on the next turn.
     """
 
     lease: TurnLease
@@ -61,7 +61,7 @@ class Turn:
 
     @property
     def attribution(self) -> UsageAttribution:
-        """What the turn's model calls are charged to."""
+        """The account, chat and turn that model calls are charged to."""
         return UsageAttribution(self.id, self.account, str(self.key))
 
 

@@ -1,4 +1,4 @@
-"""A turn in the making: its lines with their indices, what the model has seen of them, and its record at the end."""
+"""The draft of a turn: its transcript lines, the messages of the prompt made from them, and its record."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 
 @dataclass(slots=True)
 class StagedEffects:
-    """What a tool call leaves to the turn's commit."""
+    """Effects of a tool call that happen with the turn's commit."""
 
     remember: list[str] = field(default_factory=list)
     send: list[Attachment] = field(default_factory=list)
-    is_untrusted: bool = False  # the call read words of others out of memory
+    is_untrusted: bool = False  # the call read untrusted text from memory
 
     def taint(self) -> None:
-        """Note that the call's result holds words of others."""
+        """Note that the call's result is untrusted."""
         self.is_untrusted = True
 
 
 class TurnDraft:
-    """Collects a turn's lines in file order; what an earlier attempt stored is adopted, never asked again."""
+    """Collects a turn's lines in file order, starting with the steps that an earlier attempt stored."""
 
     def __init__(self, lease: TurnLease) -> None:
         self._lease = lease
@@ -52,65 +52,65 @@ class TurnDraft:
         self.weight = 0  # of the messages, in tokens
         self.blobs: Mapping[str, str] = {}
         self.inbox = [row.seq for row in (*lease.rows, *lease.notes)]
-        self._told: set[int] = set()
-        self.streamed = ""  # the last text of this turn that was offered to people
+        self._seen_rows: set[int] = set()
+        self.streamed = ""  # the last text offered to the preview
         self.stopped: Line | None = None  # the line that ends a turn that was stopped
-        self.shown_at: datetime | None = None  # when the first words of its preview stood in the chat
-        self.begins_tainted = False  # words of others stand in the conversation before this turn
+        self.shown_at: datetime | None = None  # when the first words of the preview were in the chat
+        self.begins_tainted = False  # the conversation before this turn is tainted
         for step in lease.steps:
             self._adopt(step)
 
     @property
     def is_tainted(self) -> bool:
-        """Words of others stand before the bot by now."""
+        """True if the prompt contains untrusted text."""
         return self.begins_tainted or has_tainted_line(self.lines)
 
     @property
     def last_words(self) -> str:
-        """What the model last said beside its tool calls."""
+        """The last text that the model wrote beside tool calls."""
         said = [str(line["content"]) for line in self.lines if line.get("tool_calls") and line.get("content")]
         return said[-1] if said else ""
 
     def is_tainted_call(self, call: ToolCall) -> bool:
-        """Return True if the model asked for *call* with words of others in its prompt."""
+        """Return True if the model requested *call* from a tainted prompt."""
         asked = (line for line in self.lines if any(each["id"] == call.id for each in line.get("tool_calls") or ()))
         return any(line.get(TAINTED) for line in asked)
 
     @property
     def is_resumed(self) -> bool:
-        """An earlier attempt stored this turn's opening."""
+        """True if an earlier attempt stored the opening."""
         return self._next_step > 0 and self._opening is None
 
     @property
-    def begun_anew(self) -> datetime | None:
-        """When /new began this transcript, while nothing stands in it yet; what was before stays there."""
+    def transcript_started_at(self) -> datetime | None:
+        """The time of the /new that started this transcript, while it is empty; earlier messages are not read."""
         session = self._lease.session
         return session.created_at if session.scope and not session.next_index else None
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """What the turn's tools want sent with its answer, read off its lines, so that a resumed turn has it too."""
+        """Files that tools staged for the answer; a resumed turn has them too, since its lines hold them."""
         staged = [fact for line in self.lines for fact in line.get("send", ())]
         return tuple(attachment_of(fact) for fact in staged)
 
     @property
     def seen_field(self) -> dict[str, str]:
-        """The field that says since when people see what takes the preview's place; empty where there is none."""
+        """The field with the time since when the preview is seen; empty without a preview."""
         return {"seen": build.format_time(self.shown_at)} if self.shown_at else {}
 
     @property
     def lines_for_model(self) -> list[Line]:
-        """The lines as the model is shown them: some may have been cut since."""
+        """The lines with later trims applied, as the model gets them."""
         return apply_trims(self.lines)
 
     @property
     def first_index(self) -> int:
-        """The index that the turn began with."""
+        """The index of the turn's first message line."""
         return self._lease.session.next_index
 
     @property
     def next_index(self) -> int:
-        """The index that the next message line takes."""
+        """The index of the next message line."""
         return self._next_index
 
     @property
@@ -125,29 +125,29 @@ class TurnDraft:
 
     @property
     def doubtful_calls(self) -> list[ToolCall]:
-        """Calls with an intent that may have happened although no result says so, in the model's order."""
+        """Calls with an intent and no definite result, in the model's order: they may have happened."""
         results = {line["tool_call_id"]: line["content"] for line in self.lines if line.get("role") == "tool"}
         unsure = {each for each in self.intents if results.get(each, OUTCOME_UNKNOWN) in _IN_DOUBT}
         return [call for call in self._calls.values() if call.id in unsure]
 
     @property
     def ending(self) -> tuple[str, str]:
-        """The text that a stopped turn had shown, and what people read behind it."""
+        """The text that a stopped turn had shown, and the notice after it."""
         line = self.stopped or {}
         return str(line.get("content", "")), str(line.get("stopped", ""))
 
     @property
     def has_staged(self) -> bool:
-        """True if a tool left something to the answer."""
+        """True if a tool staged an effect."""
         return any(line.get(name) for line in self.lines for name in _STAGED)
 
     @property
     def unseen_rows(self) -> list[InboxRow]:
-        """Rows of the lease that no step has told the model of: a stop came between their stamp and their step."""
-        return [row for row in self._lease.rows if row.seq not in self._told]
+        """Leased rows that no step contains: the process stopped between their claim and their step."""
+        return [row for row in self._lease.rows if row.seq not in self._seen_rows]
 
     def message(self, role: str, content: str, at: datetime, **fields: Any) -> Line:
-        """Make a message line with the next index; it is not part of the draft until a step holds it."""
+        """Return a message line with the next index; it is not part of the draft until a step holds it."""
         if role == "assistant" and self.is_tainted:
             fields[TAINTED] = True
         line = build.message(self._next_index, self._lease.turn, role, content, at, **fields)
@@ -155,17 +155,17 @@ class TurnDraft:
         return line
 
     def open(self, opening: Sequence[Line], blobs: Mapping[str, str], rows: Sequence[InboxRow]) -> None:
-        """Begin with snapshot, deltas, notes and the lines of *rows*; stored only with the first tool call."""
+        """Start with snapshot, deltas, notes and the lines of *rows*; stored only with the first tool call."""
         self._opening = TurnStep(n=0, kind="opening", lines=tuple(opening), call=_seqs(rows), blobs=blobs)
         self._adopt(self._opening)
 
     def take_opening(self) -> TurnStep | None:
-        """Return the opening once, for storing; None when it is stored."""
+        """Return the opening to store, once; None afterwards."""
         opening, self._opening = self._opening, None
         return opening
 
     def model(self, reply: ChatReply, at: datetime | None = None) -> TurnStep:
-        """Add the model's message with its tool calls; ids that some models repeat are made unique in the turn."""
+        """Add the model's message with its tool calls; repeated call ids are made unique in the turn."""
         calls: list[Mapping[str, Any]] = []
         used = set(self._calls)
         for n, call in enumerate(reply.tool_calls):
@@ -177,16 +177,13 @@ class TurnDraft:
         return self._step("model", (line,))
 
     def intent(self, call: ToolCall) -> TurnStep:
-        """Note that *call* is about to happen; it carries no line, only the fact."""
+        """Return the step that announces *call* before it runs; it has no line."""
         return self._step("intent", (), call=call.id)
 
     def result(
         self, call: ToolCall, text: str, staged: StagedEffects | None = None, *, is_untrusted: bool = False
     ) -> TurnStep:
-        """Add the result of *call*, and what it wants remembered and sent once the turn is committed.
-
-        What *is_untrusted* holds words of others: from here on the turn is tainted.
-        """
+        """Add the result of *call* and the effects it staged. An untrusted result taints the turn."""
         extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
         if staged is not None and staged.remember:
             extra["remember"] = list(staged.remember)
@@ -198,7 +195,7 @@ class TurnDraft:
     def stop(self, ending: str) -> TurnStep:
         """End the turn as stopped: results for the calls without one, then the text so far with its *ending*.
 
-        *ending* is what people read behind that text; the model is told in its own words (transcript_lines.py).
+        *ending* is the notice that people read after that text; the model gets a sentence of transcript_lines.py.
         """
         lines: list[Line] = []
         for call in self.open_calls:
@@ -211,18 +208,18 @@ class TurnDraft:
         return self._step("stop", tuple(lines))
 
     def drop_staged(self) -> bool:
-        """Take away what tools left to an answer that will not come; return True if there was anything."""
+        """Discard the staged effects of a turn without an answer; return True if there were any."""
         had_any = self.has_staged
         if had_any:
             self.lines = [{name: value for name, value in line.items() if name not in _STAGED} for line in self.lines]
         return had_any
 
     def steer(self, rows: Sequence[InboxRow], user_lines: Sequence[Line]) -> TurnStep:
-        """Take in what the sender wrote during the turn."""
+        """Add messages that the sender wrote during the turn."""
         return self._step("steer", tuple(user_lines), call=_seqs(rows))
 
     def shrink(self, lines: Sequence[Line]) -> TurnStep | None:
-        """Record what makes the prompt fit; None when the opening, which is not stored yet, takes it along."""
+        """Add the lines that make the prompt fit; return None if they are stored with the opening."""
         if self._opening is None:
             return self._step("squeeze", tuple(lines))
         self._opening = replace(self._opening, lines=(*self._opening.lines, *lines))
@@ -230,7 +227,7 @@ class TurnDraft:
         return None
 
     def add(self, line: Line) -> None:
-        """Add a line that needs no step: the final answer, or a notice."""
+        """Add a line without a step: the final answer or a notice."""
         self.lines.append(line)
 
     def record(
@@ -266,7 +263,7 @@ class TurnDraft:
         found: list[Job] = []
         origin = "user"
         for line in self.lines:
-            if line.get("role") == "assistant":  # who asked for what follows, and with what before it
+            if line.get("role") == "assistant":  # requested the results that follow
                 origin = UNTRUSTED if line.get(TAINTED) else "user"
             for n, fact in enumerate(line.get("remember", ())):
                 found.append(
@@ -313,19 +310,19 @@ class TurnDraft:
 
     def _take(self, lines: Sequence[Line]) -> None:
         self.lines.extend(lines)
-        told: Sequence[Line] = lines
-        if any(map(is_trim, lines)):  # what stands above is shown otherwise now
-            told = self.lines_for_model
+        rendered: Sequence[Line] = lines
+        if any(map(is_trim, lines)):  # lines above are rendered differently now
+            rendered = self.lines_for_model
             self.messages, self.weight = [], 0
-        said = [message for line in told for message in build.to_messages(line)]
-        self.messages.extend(said)
-        self.weight += estimate_messages(said)
+        messages = [message for line in rendered for message in build.to_messages(line)]
+        self.messages.extend(messages)
+        self.weight += estimate_messages(messages)
 
     def _adopt_rows(self, step: TurnStep) -> None:
         if step.kind in ("opening", "steer"):
-            told = json.loads(step.call)
-            self._told.update(told)
-            self.inbox.extend(seq for seq in told if seq not in self.inbox)
+            seqs = json.loads(step.call)
+            self._seen_rows.update(seqs)
+            self.inbox.extend(seq for seq in seqs if seq not in self.inbox)
 
 
 def _seqs(rows: Sequence[InboxRow]) -> str:

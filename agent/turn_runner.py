@@ -49,7 +49,7 @@ class TurnRunner:
             return await self._refuse(running, turn) or await self._run(running, turn)
 
     async def handle_stop(self, running: RunningTurn) -> None:
-        """Commit the turn as stopped; what was shown of its answer stays in the transcript."""
+        """Commit the turn as stopped; the transcript keeps the part of the answer that was shown."""
         async with self._services.claim(running.lease, asks_role=False) as turn:
             if turn.message.kind is InboundKind.COMMAND:
                 line = translate("commands.stopped_turn", turn.language)
@@ -207,7 +207,7 @@ class TurnRunner:
     async def _conclude(
         self, running: RunningTurn, turn: Turn, conversation: Conversation, draft: TurnDraft, result: LoopResult
     ) -> MessageOutcome:
-        """Commit what the loop came to: an answer, or a notice of the cap or the failure that ended it."""
+        """Commit the result of the loop: an answer, or a notice of the cap or failure that ended it."""
         if (exceeded := result.exceeded_cap) is not None:
             self._services.caps.note_refusal([turn.message], exceeded)
             line = _cap_line(exceeded, turn)

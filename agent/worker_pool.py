@@ -1,11 +1,11 @@
-"""Stage 5, claim: N workers take turns from lanes, strictly in order within a key, in parallel across keys.
+"""Stage claim: N workers run turns, in order within a session and in parallel across sessions.
 
-    journal.lanes() ──▶ one task per ready key ──▶ key's lock ──▶ a worker slot ──▶ claim ──▶ one turn
-    journal.controls() ──▶ one task per command that must not wait (/stop, /status, buttons)
-    journal.wait_suspect() ──▶ all slots, no job ──▶ claim the next suspect ──▶ it alone
+    journal.ready_sessions() ──▶ one task per session ──▶ session lock ──▶ worker slot ──▶ claim ──▶ one turn
+    journal.control_rows() ──▶ one task per control command (/stop, /status, buttons)
+    journal.wait_suspect() ──▶ all slots, no job ──▶ claim the next suspect ──▶ run it in isolation
 
-A key's task runs one turn and goes to the back of the queue for slots, so a flooded chat delays nobody. A suspect
-may be what kills the process (`gateway/store/suspects.py`): it runs when nobody else wants a slot.
+A session's task runs one turn and goes to the back of the queue for slots, so a flooded chat does not delay others.
+A suspect may be the message that crashes the process (`gateway/store/suspects.py`): it runs when no turn wants a slot.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _STORE_PAUSE = timedelta(seconds=0.5)  # between tries while the journal cannot write
-_CONTROLS_AT_ONCE = 4  # of one chat; more would be ahead of every turn that begins
-_SUSPECT_PATIENCE = timedelta(seconds=30)  # that a suspect waits for others under a load that never ends
+_CONTROLS_AT_ONCE = 4  # per chat; more would delay every turn that starts
+_SUSPECT_WAIT = timedelta(seconds=30)  # that a suspect waits for other turns under constant load
 
 
 class TurnHandler(Protocol):
-    """What the pool does with a lease; `agent/turn_runner.py` implements it."""
+    """Runs leased turns; implemented by `agent.turn_runner.TurnRunner`."""
 
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         """Run the turn to its commit. Cancelled without `stop_wanted`, it commits nothing."""
@@ -44,7 +44,7 @@ class TurnHandler(Protocol):
         ...
 
     async def dead_letter(self, lease: TurnLease) -> None:
-        """Commit the turn as dead-lettered and tell its sender."""
+        """Commit the turn as dead-lettered and notify its sender."""
         ...
 
     async def control(self, row: InboxRow) -> None:
@@ -52,17 +52,17 @@ class TurnHandler(Protocol):
         ...
 
     async def dead_letter_control(self, row: InboxRow) -> None:
-        """Settle a control command that cannot be run, and tell its sender."""
+        """Commit a control command that cannot be run, and notify its sender."""
         ...
 
 
 class WorkerPool:
-    """Takes turns from the journal and sees each to its end."""
+    """Claims turns from the journal and runs each to its end."""
 
     def __init__(
         self,
         journal: Journal,
-        work: TurnHandler,
+        handler: TurnHandler,
         *,
         turns: RunningTurns,
         slots: WorkerSlots,
@@ -71,7 +71,7 @@ class WorkerPool:
         clock: Callable[[], float],
     ) -> None:
         self._journal = journal
-        self._work = work
+        self._handler = handler
         self._slots = slots
         self._locks = KeyLocks()
         self._attempts = attempts
@@ -79,23 +79,23 @@ class WorkerPool:
         self._clock = clock
         self.turns = turns
         self._again: set[SessionKey] = set()
-        self._lane_tasks: set[asyncio.Task[Any]] = set()
-        self._waiting_suspect: asyncio.Task[Any] | None = None  # while it gathers the slots
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._suspect_waiting: asyncio.Task[Any] | None = None  # while it gathers the slots
         self._controls = KeyLocks(_CONTROLS_AT_ONCE)
 
     async def run(self) -> None:
-        """Take turns until cancelled; what runs then is the caller's to `drain` first."""
+        """Run turns until cancelled; call `drain` before."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch_lanes(tasks), name="pool lanes")
+            tasks.create_task(self._watch_sessions(tasks), name="pool sessions")
             tasks.create_task(self._watch_controls(tasks), name="pool controls")
             tasks.create_task(self._watch_suspects(tasks), name="pool suspects")
 
     async def drain(self, grace: timedelta) -> int:
-        """Start nothing new; let running turns finish within *grace*, then give the rest back; return how many."""
+        """Start no turn; let running ones finish within *grace*, then release the others; return their number."""
         self._draining = True
-        if self._waiting_suspect is not None:  # it has claimed nothing yet
-            self._waiting_suspect.cancel()
-        pending = {task for task in self._lane_tasks if not task.done()}
+        if self._suspect_waiting is not None:  # nothing is claimed yet
+            self._suspect_waiting.cancel()
+        pending = {task for task in self._tasks if not task.done()}
         if pending:
             _, pending = await asyncio.wait(pending, timeout=grace.total_seconds())
         for task in pending:
@@ -104,11 +104,11 @@ class WorkerPool:
             await asyncio.wait(pending)
         return len(pending)
 
-    # -- lanes ---------------------------------------------------------------------------------
+    # -- session queues ------------------------------------------------------------------------
 
     _draining = False
 
-    async def _watch_lanes(self, tasks: asyncio.TaskGroup) -> None:
+    async def _watch_sessions(self, tasks: asyncio.TaskGroup) -> None:
         async for key in self._journal.ready_sessions():
             if self._draining:
                 return
@@ -119,21 +119,21 @@ class WorkerPool:
 
     def _start(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
         self.turns.active.add(key)
-        self._spawn(self._lane(key, tasks), tasks, f"turn {key}")
+        self._spawn(self._run_session(key, tasks), tasks, f"turn {key}")
 
     def _spawn(self, work: Coroutine[Any, Any, T], tasks: asyncio.TaskGroup, name: str) -> asyncio.Task[T]:
-        """Start *work* as a task that `drain` waits for."""
+        """Start a task that `drain` waits for."""
         task = tasks.create_task(work, name=name)
-        self._lane_tasks.add(task)
-        task.add_done_callback(self._lane_tasks.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _lane(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
+    async def _run_session(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
         try:
-            # Lock before slot, or ten messages queued in one chat fill all ten slots.
+            # Lock before slot, or ten messages queued in one chat would fill ten slots.
             async with self._locks.hold(key), self._slots.acquire():
                 if not self._draining:
-                    await self._take_one(key)
+                    await self._claim_and_run(key)
         except asyncio.CancelledError:
             if not self._draining:
                 raise
@@ -143,7 +143,7 @@ class WorkerPool:
                 self._again.discard(key)
                 self._start(key, tasks)
 
-    async def _take_one(self, key: SessionKey) -> None:
+    async def _claim_and_run(self, key: SessionKey) -> None:
         try:
             lease = await self._journal.claim(key)
         except StoreUnavailable:
@@ -155,7 +155,7 @@ class WorkerPool:
             return
         if lease.more:
             self._again.add(key)
-        await self._turn(lease)
+        await self._run_turn(lease)
 
     # -- suspects ------------------------------------------------------------------------------
 
@@ -164,46 +164,46 @@ class WorkerPool:
             await self._journal.wait_suspect()
             is_left = True
             while is_left and not self._draining:
-                task = self._spawn(self._take_suspect(), tasks, "suspect")
+                task = self._spawn(self._claim_suspect(), tasks, "suspect")
                 await asyncio.wait([task])
                 is_left = task.cancelled() or task.result()
 
-    async def _take_suspect(self) -> bool:
-        """Run one suspect with nothing beside it; False when there is none."""
-        self._waiting_suspect = asyncio.current_task()
+    async def _claim_suspect(self) -> bool:
+        """Run one suspect in isolation; return False if no suspect is queued."""
+        self._suspect_waiting = asyncio.current_task()
         try:
-            async with self._slots.alone(_SUSPECT_PATIENCE) as is_alone:
-                self._waiting_suspect = None
+            async with self._slots.exclusive(_SUSPECT_WAIT) as is_alone:
+                self._suspect_waiting = None
                 suspect = None if self._draining else await self._journal.claim_suspect(is_alone=is_alone)
                 if suspect is None:
                     return False
-                await self._try_suspect(suspect)
+                await self._run_suspect(suspect)
         except StoreUnavailable:
             log.warning("pool.store_down", key="")
-            return False  # the journal says again that there is one
+            return False  # the journal announces it again
         finally:
-            self._waiting_suspect = None
+            self._suspect_waiting = None
         return True
 
-    async def _try_suspect(self, suspect: TurnLease | InboxRow) -> None:
+    async def _run_suspect(self, suspect: TurnLease | InboxRow) -> None:
         key = suspect.key if isinstance(suspect, TurnLease) else suspect.message.key
         log.warning("pool.suspect", key=str(key), turn=suspect.turn, attempts=suspect.attempts)
         if isinstance(suspect, InboxRow):
-            await self._control(suspect)
+            await self._run_control(suspect)
         elif suspect.attempts > self._attempts:
-            await self._guard(suspect, self._work.dead_letter(suspect))
+            await self._guard(suspect, self._handler.dead_letter(suspect))
         else:
-            await self._turn(suspect)
+            await self._run_turn(suspect)
 
-    async def _turn(self, lease: TurnLease) -> None:
+    async def _run_turn(self, lease: TurnLease) -> None:
         running = RunningTurn(lease=lease, task=asyncio.current_task())
         started = self._clock()
         outcome = "failed"
         try:
             if self.turns.add(running):
-                outcome = await self._work.handle_turn(running)
+                outcome = await self._handler.handle_turn(running)
             else:
-                await self._work.handle_stop(running)
+                await self._handler.handle_stop(running)
                 outcome = MessageOutcome.STOPPED
         except asyncio.CancelledError:
             outcome = await self._end_cancelled(running)
@@ -211,13 +211,13 @@ class WorkerPool:
             outcome = "lost"
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
         except StoreUnavailable:
-            # Nothing was confirmed; the steps that were stored stay, and the lane comes round again.
+            # Nothing was committed; stored steps are kept, and the session is claimed again.
             outcome = "store_down"
             log.warning("turn.store_down", key=str(lease.key), turn=lease.turn)
-            await self._give_back(lease)
+            await self._release(lease)
         except Exception:  # the turn boundary: siblings survive a bad turn
             log.exception("turn.failed", key=str(lease.key), turn=lease.turn)
-            await self._guard(lease, self._work.dead_letter(lease))
+            await self._guard(lease, self._handler.dead_letter(lease))
         finally:
             self.turns.remove(lease.key)
             seconds = self._clock() - started
@@ -238,27 +238,27 @@ class WorkerPool:
         if running.stop_wanted:
             if task is not None:
                 task.uncancel()
-            await self._guard(running.lease, self._work.handle_stop(running))
+            await self._guard(running.lease, self._handler.handle_stop(running))
             return MessageOutcome.STOPPED
         if self._draining:
             if task is not None:
                 task.uncancel()
-            await self._give_back(running.lease)
+            await self._release(running.lease)
             return "given_back"
         raise asyncio.CancelledError
 
     async def _guard(self, lease: TurnLease, ending: Awaitable[object]) -> None:
-        """Await an ending that may itself fail; then the lane is given back rather than lost."""
+        """Await an ending that may itself fail; the lease is then released if possible."""
         try:
             await ending
         except LeaseLost:
             log.warning("turn.lease_lost", key=str(lease.key), turn=lease.turn)
         except StoreUnavailable:
-            await self._give_back(lease)
-        except Exception:  # the last boundary: the lane stays held until the next start, the others go on
+            await self._release(lease)
+        except Exception:  # the last boundary: the lease is held until the next start, other sessions continue
             log.exception("turn.not_ended", key=str(lease.key), turn=lease.turn)
 
-    async def _give_back(self, lease: TurnLease) -> None:
+    async def _release(self, lease: TurnLease) -> None:
         while True:
             try:
                 await self._journal.release(lease, attempt_counts=False)
@@ -279,16 +279,16 @@ class WorkerPool:
 
     async def _take_control(self, row: InboxRow) -> None:
         async with self._controls.hold(row.message.key):
-            await self._control(row)
+            await self._run_control(row)
 
-    async def _control(self, row: InboxRow) -> None:
+    async def _run_control(self, row: InboxRow) -> None:
         is_beyond = row.attempts > self._attempts
         while True:
             try:
-                await (self._work.dead_letter_control(row) if is_beyond else self._work.control(row))
+                await (self._handler.dead_letter_control(row) if is_beyond else self._handler.control(row))
             except StoreUnavailable:
                 await asyncio.sleep(_STORE_PAUSE.total_seconds())
-            except Exception:  # the turn boundary: a bad command harms nobody else
+            except Exception:  # the turn boundary: one failing command does not affect others
                 log.exception("control.failed", key=str(row.message.key), seq=row.seq)
                 if is_beyond:
                     return

@@ -17,7 +17,7 @@ from gateway.events import Role
 
 @command("stop", others=Role.ADMIN, is_control=True)
 async def stop(context: CommandContext) -> CommandReply:
-    """Stop the turn and the queue: a member their own, an admin every sender's; return how many messages.
+    """Stop the turn and the queue, a member their own, an admin every sender's, and count the messages.
 
     At the top level of a chat with nothing to stop, stop the sender's own turns in its threads.
     """

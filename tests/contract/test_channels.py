@@ -586,7 +586,7 @@ async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:
     assert platform.channel.capabilities.text_limit > 0
 
 
-async def test_a_channel_that_is_begun_anew_hears_again(platform: Platform, house: FakeHouse) -> None:
+async def test_a_channel_that_is_transcript_started_at_hears_again(platform: Platform, house: FakeHouse) -> None:
     """The supervisor cancels a deaf channel's run and begins another: connections, windows and all come back."""
     channel = platform.channel
     runs = [task for task in asyncio.all_tasks() if type(channel).run.__code__ in _codes(task)]

@@ -139,7 +139,7 @@ async def _turn(pocket: Pocket, gate: Gate, n: int) -> None:
         case 29 | 36:
             await pocket.channel.ask(OTHER, f"second session: remember this, turn {n}", name=name)
         case 39:
-            pocket.app.pool._work._services.conversations.forget(_key(pocket))  # type: ignore[attr-defined]  # a cold cache
+            pocket.app.pool._handler._services.conversations.forget(_key(pocket))  # type: ignore[attr-defined]  # a cold cache
             await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case _:
             await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name, number=f"turn-{n}")

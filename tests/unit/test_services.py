@@ -66,7 +66,7 @@ async def supervised(
     assert running.cancelled()
 
 
-async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
+async def test_a_deaf_channel_is_transcript_started_at(clock: Clock) -> None:
     """It runs and hears nothing for five minutes: cancelled, counted, begun anew; its neighbour notices nothing."""
     deaf, well, meter = Ears("slack", clock), Ears("telegram", clock), FakeMeter()
     deaf.hears = lambda: len(deaf.begun) > 1
@@ -87,7 +87,7 @@ async def test_a_deaf_channel_is_begun_anew(clock: Clock) -> None:
     assert meter.total("channel_restarts") == 1
 
 
-async def test_a_channel_that_loses_its_hearing_later_is_begun_anew(clock: Clock) -> None:
+async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(clock: Clock) -> None:
     """The five minutes are counted from when it stopped to hear; a pause shorter than that is its own affair."""
     channel, meter = Ears("slack", clock), FakeMeter()
     channel.hears = lambda: not 1000 <= clock.seconds < 1250 and not 2000 <= clock.seconds < 2320

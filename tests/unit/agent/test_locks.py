@@ -65,7 +65,7 @@ async def test_a_lone_holder_has_every_slot_to_itself() -> None:
             inside.discard(name)
 
     async def alone(name: str) -> None:
-        async with slots.alone(timedelta(seconds=30)) as is_alone:
+        async with slots.exclusive(timedelta(seconds=30)) as is_alone:
             assert is_alone
             inside.add(name)
             seen.append(frozenset(inside))

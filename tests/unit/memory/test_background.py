@@ -60,7 +60,7 @@ async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Cl
 
     async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: START, slots=slots)):
         await asyncio.sleep(1)
-        async with slots.alone(timedelta(seconds=30)):
+        async with slots.exclusive(timedelta(seconds=30)):
             await jobs.put(job("a"))
             await asyncio.sleep(60)
             assert (done, jobs.leased) == ([], set())
