@@ -170,9 +170,9 @@ async def asked(name: str, environment: dict[str, str]) -> list[str]:
 async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path) -> None:
     """The gateway goes on running, one line says what to click, and nothing ends."""
     page = (DOCS / "discord.md").read_text("utf-8")
-    assert "Without it Discord lets the bot in nowhere: Parlour runs, the log and" in page
+    assert "Without it Discord rejects the bot: Parlour keeps running, the log and" in page
     assert (
-        "| the token or the intent is refused, also at the first start | the gateway and the other channels run;"
+        "| the token or the intent is rejected, at any start | the gateway and the other channels keep running;"
         in page
     )
     async with open_discord() as there:

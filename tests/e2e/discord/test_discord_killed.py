@@ -141,8 +141,8 @@ def answers(house: House, chat: str = GENERAL) -> list[str]:
 CASES = {
     # line of the table -> at which request, with a model that says its first words and no more
     "while the model thinks": ("before", "POST", "typing", True),
-    "before the preview left": ("before", "POST", "messages", True),
-    "after the preview stood, and nobody heard": ("after", "POST", "messages", True),
+    "before the preview was sent": ("before", "POST", "messages", True),
+    "after the preview was posted, before the response": ("after", "POST", "messages", True),
 }
 
 
@@ -186,12 +186,12 @@ async def test_killed_around_the_row(nursery: Nursery, tmp_path: Path, later: ti
 
 
 ADOPTION = {
-    "before the answer took the preview's place": "before",
-    "after the answer took its place, and nobody heard": "after",
+    "before the answer replaced the preview": "before",
+    "after the answer replaced the preview, before the response": "after",
 }
 
 
-@pytest.mark.parametrize("line", ["with the preview standing, in mid-answer", *ADOPTION])
+@pytest.mark.parametrize("line", ["with the preview visible, during the answer", *ADOPTION])
 async def test_killed_with_a_preview(nursery: Nursery, tmp_path: Path, line: str) -> None:
     """The answer takes the preview's place, whenever we are killed, and however often."""
     assert row(line) == "one answer, in the preview's place"
@@ -226,8 +226,8 @@ async def test_killed_with_an_old_preview(nursery: Nursery, tmp_path: Path) -> N
 
 
 LONG = {
-    "before the last part of a long answer left": ("before", 3, "every part once"),
-    "after the last part of a long answer stood, and nobody heard": ("after", 3, "every part once"),
+    "before the last part of a long answer was sent": ("before", 3, "every part once"),
+    "after the last part of a long answer was posted, before the response": ("after", 3, "every part once"),
 }
 
 
@@ -248,7 +248,7 @@ async def test_killed_in_a_long_answer(nursery: Nursery, tmp_path: Path, line: s
         assert shown.split().count("word") == 1_000
 
 
-FILES = {"before a file left": "before", "after a file stood, and nobody heard": "after"}
+FILES = {"before a file was sent": "before", "after a file was posted, before the response": "after"}
 
 
 @pytest.mark.parametrize("line", FILES)
@@ -272,7 +272,7 @@ async def test_killed_around_a_file(nursery: Nursery, tmp_path: Path, line: str)
 async def test_killed_around_a_command(nursery: Nursery, tmp_path: Path) -> None:
     """Its place is gone or is held: the answer stands there, or in the chat, once."""
     assert row("after a command's row, before it was confirmed") == "one answer, in the chat"
-    assert row("after a command was confirmed, before its answer").startswith('one answer, where "is thinking" stood')
+    assert row("after a command was confirmed, before its answer").startswith('one answer, in place of "is thinking"')
     async with open_house(nursery, tmp_path) as house:
         direct = house.discord.direct(ANN)
         await house.live(ago=timedelta(seconds=4))
@@ -300,8 +300,8 @@ async def test_away_while_people_went_on(nursery: Nursery, tmp_path: Path, ago: 
     """Two people wrote, an answered message was edited, a role was revoked: as the table has it."""
     name = "10 minutes" if ago < timedelta(hours=1) else "25 hours"
     assert row(f"away for {name}, two people wrote")
-    assert "nothing is answered twice" in row("an answered message was edited")
-    assert "stranger" in row("a role was revoked")
+    assert "no answer is repeated" in row("an answered message was edited")
+    assert "rejected" in row("a role was revoked")
     eva = "2003"
     async with open_house(nursery, tmp_path) as house:
         discord = house.discord
@@ -330,7 +330,7 @@ async def test_away_while_people_went_on(nursery: Nursery, tmp_path: Path, ago: 
 
 async def test_a_role_that_is_revoked_while_a_message_waits(nursery: Nursery, tmp_path: Path) -> None:
     """It was stored before the kill, and is judged again when its turn begins."""
-    assert "waits, is refused too" in row("a role was revoked")
+    assert "pending messages are refused too" in row("a role was revoked")
     eva = "2003"
     async with open_house(nursery, tmp_path) as house:
         discord = house.discord
@@ -349,7 +349,7 @@ async def test_a_role_that_is_revoked_while_a_message_waits(nursery: Nursery, tm
 
 async def test_an_edit_of_what_nobody_answered(nursery: Nursery, tmp_path: Path) -> None:
     """Written and edited while we were away: the newest words are answered."""
-    assert row("a message that nobody had answered was edited") == "its newest words are answered"
+    assert row("an unanswered message was edited") == "the latest text is answered"
     async with open_house(nursery, tmp_path) as house:
         discord = house.discord
         await house.live(ago=LATER)
@@ -367,7 +367,7 @@ async def test_an_edit_of_what_nobody_answered(nursery: Nursery, tmp_path: Path)
 async def test_a_connection_that_was_lost(nursery: Nursery, tmp_path: Path) -> None:
     """Resumed: each message has one answer. An invalid one: test_what_was_said_meanwhile_is_read_back."""
     assert row("the connection was cut").startswith("resumed")
-    assert row("the session became invalid").startswith("begun anew")
+    assert row("the session became invalid").startswith("a new session is started")
     async with open_house(nursery, tmp_path) as house:
         discord = house.discord
         await house.live()
@@ -402,7 +402,7 @@ async def test_no_reaction_stays_after_a_kill(
     nursery: Nursery, tmp_path: Path, when: str, method: str, kind: str
 ) -> None:
     """Killed between putting it and taking it away: the next life takes it away, the answer delivered or not."""
-    assert row("between putting the reaction on a message and taking it away") == "no reaction, soon after the start"
+    assert row("between putting the reaction on a message and taking it away") == "no reaction, shortly after the start"
     async with open_house(nursery, tmp_path) as house:
         await house.live()
         house.discord.say(GENERAL, ANN, f"{CALL} one")

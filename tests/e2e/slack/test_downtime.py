@@ -63,12 +63,12 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
     """An answered message edited and another deleted, a person made a guest, two people writing, old words and new."""
     assert promised("down for hours") == "one answer to all of it"
     assert promised("down for 25 hours") == "the line, and one answer"
-    assert promised("an answered message edited meanwhile") == "the answer as it was"
-    assert promised("an answered message deleted meanwhile") == "the answer as it was"
-    assert promised("a message written and edited meanwhile") == "one answer to the words as edited"
-    assert promised("a message written and deleted meanwhile") == "nothing"
-    assert promised("a person made a guest or removed meanwhile") == "nothing to them"
-    assert promised("two people writing meanwhile") == "two answers"
+    assert promised("an answered message edited while down") == "the answer as it was"
+    assert promised("an answered message deleted while down") == "the answer as it was"
+    assert promised("a message written and edited while down") == "one answer to the words as edited"
+    assert promised("a message written and deleted while down") == "nothing"
+    assert promised("a person made a guest or removed while down") == "nothing to them"
+    assert promised("two people writing while down") == "two answers"
     model = HeldModel(held=False)
     async with slack_server() as server:
         async with house(server, home=tmp_path / "home", environment=MEMBERS) as pocket:
