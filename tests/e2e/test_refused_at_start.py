@@ -172,8 +172,7 @@ async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path) -> None:
     page = (DOCS / "discord.md").read_text("utf-8")
     assert "Without it Discord rejects the bot: Parlour keeps running, the log and" in page
     assert (
-        "| the token or the intent is rejected, at any start | the gateway and the other channels keep running;"
-        in page
+        "| the token or the intent is rejected, at any start | the gateway and the other channels keep running;" in page
     )
     async with open_discord() as there:
         there.allows_content = False
