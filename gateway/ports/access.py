@@ -1,4 +1,4 @@
-"""Who may speak beyond the settings: what owners decided at run time, and the audit of decisions about people."""
+"""Access decisions that owners make at run time, and the audit log of decisions about people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.events import OutboundMessage
 
 
 class AccessStatus(StrEnum):
-    """How somebody, or a place, stands with a channel block by a decision at run time."""
+    """Status that a run-time decision gives an account or a chat in one channel."""
 
     OWNER = "owner"  # by a claim code
     ALLOWED = "allowed"  # by an owner
@@ -22,7 +22,7 @@ class AccessStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessEntry:
-    """One decision in force. There is one for each *who* of a channel block; a later one takes its place."""
+    """One effective decision. A later decision about the same *who* of a channel replaces it."""
 
     channel: str  # the block's name
     who: str  # an admission entry: a user id, or chat:ID, guild:ID, team:ID, role:ID
@@ -51,7 +51,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessChange:
-    """What one decision writes, all of it in one transaction."""
+    """The writes of one decision, made in one transaction."""
 
     line: AuditEntry | None = None
     put: tuple[AccessEntry, ...] = ()
@@ -65,11 +65,11 @@ class AccessStore(Protocol):
     """The durable roster: read from memory, since judging a message waits for nothing; changed before it counts."""
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return every decision in force by (channel, who): a view that follows changes."""
+        """Return every effective decision by (channel, who), as a live view."""
         ...
 
     def notes(self) -> Mapping[str, str]:
-        """Return what is kept beside (a hash of a code, a count of tries): a view that follows changes."""
+        """Return the stored notes (the hash of a code, a count of tries) by name, as a live view."""
         ...
 
     def edition(self) -> int:
@@ -86,7 +86,7 @@ class AccessStore(Protocol):
 
 
 class DecisionOutcome(StrEnum):
-    """What became of a wish about somebody."""
+    """Outcome of a request about an account or chat."""
 
     DONE = "done"
     SAME = "same"  # it is so already
@@ -102,7 +102,7 @@ class DecisionOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessDecision:
-    """What became of a wish: about whom, and the "channel:who" that stands in its way, if one does."""
+    """Outcome of a request: the account it is about, and the "channel:who" that prevents it, if any."""
 
     ruling: DecisionOutcome
     whom: str = ""
@@ -111,7 +111,7 @@ class AccessDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionActor:
-    """Who decides, where, and the id of the audit line it leaves."""
+    """The person who decides, the chat, and the id of the resulting audit entry."""
 
     by: str  # "channel:user_id", or OPERATOR
     where: str  # session key, or "" for the command line
@@ -136,23 +136,24 @@ class AccessListing:
 
 
 class AccessControl(Protocol):
-    """What owners decide about people and places; in force at the next message, durable with its audit line."""
+    """Owners' decisions about people and chats, effective at the next message and stored with an audit entry."""
 
     async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
-        """Let somebody in: an id, chat:ID and so on, a mention, or any of them behind "channel:".
+        """Admit an account or chat, and lift a block on it.
 
-        *here* is the block that a text without a channel is about. Lifts a block.
+        *text* is an id, chat:ID and so on, or a mention, each optionally after "channel:". *here* is the channel of a
+        text without one.
         """
         ...
 
     async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
-        """Shut somebody or a place out, whatever entries say; never an owner."""
+        """Block an account or chat, whatever entries admit it. Owners cannot be blocked."""
         ...
 
     async def remove(self, text: str, decider: DecisionActor, *, here: str = "") -> AccessDecision:
-        """Take a decision back: what the settings say is in force again. Ownership is not taken back here."""
+        """Revoke a decision, so that the settings apply again. Ownership is not revoked here."""
         ...
 
     def list_access(self) -> Sequence[AccessListing]:
-        """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
+        """Return accounts and chats with a status, by channel: the settings' entries first, then decisions by time."""
         ...

@@ -48,7 +48,7 @@ class AccountLinkStore(Protocol):
         ...
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
-        """Return the accounts of somebody who has several, the one that names them first; () for everybody else."""
+        """Return the accounts of a person with several, the one that names the person first; else ()."""
         ...
 
     def account_of(self, key: SessionKey) -> str:
@@ -60,11 +60,11 @@ class AccountLinkStore(Protocol):
         ...
 
     async def notes(self) -> Mapping[str, str]:
-        """Return what `note` keeps."""
+        """Return the stored notes by name."""
         ...
 
     async def note(self, name: str, value: str, *, was: str) -> bool:
-        """Replace a note (an offer, a count of tries) that is still *was*; "" is none. False when it is not."""
+        """Replace a note (an offer, a count of tries) if its value is still *was*, "" for an absent one; else return False."""
         ...
 
     async def link(self, move: ScopeMove) -> None:
@@ -72,15 +72,15 @@ class AccountLinkStore(Protocol):
         ...
 
     async def unlink(self, move: ScopeMove) -> None:
-        """Make *move.identity* a person of its own again; every conversation of both begins anew. Twice is once."""
+        """Make *move.identity* a person of its own again and start new conversations for both persons. Idempotent."""
         ...
 
     async def adopt(self, move: ScopeMove) -> None:
-        """Give what has no scope to *move.target*; every conversation there begins anew. Twice is once."""
+        """Give data without a scope to *move.target* and start new conversations there. Idempotent."""
         ...
 
     async def moves(self) -> Sequence[ScopeMove]:
-        """Return the moves whose files may still stand where they stood, the oldest first."""
+        """Return the moves whose files may not have been moved yet, oldest first."""
         ...
 
     async def mark_moved(self, move: ScopeMove) -> None:

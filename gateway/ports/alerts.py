@@ -1,4 +1,4 @@
-"""What the owner is told: the causes, what was said of each, and what is on its way to the owner's own monitoring."""
+"""Alerts: their causes, the notifications sent about each, and the webhook queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.events import OutboundMessage, SessionKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationState:
-    """What one audience knows of a cause: the owners, or the log and the webhook."""
+    """Notification state of one audience (the owners, or the log and the webhook) for one cause."""
 
     stage: int = 0  # how bad the trouble of now is, as far as they were told; 0 = they were told of none
     at: datetime | None = None  # when they were last told that it is there
@@ -27,7 +27,7 @@ class NotificationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One cause of trouble, as it stands."""
+    """One cause of an alert with its current state."""
 
     cause: str  # channel.telegram, model, disk: the same in every release
     stage: int = 0  # 0 = all is well; a higher one is worse. Of what merely happens it stays 0
@@ -42,7 +42,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookPost:
-    """One JSON text on its way to the webhook."""
+    """One JSON text queued for the webhook."""
 
     seq: int
     body: str
@@ -61,7 +61,7 @@ class AbandonedTurn:
 
 
 class AlertStore(Protocol):
-    """What was told, durably: a process that starts again and again tells it no more often than one that runs."""
+    """Durable notification state, so that a gateway that restarts repeatedly does not repeat its notifications."""
 
     async def all(self) -> tuple[Alert, ...]:
         """Return every cause that was ever noted, the latest trouble first."""
@@ -70,14 +70,14 @@ class AlertStore(Protocol):
     async def note(
         self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
     ) -> None:
-        """Store how *alert* stands, with its *notices* in the outbox and its *posts* queued, in one transaction.
+        """Store *alert* with its *notices* in the outbox and its *posts* in the queue, in one transaction.
 
-        A notice's id decides whether it is there already, so that doing it twice is doing it once.
+        Notices are deduplicated by id, so the call is idempotent.
         """
         ...
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
-        """Return what is to be posted by now, in order: what is put off keeps those behind it waiting."""
+        """Return the posts that are due, in order. A postponed post delays those behind it."""
         ...
 
     async def mark_posted(self, post: WebhookPost) -> None:
@@ -89,16 +89,16 @@ class AlertStore(Protocol):
         ...
 
     async def dead(self, notices: Collection[str]) -> frozenset[str]:
-        """Return which of *notices* (`Heard.notices`) were given up on their way."""
+        """Return the ids among *notices* that were dead-lettered."""
         ...
 
     async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
-        """Return the chats where a notice was given up *since*, and where nobody has written after that."""
+        """Return the chats where a notice was dead-lettered *since* and no user has written afterwards."""
         ...
 
     async def given_up(self, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
-        """Return the turns that lost something since the mark *after*, the oldest first, and the mark to go on from.
+        """Return the turns that lost data since the mark *after*, oldest first, and the next mark.
 
-        An empty mark returns none, and the mark of now. What we say ourselves to owners is not among them.
+        An empty mark returns no turns and the current mark. Notices to owners are not included.
         """
         ...

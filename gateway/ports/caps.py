@@ -1,4 +1,4 @@
-"""What people, chats and the house may take, and what is kept of it over a restart (PEOPLE.md, Caps)."""
+"""Usage caps of people, chats and the installation, and the counts stored for a restart."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class CapKind(StrEnum):
 
     @property
     def is_daily(self) -> bool:
-        """Say whether it counts tokens and ends at midnight."""
+        """True if the cap counts tokens and ends at midnight."""
         return self.value.endswith("-tokens")
 
     @property
     def is_own(self) -> bool:
-        """Say whether it is about turns that nobody typed."""
+        """True if the cap limits turns that no user started."""
         return self in (CapKind.OWN_TURNS, CapKind.OWN_TOKENS)
 
     @property
     def is_personal(self) -> bool:
-        """Say whether others in the same chat may go on."""
+        """True if other users of the same chat are not affected."""
         return self in (CapKind.PERSON_TURNS, CapKind.PERSON_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapNotice:
-    """Somebody was told that they are past a cap; stored with the commit that tells them."""
+    """A notification that a cap was exceeded; stored with the commit that sends it."""
 
     name: str  # the cap and whose it is
     chat: str  # where they were told
@@ -67,7 +67,7 @@ class ExceededCap:
 
 
 class CapReached(ParlourError):
-    """A cap leaves no room for a model call; nothing was asked."""
+    """Raised instead of making a model call that a cap does not allow."""
 
     def __init__(self, past: ExceededCap) -> None:
         super().__init__(past.cap.value)
@@ -76,7 +76,7 @@ class CapReached(ParlourError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapAllowance:
-    """How somebody stands with one cap."""
+    """Use and limit of one cap."""
 
     cap: CapKind
     used: int  # turns or tokens, what is reserved included
@@ -88,7 +88,7 @@ Release: TypeAlias = Callable[[], None]
 
 
 class UsageCaps(Protocol):
-    """Counts turns and tokens. Everything is answered from memory, at once; what is durable rides with the journal."""
+    """Counts turns and tokens in memory; durable counts are stored with the journal's commits."""
 
     def admit_turn(self, message: InboundMessage, turn: str, person: str) -> ExceededCap | None:
         """Count *turn*, once however often it is taken up, before anything is done for it; or say which cap forbids it.
@@ -102,10 +102,10 @@ class UsageCaps(Protocol):
         ...
 
     def reserve(self, turn: str, tokens: int) -> Release:
-        """Reserve *tokens* for a model call of a turn that entered; the call's end releases them.
+        """Reserve *tokens* for a model call of an admitted turn. The end of the call releases them.
 
-        Raises CapReached when they do not fit under a cap of the turn's any more. Calls of no such turn (background
-        work has a purse of its own) are not capped.
+        Raises CapReached if they exceed a cap of the turn. Calls outside such a turn are not capped: background jobs
+        have a token budget of their own.
         """
         ...
 
@@ -114,7 +114,7 @@ class UsageCaps(Protocol):
         ...
 
     def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
-        """Return how the sender of *message* stands with each cap that they are under."""
+        """Return use and limit of each cap that applies to the sender of *message*."""
         ...
 
 
@@ -141,7 +141,7 @@ class SpentTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapUsage:
-    """What the journal knows of the running windows."""
+    """Stored counts of the current windows."""
 
     begun: tuple[StartedTurn, ...]
     spent: tuple[SpentTokens, ...]
@@ -149,11 +149,11 @@ class CapUsage:
 
 
 class CapUsageStore(Protocol):
-    """What is left of the caps' counts after a restart: usage rows, and who was told."""
+    """Counts of caps that survive a restart: usage rows and sent notifications."""
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
-        """Return turns begun since *window*, tokens since *day*, and windows that were told and have not ended.
+        """Return the turns begun since *window*, the tokens since *day*, and the notified windows that have not ended.
 
-        Only calls of *purposes* count. Reads what the two windows hold, by an index; meant for the start.
+        Only calls of *purposes* count. The query reads both windows by an index; it is meant for the start.
         """
         ...

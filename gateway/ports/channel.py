@@ -1,4 +1,4 @@
-"""What a channel is to the rest of the house."""
+"""The Channel port, and the types that channels exchange with the gateway."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.ports.memory import SessionReader
 
 
 class IntakeVerdict(StrEnum):
-    """What became of a message at the door."""
+    """Result of handing a message to the intake."""
 
     ACCEPTED = "accepted"  # durable (or a duplicate of what is): the platform may be told
     FULL = "full"  # durable as refused; the chat was told
@@ -34,7 +34,7 @@ class IntakeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventOrigin:
-    """Where a message event comes from, as far as that can be told without parsing it."""
+    """Origin of a message event, as far as it can be read without parsing the event."""
 
     chat: str  # the chat part of its session key
     sender: str  # the user's id
@@ -45,7 +45,7 @@ class EventOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformEvent:
-    """One event as the platform gave it, before anybody has read it."""
+    """One unparsed event of a platform."""
 
     channel: str  # the block's name
     id: str  # the same when the platform brings it again
@@ -71,26 +71,26 @@ class MembershipChange:
 
     @property
     def entry(self) -> str:
-        """Return what `allow_from` would have to name to let everybody there in."""
+        """Return the `allow_from` entry that would admit every member of the chat."""
         return f"chat:{self.chat}" if self.chat else f"guild:{self.guild}"
 
 
 class Intake(Protocol):
-    """Where an adapter hands over what it parsed. Admit and accept happen behind it."""
+    """Receives parsed messages from adapters, then admits and accepts them."""
 
     @property
     def is_cautious(self) -> bool:
-        """Say whether the last two runs were killed: then events are fetched and handled one at a time."""
+        """Return True if the last two runs were killed: events are then fetched and handled one at a time."""
         ...
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
-        """Run *work*, which parses *event* and hands it to `receive`; on return the platform may be told.
+        """Run *work*, which parses *event* and passes it to `receive`. Acknowledge the event when the call returns.
 
-        An event that cannot be read (Unreadable) is quarantined. One that breaks us (a bug) raises twice,
-        so that it comes again, and is quarantined the third time. While `is_cautious`, the event is on disk
-        while *work* runs: one that is there at two crashes is quarantined, and then passed over. After the first
-        it is handled once more, when the platform brings it again or by `SupportsReplay`.
-        Other ParlourErrors (StoreUnavailable, SendFailed) pass through and count for nothing.
+        An event that cannot be parsed (UnreadableEvent) is quarantined. If *work* fails with a bug, the exception is
+        raised twice, so that the platform delivers the event again, and the event is quarantined the third time. While
+        `is_cautious`, the event is on disk while *work* runs: an event that is there at two crashes is quarantined and
+        skipped. After the first crash it is handled once more, when the platform delivers it again or by
+        `SupportsReplay`. Other ParlourErrors (StoreUnavailable, SendFailed) are raised and not counted.
         """
         ...
 
@@ -102,9 +102,9 @@ class Intake(Protocol):
         ...
 
     async def membership_changed(self, place: MembershipChange) -> None:
-        """Take note that we were added to *place*, or are gone from it; on return the platform may be told.
+        """Handle that the bot was added to or removed from a chat. Acknowledge the event when the call returns.
 
-        It may be told twice under one id. Whether anybody there may speak is judged by what they say. Raises
+        Calls with the same id are idempotent. Admission of members is decided at their messages. Raises
         StoreUnavailable like `receive`.
         """
         ...
@@ -148,7 +148,7 @@ class ChannelCapabilities:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatActivity:
-    """What a chat may be shown while a turn runs; `text` empty = plain typing, `on` False = over."""
+    """Activity to show in a chat while a turn runs. An empty `text` is plain typing; `on` False ends it."""
 
     key: SessionKey
     on: bool
@@ -166,11 +166,11 @@ class Channel(Protocol):
         ...
 
     def is_ready(self) -> bool:
-        """Say whether the channel hears its platform now."""
+        """Return True if the channel is connected and receiving events."""
         ...
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Say whether a stream in this chat would be seen."""
+        """Return True if a user would see a stream in this chat."""
         ...
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
@@ -181,25 +181,24 @@ class Channel(Protocol):
         ...
 
     async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
-        """Send one part; *marked* = it may repeat one that was already seen, say so visibly.
+        """Send one part. With *marked*, add a visible notice that the part may be a repeat.
 
-        An empty `payload` means: send `plain` as it stands, without formatting. The mark is the
-        channel's to add, in its dialect and within its limit: the sentence `delivery.may_repeat`.
-        A part that `is_placed` must not ring, where the platform can send silently.
-        What is `visible_to` the very person whose id the key's chat is goes into their direct chat, opened if need be.
-        Its `choices` are buttons below it; a press is an inbound BUTTON of whoever pressed. One that `settles`
-        answers a press, whose turn is the part's: that row of buttons is taken away, if it still can be.
-        Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown; for a part with a `file` whose
-        bytes are lost (`Blobs.get` gives None) FileUnavailable: delivery then sends a line in its place.
+        The notice is `delivery.may_repeat`, added in the platform's markup and within its limit. An empty `payload`
+        means: send `plain` unformatted. A part that `is_placed` is sent silently, where the platform can. If
+        `visible_to` is the id of the key's chat, the part goes to that user's direct chat, which is opened if needed.
+        `choices` are buttons below the part; a press is an inbound BUTTON message of its sender. A part that `settles`
+        answers a press of its turn: that row of buttons is removed if possible.
+        Raises RetryLater, SendRefused, FormatRefused or OutcomeUnknown, and FileUnavailable for a `file` whose bytes
+        are lost: delivery then sends a line in its place.
         """
         ...
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
-        """Replace what stands under *message_id*; the same errors as send. "Not modified" is success."""
+        """Replace the message *message_id*. Raises the errors of `send`; "not modified" is success."""
         ...
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:
-        """Ask the platform whether *part* stands there; None = certainly not. Raises OutcomeUnknown."""
+        """Return the receipt of *part* if the platform has it; None if it certainly has not. Raises OutcomeUnknown."""
         ...
 
     async def show(self, activity: ChatActivity) -> None:
@@ -221,13 +220,13 @@ class ReplyPolicy:
 
     @classmethod
     def of_block(cls, block: Any) -> ReplyPolicy:
-        """Return what a block says; as it is by default for one that says nothing."""
+        """Return the policy of a channel's settings, with defaults for missing values."""
         return cls(**{name: getattr(block, name) for name in cls.__slots__ if hasattr(block, name)})
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyPolicies:
-    """What was decided for places of a block: by what is most specific."""
+    """Reply policies of a channel's chats; the most specific override applies."""
 
     of: Callable[[str, str], ReplyPolicy]  # a chat or thread ("C042/1712.34"), and its guild
     every: frozenset[ReplyPolicy]  # all that there are anywhere in the block
@@ -240,7 +239,7 @@ async def none_open(_: SessionKey) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
-    """What a channel is built from."""
+    """Arguments a channel is built from."""
 
     name: str  # the block's name
     settings: Any  # the block, an instance of the kind's own settings model
@@ -255,7 +254,7 @@ class ChannelContext:
     manners: ReplyPolicies | None = None  # None: as the block says, everywhere
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
-        """Return how people are answered in *chat*, a thread's own manners included; a few dictionary look-ups."""
+        """Return the reply policy of *chat*, a thread's own overrides included. Cheap: a few dictionary look-ups."""
         return ReplyPolicy.of_block(self.settings) if self.manners is None else self.manners.of(chat, guild)
 
     def manners_anywhere(self) -> frozenset[ReplyPolicy]:
@@ -280,7 +279,7 @@ class PlatformTraits:
 
 
 class ChannelPlugin(Protocol):
-    """What an entry point in `parlour.channels` names: one platform."""
+    """One platform, named by an entry point in `parlour.channels`."""
 
     name: str  # the `kind` of a configuration block
     settings: type[Any]  # a pydantic model of the block
@@ -294,5 +293,5 @@ class ChannelPlugin(Protocol):
         ...
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:
-        """Return what is wrong with the block, one line each that says how to mend it; no network."""
+        """Return the errors of a settings block, one line each with its remedy. Uses no network."""
         ...

@@ -27,7 +27,7 @@ class SupportsCommandPrefix(Protocol):
     """A kind on whose platform "/stop" does not reach us everywhere."""
 
     def command_sign(self, key: SessionKey) -> str:
-        """Return what people type before a command's name in the chat *key*, a blank included where one stands."""
+        """Return the prefix of commands in the chat *key*, including a trailing blank where one is typed."""
         ...
 
 
@@ -49,37 +49,37 @@ class SupportsSenderLookup(Protocol):
     """A channel whose platform gives people rights that can be taken from them: roles, membership, being an admin."""
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, with roles, guest and admin as they are now: never by its words.
+        """Return the sender of *message* with current roles, guest and admin flags from the platform.
 
-        What was heard or looked up within five minutes counts, unless the platform has said since that it changed.
-        Raises SendFailed when the platform cannot be asked, or does not answer within a few seconds.
+        Facts received or looked up within five minutes count, unless the platform has reported a change since.
+        Raises SendFailed if the platform cannot be asked or does not answer within a few seconds.
         """
         ...
 
 
 @runtime_checkable
 class SupportsHistory(Protocol):
-    """A channel that can say what was said in a chat, by asking its platform or from what it heard."""
+    """A channel that returns earlier messages of a chat, from its platform or from its own memory."""
 
     async def messages_before(
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
-        """Return what people said in the place of *message* before it, oldest first; our own words left out.
+        """Return users' messages before *message* in its chat or thread, oldest first, without the bot's own.
 
-        The start of its thread and the newest *limit* messages; nothing that is not newer than *since*.
-        With the senders' facts as admission needs them. Empty where there is nothing, or where every
-        word of that place comes to us anyway. Raises SendFailed when the platform cannot be asked now.
+        The result holds the start of the thread and the newest *limit* messages, all newer than *since*, with the
+        sender facts that admission needs. It is empty if the chat has no such messages or the bot receives all of them
+        anyway. Raises SendFailed if the platform cannot be asked.
         """
         ...
 
 
 class HistoryReader(Protocol):
-    """What the agent asks the gateway for: the words before a mention, of those whom the chat admits."""
+    """Access to the messages before a mention, restricted to senders that the chat admits."""
 
     async def messages_before(self, message: InboundMessage, *, since: datetime | None) -> tuple[InboundMessage, ...]:
-        """Return them, oldest first; empty when there are none or the platform did not answer in time. Never raises."""
+        """Return the messages, oldest first; () if the platform did not answer in time. Never raises."""
         ...
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
-        """Say whether the words of *sender* are admitted where *message* was said."""
+        """Return True if *sender* is admitted in the chat of *message*."""
         ...

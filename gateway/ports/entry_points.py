@@ -1,4 +1,4 @@
-"""What is installed: entry points by group, our version, and how its command is typed here."""
+"""Entry points by group, the installed version, and the form of the operator's commands."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def in_container(environment: Mapping[str, str]) -> bool:
 
 
 def operator_command(words: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return how an operator types `parlour` *words* beside this process: in a container, through compose.
+    """Return the command line of `parlour` *words* for this installation: through compose in a container.
 
-    Where we run from a folder with our sources, `make init` is what its README says, and needs no path.
+    In a source checkout `make init` is used, as in its README.
     """
     if words == "init" and _MAKEFILE.exists():
         return "make init"

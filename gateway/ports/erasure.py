@@ -1,4 +1,4 @@
-"""Forgetting that reaches the journal: what its rows say, who they are about, and what deleted pages still hold."""
+"""Erasure in the journal: contents of rows, the people they refer to, and the bytes of deleted pages."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ class ErasureStore(Protocol):
     """Takes texts and people out of the journal, beside running turns. Doing it twice is doing it once."""
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
-        """Return the ids of turns and jobs within *reach* that are under way: what they know, they may yet write."""
+        """Return the ids of running turns and jobs within *reach*: they may still write erased data."""
         ...
 
     async def redact(self, reach: ErasureFilter, change: Redaction) -> int:
-        """Put what people, we and models said through *change*: inbox, steps, records, outbox, jobs, dead letters.
+        """Pass all texts of users, bot and models through *change*: inbox, steps, records, outbox, jobs, dead letters.
 
-        It is given texts, lists and mappings; a message's text and its files come in one mapping. Ids, keys and
-        states stay, so that nothing is answered or sent twice. Return how many rows changed.
+        *change* is called with texts, lists and mappings; a message's text and files are in one mapping. Ids, keys and
+        states stay, so that no message is answered or sent twice. Return the number of changed rows.
         """
         ...
 
     async def drop_jobs(self, scope: str, *, spare: Collection[str] = ()) -> int:
-        """Remove every job of *scope* but those of the ids *spare*; return how many there were."""
+        """Remove the jobs of *scope* except those of the ids *spare*; return their number."""
         ...
 
     async def unlink(self, *, person: str, keys: Collection[SessionKey]) -> None:
-        """Take a person and their chats out of the usage rows; the sums of the house stay right."""
+        """Remove a person and their chats from the usage rows; the installation's totals stay right."""
         ...
 
     async def anonymise(self, *, sender: str, keys: Collection[SessionKey]) -> None:
@@ -61,9 +61,9 @@ class ErasureStore(Protocol):
         ...
 
     async def scrub(self) -> bool:
-        """Leave nothing of deleted rows in pages and log; False when somebody reads, and it has to be done later.
+        """Overwrite deleted rows in pages and log. Return False if a reader prevents it; call again later.
 
-        Everybody's next write waits meanwhile, a second or two for each hundred megabytes.
+        Other writes wait for the duration, a second or two for each hundred megabytes.
         """
         ...
 
@@ -72,8 +72,8 @@ Meant: TypeAlias = Callable[[str, bytes], bool]  # the channel block, and what i
 
 
 class UnscopedData(Protocol):
-    """What channels keep outside any scope: events in quarantine, files that were added on a page."""
+    """Data that channels keep outside scopes: quarantined events and uploaded files."""
 
     async def forget(self, is_meant: Meant, *, tokens: Collection[str] = ()) -> int:
-        """Blank the events and remove the files that are meant, files named in *tokens* too; return how many."""
+        """Blank matching events and remove matching files, those named in *tokens* included; return their number."""
         ...

@@ -19,7 +19,7 @@ class BlobStore(Protocol):
         ...
 
     async def measure(self, reference: str) -> int | None:
-        """Check the bytes without holding them all; return how many there are, None where `get` gives None."""
+        """Verify the bytes without loading them all and return their number; None if `get` would return None."""
         ...
 
     async def read_at(self, reference: str, start: int, length: int) -> bytes:
@@ -28,11 +28,11 @@ class BlobStore(Protocol):
 
 
 class AttachmentFetcher(Protocol):
-    """What the agent asks the gateway for: the bytes behind an attachment of an admitted message."""
+    """Fetches the bytes of attachments of admitted messages."""
 
     async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
-        """Return the whole file, within the size that the house takes.
+        """Return the whole file, within the size limit of the settings.
 
-        Raises FileUnavailable, whose text is a short phrase for a person ("larger than 20 MB").
+        Raises FileUnavailable with a short phrase for users ("larger than 20 MB").
         """
         ...

@@ -1,7 +1,7 @@
-"""The journal: what makes a message durable and a turn one record.
+"""The journal port: it makes messages durable and commits each turn as one record.
 
-Every method that writes returns only when its work is durable, and raises `StoreUnavailable` when it is
-not; then nothing of it counts. Every method may be called again with the same arguments.
+Methods that write return when the write is durable, and raise StoreUnavailable, without effect, otherwise. Every
+method may be called again with the same arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CALL_NOTED_AFTER = timedelta(milliseconds=50)  # a kill before that leaves no ro
 
 
 class AcceptOutcome(StrEnum):
-    """What accept made of a message."""
+    """Result of accepting a message."""
 
     NEW = "new"
     DUPLICATE = "duplicate"  # known with the same revision; nothing changed
@@ -44,7 +44,7 @@ class MessageOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptResult:
-    """The journal's answer to a message; when it is held, the platform may be told."""
+    """The journal's answer to a message. With it, the platform may be acknowledged."""
 
     outcome: AcceptOutcome
     seq: int  # the inbox row's number; of the first delivery, for a duplicate
@@ -67,7 +67,7 @@ class InboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
-    """What the journal knows of a session; /new's commit replaces `transcript`."""
+    """The journal's row of a session; the commit of /new replaces `transcript`."""
 
     key: SessionKey
     transcript: str  # 16 random base32 characters
@@ -107,7 +107,7 @@ class TurnLease:
 
     @property
     def is_lone(self) -> bool:
-        """Whether the turn is a suspect."""
+        """True if the turn is a suspect."""
         return any(row.is_lone for row in self.rows)
 
     @property
@@ -179,7 +179,7 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """One model call, written when it ends, whatever becomes of the turn."""
+    """One model call, stored when it ends, whatever the turn's outcome."""
 
     turn: str
     person: str
@@ -244,11 +244,10 @@ class Journal(Protocol):
         ...
 
     async def claim(self, key: SessionKey) -> TurnLease | None:
-        """Take the lane's next turn, or None when there is nothing, somebody holds it, or it is a suspect.
+        """Claim the session's next turn. Return None if it has none, is leased, or the turn is a suspect.
 
-        Stamps the rows with the turn id before returning. Rows stamped by an earlier attempt are taken again
-        exactly, with their steps. Merging follows `settings.agent.merge`: one sender's album or split paste, or
-        their burst.
+        Rows are stamped with the turn id before the call returns. Rows stamped by an earlier attempt are claimed again
+        with their steps. Merging follows `settings.agent.merge`: one sender's album, split paste or burst.
         """
         ...
 
@@ -257,9 +256,9 @@ class Journal(Protocol):
         ...
 
     async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
-        """Take the suspect with the fewest attempts, of all lanes and control rows; None when there is none.
+        """Claim the suspect with the fewest attempts, of all session queues and control rows; None without suspects.
 
-        Call it while no turn runs. Counts the attempt before returning if the suspect *is_alone*: if no job runs
+        Call it while no turn runs. Counts the attempt before returning if the suspect *is_alone*, with no job running
         either. The rules are in `gateway/store/suspects.py`.
         """
         ...
@@ -269,9 +268,9 @@ class Journal(Protocol):
         ...
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
-        """Take into the running turn what its own sender wrote meanwhile; stamped like claim.
+        """Add the sender's new messages to the running turn, stamped as in `claim`.
 
-        A suspect takes in nothing.
+        Returns () for a suspect.
         """
         ...
 
@@ -296,7 +295,7 @@ class Journal(Protocol):
         ...
 
     async def session(self, key: SessionKey) -> SessionRow:
-        """Return the key's session, made when missing: what a record outside the lane needs to name."""
+        """Return the key's session, created if missing, for records outside the session queue."""
         ...
 
     async def waiting_rows(self, key: SessionKey, *, sender: str = "") -> tuple[InboxRow, ...]:
@@ -304,14 +303,14 @@ class Journal(Protocol):
         ...
 
     async def drop(self, key: SessionKey, *, sender: str = "") -> int:
-        """End the unclaimed rows of *key* (of one sender, if given) as stopped; return how many."""
+        """End the unclaimed rows of *key*, or those of one sender, as stopped; return their number."""
         ...
 
     def calling(self, usage: UsageRow) -> None:
-        """Note that a model is being asked: *usage* is an estimate, its `call` a name of its own. Returns at once.
+        """Note a running model call: *usage* is an estimate, its `call` a unique name. Returns at once.
 
-        What stays of a call that a kill cuts off. It is written when the call takes longer than a moment
-        (`CALL_NOTED_AFTER`), so that a quick one costs no transaction more.
+        The note remains if a kill interrupts the call. It is written if the call takes longer than
+        `CALL_NOTED_AFTER`, so that quick calls need no extra transaction.
         """
         ...
 
@@ -323,7 +322,7 @@ class Journal(Protocol):
         ...
 
     async def trace(self, reference: str) -> TurnTrace | None:
-        """Return what is known of the turn whose id begins with *reference*."""
+        """Return the trace of the turn whose id begins with *reference*."""
         ...
 
     async def last_turn(self, key: SessionKey) -> TurnRecord | None:
@@ -339,7 +338,7 @@ class Journal(Protocol):
 
 
 class TurnRecordStore(Protocol):
-    """Where the transcript projector pulls from."""
+    """Committed turn records for the transcript projector."""
 
     async def unprojected(self, after: int, limit: int) -> tuple[StoredRecord, ...]:
         """Return committed records that are in no file yet, in commit order, seq > *after*."""
@@ -401,7 +400,7 @@ class JobQueue(Protocol):
         ...
 
     async def count(self) -> tuple[JobQueueStats, ...]:
-        """Return how the unfinished jobs stand, by kind."""
+        """Return the number of unfinished jobs by kind and state."""
         ...
 
     async def wait_changed(self, at_most: timedelta) -> None:
@@ -410,7 +409,7 @@ class JobQueue(Protocol):
 
 
 class PreferenceStore(Protocol):
-    """What people and chats have chosen (time zone, language, model, owner), by subject."""
+    """Choices of people and chats (time zone, language, model, owner), by subject."""
 
     def preferences(self, subject: str) -> Mapping[str, str]:
         """Return the choices of *subject* (a scope name); served from memory."""
@@ -437,7 +436,7 @@ class UsageStore(Protocol):
 
 
 class UsageReports(UsageStore, Protocol):
-    """What the operator asks of usage."""
+    """Usage reports for the operator."""
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return sums per `person`, `chat`, `purpose` or `day` (ISO 8601, of the IANA *zone*), under that name.

@@ -1,4 +1,4 @@
-"""Whose language, and whose clock."""
+"""Language of each chat and time zone of each memory scope, served from memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gateway.events import SessionKey
 
 
 def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
-    """Return the language of a chat where nobody has said which."""
+    """Return "en", the language of chats without a choice."""
     return "en"
 
 
@@ -18,10 +18,9 @@ def channel_wide_key(block: str) -> SessionKey:
 
 
 class LocaleProvider(Protocol):
-    """The language of each chat and the time zone of each scope; served from memory, never from the disk.
+    """Language of each chat and time zone of each scope. Served from memory, without disk access.
 
-    What a person or chat has chosen goes before what the operator decided for that chat, and that before what
-    holds everywhere (PEOPLE.md, Time zone and Manners).
+    A choice of the person or chat precedes the operator's setting for the chat, which precedes the global setting.
     """
 
     def language(self, key: SessionKey) -> str:
@@ -33,9 +32,9 @@ class LocaleProvider(Protocol):
         ...
 
     def zone(self, scope: str) -> str:
-        """Return the IANA time zone in force in *scope*."""
+        """Return the effective IANA time zone of *scope*."""
         ...
 
     def note(self, key: SessionKey, scope: str, guild: str = "") -> None:
-        """Learn whose memory the chat *key* reads (a direct chat's key need not say who sits there), and its guild."""
+        """Note the scope and guild of the chat *key*: a direct chat's key need not name its user."""
         ...

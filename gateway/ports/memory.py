@@ -1,4 +1,4 @@
-"""What the gateway and the channels may ask of memory; the agent implements it."""
+"""Memory access for the gateway and the channels, implemented by the agent."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SessionReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeDocument:
-    """A text that belongs to a scope. `rev` is sha256 of the bytes, "" when there is none."""
+    """A text of a scope. `rev` is the sha256 of its bytes, "" if the text does not exist."""
 
     name: str
     text: str
@@ -62,15 +62,15 @@ class DocumentStore(Protocol):
     """A scope's texts (MEMORY.md, USER.md, SOUL.md), compare-and-set."""
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the text as it stands now."""
+        """Return the current text."""
         ...
 
     async def write(
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*; None when somebody else was quicker.
+        """Replace the text if its rev is still *was*; return None after a concurrent change.
 
-        *why* names the cause (a job, an entry, a command), *by* the person who wanted it, if one did.
+        *why* names the cause (a job, an entry, a command), *by* the person who asked for it, if any.
         """
         ...
 
@@ -96,12 +96,12 @@ class SearchHit:
 
 
 class SearchHits(list[SearchHit]):
-    """What a search found, best first, and what it had to do without."""
+    """Search hits, best first, and the limits of the search."""
 
     def __init__(
         self, hits: Iterable[SearchHit] = (), *, by_words_alone: bool = False, is_building: bool = False
     ) -> None:
-        """*by_words_alone*: what texts mean could not be asked. *is_building*: there may be more in a minute."""
+        """*by_words_alone*: the embedder was unavailable. *is_building*: the index may have more in a minute."""
         super().__init__(hits)
         self.by_words_alone = by_words_alone
         self.is_building = is_building
@@ -113,18 +113,18 @@ class SearchIndex(Protocol):
     async def search(
         self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
     ) -> SearchHits:
-        """Return the best hits of *scope* (and of `shared`), best first, within the budget of tokens.
+        """Return the best hits of *scope* and of `shared`, best first, within the token budget.
 
-        What texts mean is not waited for longer than *patience* seconds.
+        Waits at most *patience* seconds for the embedder.
         """
         ...
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return what stands around a place that a search named, in order; nothing for a place there is not."""
+        """Return the lines around a location from a search, in order; nothing for an unknown location."""
         ...
 
     def note(self, scope: str) -> None:
-        """Say that something was written in *scope*: it is taken in when nobody waits; a search takes it in at once."""
+        """Note a write in *scope*. It is indexed when the process is idle; a search indexes it at once."""
         ...
 
     async def projects(self, scope: str) -> Sequence[str]:

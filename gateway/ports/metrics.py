@@ -1,4 +1,4 @@
-"""How every part of the house reports what it counts, without knowing who listens."""
+"""Reporting of metrics, independent of their exporter."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from gateway.ports.journal import TurnLease
 
 
 class PartState(StrEnum):
-    """Where a part stands. A part found `sending` at start is unknown."""
+    """State of a part. A part found `sending` at start is unknown."""
 
     PENDING = "pending"
     SENDING = "sending"  # stored before the platform is called
@@ -75,7 +75,7 @@ class Outbox(Protocol):
         ...
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
-        """Store the parts once and mark the first as sending; a second call returns what the first stored."""
+        """Store the parts once and mark the first as sending; a second call returns the stored parts."""
         ...
 
     async def sending(self, part: MessagePart) -> None:
@@ -87,7 +87,7 @@ class Outbox(Protocol):
         ...
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
-        """Store under which id the placeholder of *part* stands; its state stays, and `cancel` lets it be filled."""
+        """Store the message id of the placeholder of *part*. Its state stays; after `cancel` it can still be filled."""
         ...
 
     async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
@@ -103,7 +103,7 @@ class Outbox(Protocol):
         ...
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
-        """Write the turn's row 0 as sending, before its first send; a second call returns what stands there."""
+        """Store the turn's row 0 as sending, before its first send; a second call returns the stored row."""
         ...
 
     async def cancel(self, turn: str) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ class Outbox(Protocol):
         ...
 
     async def purge(self, older_than: datetime) -> int:
-        """Blank texts and remove finished rows past their time (FORMATS.md, Numbers); return how many."""
+        """Blank texts and remove finished rows after their retention; return the number of rows."""
         ...
 
 
@@ -128,7 +128,7 @@ class Preview(Protocol):
 
     @property
     def shown_at(self) -> datetime | None:
-        """When its first words stood in the chat; None while none do."""
+        """Time when the first words were shown in the chat; None before."""
         ...
 
     def show(self, text: str) -> None:
@@ -136,11 +136,11 @@ class Preview(Protocol):
         ...
 
     def status(self, text: str) -> None:
-        """Say what is being done (a tool's name) where the channel can show it; empty clears it."""
+        """Show the current action (a tool's name) if the channel can; an empty text clears it."""
         ...
 
     async def close(self) -> None:
-        """Stop editing and end typing, on every path; waits a moment for the call that is under way, never long.
+        """Stop editing and typing, on every path. Waits briefly for the running call.
 
         The turn's answer is not sent before that call has ended.
         """
@@ -148,12 +148,12 @@ class Preview(Protocol):
 
 
 class PreviewFactory(Protocol):
-    """Where a turn gets its preview; delivery implements it, since it owns the rate limits."""
+    """Creates previews of turns. Implemented by delivery, which owns the rate limits."""
 
     def open(self, lease: TurnLease) -> Preview:
         """Begin typing and stand ready; nothing durable happens before the first words."""
         ...
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Say whether anybody would see a stream in this chat now (streaming costs CPU)."""
+        """Return True if a user would see a stream in this chat now (streaming costs CPU)."""
         ...

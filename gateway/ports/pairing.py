@@ -1,4 +1,4 @@
-"""Who waits for an owner's word: strangers who wrote to the bot, and places that it was added to."""
+"""Pairing: unknown senders and new chats that wait for an owner's decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.ports.access import DecisionActor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """Somebody, or a place, that an owner has not decided about. Nothing of what they said is in it."""
+    """An account or chat without an owner's decision. Holds no message text."""
 
     ref: str  # names it in a button's command and on the command line; the same after a restart
     channel: str  # the block's name
@@ -49,10 +49,10 @@ Outcome: TypeAlias = PairingDecision | PairingNotFound | PairingLocked
 
 
 class PairingRequests(Protocol):
-    """What owners ask and decide; each decision is one transaction, with its audit line."""
+    """Owners' view of pairing requests; each decision is one transaction with its audit entry."""
 
     def pending_requests(self) -> Sequence[PairingRequest]:
-        """Return everybody and every place that waits, the longest waiting first."""
+        """Return the pending accounts and chats, the longest waiting first."""
         ...
 
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:

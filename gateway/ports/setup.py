@@ -1,4 +1,4 @@
-"""What `parlour init` asks and `parlour doctor` verifies, platform by platform."""
+"""Questions of `parlour init` and checks of `parlour doctor`, per platform."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SetupLevel(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupFinding:
-    """What a real call to the platform showed: one line, with what to click where something is wrong."""
+    """Result of a real call to the platform: one line, with the remedy for an error."""
 
     level: SetupLevel
     text: str
@@ -45,12 +45,12 @@ class SupportsSetup(Protocol):
     steps: Sequence[str]  # what to do on the platform first, one line each
 
     def questions(self) -> Sequence[SetupQuestion]:
-        """Return what has to be asked, in order."""
+        """Return the setup questions in order."""
         ...
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
-        """Ask the platform whether the block would work: token, rights, conflicts. Changes nothing there.
+        """Check the settings by calls to the platform: token, rights, conflicts. Changes nothing there.
 
-        Never raises for what the platform answers; what cannot be reached is a finding too. At most 15 seconds.
+        Refusals and an unreachable platform are findings, not exceptions. Takes at most 15 seconds.
         """
         ...

@@ -22,7 +22,7 @@ EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """What the journal itself has to know of the settings (FORMATS.md, Numbers)."""
+    """The settings that the journal needs."""
 
     queued_per_chat: int = 100
     queued: int = 10_000
@@ -68,12 +68,12 @@ class Store(Protocol):
         ...
 
     async def prune(self) -> int:
-        """Remove what is past its time; return how many rows."""
+        """Remove rows past their retention; return their number."""
         ...
 
     async def close(self, *, has_served: bool = True) -> None:
-        """Write what is queued, then close. A clean close resets the count of unclean stops.
+        """Write the queue, then close. A clean close resets the count of unclean stops.
 
-        Unless the process *has_served* nobody: a look at the home shows nothing about what kills a gateway.
+        If the process has not *has_served* users, the count stays: reading a home proves nothing about crashes.
         """
         ...
