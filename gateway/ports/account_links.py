@@ -64,7 +64,7 @@ class AccountLinkStore(Protocol):
         ...
 
     async def note(self, name: str, value: str, *, was: str) -> bool:
-        """Replace a note (an offer, a count of tries) if its value is still *was*, "" for an absent one; else return False."""
+        """Replace a note (an offer, a count of tries) if its value is still *was* ("" = absent); else return False."""
         ...
 
     async def link(self, move: ScopeMove) -> None:

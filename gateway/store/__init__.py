@@ -1,8 +1,8 @@
 """The store's ports on SQLite: one file, one writer, group commit.
 
-``schema`` has the tables; ``writer`` the one thread; ``inbox``, ``lanes``, ``turns`` and ``ledger``
-are functions of a connection, where all rules stand; ``journal``, ``outbox``, ``records`` and
-``usage`` are the ports over them. Whoever opens a store owns it and closes it.
+``migrations`` has the schema and ``writer`` the one thread. ``inbox``, ``session_queue``, ``turn_commits`` and
+``outbox_parts`` are functions of a connection with all rules. ``journal``, ``outbox``, ``records``, ``jobs`` and
+``usage`` are the ports over them. The caller that opens a store closes it.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _LINES = (
 
 @dataclass(slots=True)
 class AccessSnapshot:
-    """What is read from memory."""
+    """Access decisions and notes, cached in memory."""
 
     members: dict[tuple[str, str], AccessEntry] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class AccessSnapshot:
 
 
 def load(database: sqlite3.Connection) -> AccessSnapshot:
-    """Read what is kept in memory."""
+    """Load the cached rows."""
     found = database.execute("SELECT channel, who, standing, decided_by, at, name FROM access")
     members = [
         AccessEntry(
@@ -63,11 +63,11 @@ class SqliteAccess:
         self._known = known
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return every decision in force."""
+        """Return every effective decision."""
         return MappingProxyType(self._known.members)
 
     def notes(self) -> Mapping[str, str]:
-        """Return what is kept beside."""
+        """Return the stored notes."""
         return MappingProxyType(self._known.notes)
 
     def edition(self) -> int:
@@ -143,7 +143,7 @@ def insert_audit_entry(database: sqlite3.Connection, line: AuditEntry) -> None:
 
 
 def prune(database: sqlite3.Connection, now: int) -> int:
-    """Remove audit lines past their year; return how many."""
+    """Remove audit entries older than a year; return their number."""
     age = KEEP_AUDIT // timedelta(microseconds=1)
     return database.execute("DELETE FROM audit WHERE at < ?", (now - age,)).rowcount
 

@@ -31,14 +31,14 @@ _PEOPLE = "people/"
 
 @dataclass(slots=True)
 class LinkSnapshot:
-    """What is read from memory."""
+    """Linked accounts and their chats, cached in memory."""
 
     accounts: dict[str, LinkedAccount] = field(default_factory=dict)  # by identity
     chats: dict[str, str] = field(default_factory=dict)  # key column -> identity
 
 
 def load(database: sqlite3.Connection) -> LinkSnapshot:
-    """Read what is kept in memory."""
+    """Load the cached rows."""
     accounts = {
         unquote(identity): LinkedAccount(identity=unquote(identity), person=unquote(person), at=moment(at))
         for identity, person, at in database.execute("SELECT identity, person, at FROM account")
@@ -51,7 +51,7 @@ class SqliteAccountLinks:
     """Implements `Links` over the writer."""
 
     def __init__(self, engine: StoreEngine, known: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:
-        """*choices* are what the People port reads from memory: who becomes part of somebody brings theirs along."""
+        """*choices* is the cache of the PreferenceStore port: a linked person's choices are merged in it."""
         self._engine = engine
         self._known = known
         self._choices = choices
@@ -62,7 +62,7 @@ class SqliteAccountLinks:
         return linked.person if linked is not None else identity
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
-        """Return the accounts of somebody who has several, the one that names them first."""
+        """Return the accounts of a person with several, the one that names the person first."""
         found = [each for each in self._known.accounts.values() if each.person == person]
         return tuple(sorted(found, key=lambda each: (each.identity != person, each.at, each.identity)))
 
@@ -79,7 +79,7 @@ class SqliteAccountLinks:
         )
 
     async def notes(self) -> Mapping[str, str]:
-        """Return what `note` keeps."""
+        """Return the stored notes."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT name, value FROM link_note").fetchall()
         )
@@ -105,15 +105,15 @@ class SqliteAccountLinks:
         await self._begin(move, _link)
 
     async def unlink(self, move: ScopeMove) -> None:
-        """Make an account a person of its own again."""
+        """Make an account a person of its own."""
         await self._begin(move, _unlink)
 
     async def adopt(self, move: ScopeMove) -> None:
-        """Give what has no scope to somebody."""
+        """Give data without a scope to *move.target*."""
         await self._begin(move, _adopt)
 
     async def moves(self) -> Sequence[ScopeMove]:
-        """Return the moves whose files may still stand where they stood."""
+        """Return the moves whose files may not have been moved yet."""
         found = await self._engine.writer.submit(
             lambda database: database.execute("SELECT payload FROM move ORDER BY at, id").fetchall()
         )
@@ -211,7 +211,7 @@ def _adopt(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
 
 
 def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -> list[tuple[str, str]]:
-    """Begin every conversation of *scope* anew, so that no prompt is made of what was said before; return the old."""
+    """Start new conversations in *scope*, so that prompts hold no earlier message; return the ended ones."""
     found = database.execute(
         "SELECT key, transcript, next_index FROM session WHERE scope = ?", (quote(scope),)
     ).fetchall()
@@ -229,7 +229,7 @@ def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -
 
 
 def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -> None:
-    """Give the jobs about the account's chats, and of its own wishes, to the new person."""
+    """Move jobs about the account's chats, and jobs that the account requested, to the new person."""
     found = database.execute("SELECT seq, payload FROM job WHERE scope = ?", (quote(move.source),)).fetchall()
     for seq, text in found:
         payload = read_json(text)
@@ -238,7 +238,7 @@ def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -
 
 
 def _summarise(database: sqlite3.Connection, ended: Sequence[tuple[str, str]], move: ScopeMove) -> None:
-    """What no summary holds yet of a conversation that ended is summarised, as after /new."""
+    """Queue summaries of the ended conversations, as after /new."""
     for key, transcript in ended:
         (scope,) = database.execute(
             "SELECT scope FROM session WHERE key = ?", (write_key(SessionKey.parse(key)),)

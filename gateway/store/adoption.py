@@ -1,7 +1,7 @@
-"""A journal that is older than what happened since: a restored one, or one whose end is lost.
+"""Adoption of a journal that lacks the newest events: a restored one, or one whose end is lost.
 
-Nobody knows what became of its open messages and undelivered answers. The file is marked while it is closed; the next
-start settles them as the operator chose.
+The outcome of its open messages and undelivered answers is unknown. The closed file is marked; the next start
+settles them as the operator chose.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _UNFINISHED = "('pending', 'sending', 'unknown')"
 
 @dataclass(frozen=True, slots=True)
 class OpenWork:
-    """How much of a journal had not ended."""
+    """Number of open messages and undelivered answers in a journal."""
 
     messages: int
     answers: int
 
     def describe(self, choice: OpenChoice) -> str:
-        """Return what becomes of it, in words for an operator."""
+        """Return a line for the operator that says how open work is settled."""
         count = f"{self.messages} messages were open and {self.answers} answers undelivered in it"
         if not self.messages and not self.answers:
             return "nothing was open in it"
@@ -65,9 +65,10 @@ def read_sessions(journal: Path, limit: int = -1) -> tuple[SessionRow, ...]:
 
 
 def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
-    """Mark a closed *journal* as older than what happened since; return what is open in it.
+    """Mark a closed *journal* as adopted; return its open work.
 
-    *sessions* replace what it knows of them. A file without our tables is left as it is. Raises sqlite3.Error.
+    *sessions* replace the journal's session rows. A file without the journal's tables is not changed. Raises
+    sqlite3.Error.
     """
     with closing(sqlite3.connect(journal, isolation_level=None)) as database:
         tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}

@@ -33,13 +33,13 @@ _UNHEARD = (
 
 
 def load_alerts(database: sqlite3.Connection) -> tuple[Alert, ...]:
-    """Return every cause, the latest trouble first; also for who reads a journal that nobody writes."""
+    """Return all causes, the latest first; also for readers of a journal without a writer."""
     found = database.execute("SELECT cause, since, payload FROM alert ORDER BY since DESC, cause")
     return tuple(_read(*columns) for columns in found)
 
 
 class SqliteAlerts:
-    """What was told, durably (see the Alerts port)."""
+    """The AlertStore port on SQLite."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
@@ -51,7 +51,7 @@ class SqliteAlerts:
     async def note(
         self, alert: Alert, *, notices: Sequence[OutboundMessage] = (), posts: Sequence[str] = (), at: datetime
     ) -> None:
-        """Store how *alert* stands and what is said of it, in one transaction."""
+        """Store *alert* with its notices and posts, in one transaction."""
         row, now = (alert.cause, micros(alert.since), _write(alert)), micros(at)
 
         def store(database: sqlite3.Connection) -> list[SessionKey]:
@@ -68,7 +68,7 @@ class SqliteAlerts:
             self._engine.chats.put(key)
 
     async def posts(self, *, due: datetime, limit: int) -> tuple[WebhookPost, ...]:
-        """Return what is to be posted by now, in order."""
+        """Return the posts that are due, in order."""
         found = await self._engine.writer.submit(lambda database: database.execute(_QUEUED, (limit,)).fetchall())
         ready = takewhile(lambda columns: columns[4] <= micros(due), found)
         return tuple(
@@ -94,7 +94,7 @@ class SqliteAlerts:
         return frozenset(turn for (turn,) in found)
 
     async def unreached_chats(self, since: datetime) -> frozenset[SessionKey]:
-        """Return the chats where a notice was given up, and where nobody has written after that."""
+        """Return the chats where a notice was dead-lettered and no user has written afterwards."""
         wanted = (micros(since), OURS)
         found = await self._engine.writer.submit(lambda database: database.execute(_UNHEARD, wanted).fetchall())
         return frozenset(read_key(key) for (key,) in found)

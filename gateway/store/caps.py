@@ -1,4 +1,4 @@
-"""What caps have counted (see the CapRows port): usage rows of the running windows, and who was told."""
+"""The CapUsageStore port on SQLite: usage rows of the current windows, and sent notifications."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SqliteCapUsage:
         self._engine = engine
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
-        """Return what the running windows hold."""
+        """Return the counts of the current windows."""
         wanted = write_json(sorted(purposes))
 
         def read(database: sqlite3.Connection) -> CapUsage:
@@ -62,7 +62,7 @@ class SqliteCapUsage:
 
 
 def mark_notified(database: sqlite3.Connection, told: Iterable[CapNotice]) -> None:
-    """Note who is being told, and forget their window before."""
+    """Note sent cap notifications in place of those of earlier windows."""
     told = tuple(told)
     database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in told])
     database.executemany(_TELL, [(quote(each.name), quote(each.chat), micros(each.until), each.limit) for each in told])

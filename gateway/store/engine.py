@@ -1,4 +1,4 @@
-"""What every part of the store stands on: the writer, the limits, the clock and the wake-ups."""
+"""Shared parts of the store: the writer, the limits, the clock and the wake-ups."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ class StoreEngine:
             self.controls.put(row)
 
     def wake_at(self, delay: float, wake: Callable[[], None]) -> None:
-        """Wake somebody after *delay* seconds."""
+        """Call *wake* after *delay* seconds."""
         asyncio.get_running_loop().call_later(delay, wake)

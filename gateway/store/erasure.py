@@ -58,7 +58,7 @@ class SqliteErasure:
         self._engine = engine
 
     async def at_work(self, reach: ErasureFilter) -> frozenset[str]:
-        """Return the ids of turns and jobs that are under way."""
+        """Return the ids of running turns and jobs."""
         keys, scope = _keys(reach.keys), quote(reach.scope) if reach.scope is not None else None
 
         def look(database: sqlite3.Connection) -> frozenset[str]:
@@ -142,7 +142,7 @@ class SqliteErasure:
         return is_done
 
     async def _in_pieces(self, step: Callable[[sqlite3.Connection, int], tuple[int, int]]) -> int:
-        """Run *step* from row to row until it says that there are no more; return how many rows changed."""
+        """Run *step* over ranges of rows until none are left; return the number of changed rows."""
         after, changed = 0, 0
         while after >= 0:
             after, more = await self._engine.writer.submit(partial(_call, step, after))

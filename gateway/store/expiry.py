@@ -1,4 +1,4 @@
-"""What ends by itself: texts after a week, keys after a month, dead letters after a quarter (FORMATS.md, Numbers)."""
+"""Retention: texts are blanked after a week, keys removed after a month, dead letters after a quarter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accepting: what is new, what is a duplicate, what is an edit (FORMATS.md, Ids and Lanes)."""
+"""Accepting messages: new, duplicate or edit."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def read_row(columns: tuple[Any, ...]) -> InboxRow:
 
 
 class BacklogLimit:
-    """Says whether the whole backlog is full without counting it at every message.
+    """Tracks whether the whole backlog is full, without a count at every message.
 
-    A count of c rows says that the next limit - c messages fit, whatever else happens.
+    A count of c rows guarantees room for the next limit - c messages.
     """
 
     def __init__(self, limit: int) -> None:
@@ -99,7 +99,7 @@ class BacklogLimit:
         self._left = 0
 
     def take(self, database: sqlite3.Connection) -> bool:
-        """Take one place; False when there is none."""
+        """Take one place; return False if the backlog is full."""
         if self._left <= 0:
             self._left = self._limit - int(database.execute(_COUNT_ALL).fetchone()[0])
         self._left -= 1
@@ -108,7 +108,7 @@ class BacklogLimit:
 
 @dataclass(frozen=True, slots=True)
 class EncodedMessage:
-    """A message, encoded before it is queued, so that one that cannot be encoded is nobody else's trouble."""
+    """A message, encoded before it is queued, so that an encoding error affects no other message."""
 
     message: InboundMessage
     key: str
@@ -147,7 +147,7 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class AcceptEffect:
-    """What accept did, and whom it wakes."""
+    """Result of accept, and the queues to wake."""
 
     acceptance: AcceptResult
     lane: SessionKey | None = None
@@ -185,7 +185,7 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, hea
 def _has_their_share(
     database: sqlite3.Connection, new: EncodedMessage, queued: int, per_chat: int, count_of_sender: str
 ) -> bool:
-    """Return True if the sender fills half of a shared chat's queue: the other half is for everybody else."""
+    """Return True if the sender fills half of a shared chat's queue; the other half is reserved for other senders."""
     half = (per_chat + 1) // 2
     if queued < half or new.message.chat_kind is ChatKind.DIRECT or new.message.kind is InboundKind.JOB:
         return False
@@ -327,9 +327,9 @@ def waiting_rows(database: sqlite3.Connection, key: str, sender: str) -> tuple[I
 
 
 def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
-    """End the unclaimed rows of *key* as stopped, except of a turn that already did or showed something.
+    """End the unclaimed rows of *key* as stopped, except rows of a turn with steps or a preview.
 
-    Such a turn has a history: whoever claims it ends it.
+    Such a turn is ended by its next claim.
     """
     dropped = database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "

@@ -1,4 +1,4 @@
-"""What operators ask: one turn's story, and how much waits."""
+"""Queries for operators: the trace of a turn, and the queue depths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _timed(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trace_turn(database: sqlite3.Connection, reference: str) -> TurnTrace | None:
-    """Return what is known of the turn whose id begins with *reference*; None when none or several do."""
+    """Return the trace of the turn whose id begins with *reference*; None for no or several matches."""
     found = database.execute(_FIND, (reference, reference + _END)).fetchall() if reference else []
     if len(found) != 1:
         return None

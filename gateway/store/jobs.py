@@ -90,7 +90,7 @@ class SqliteJobs:
         )
 
     async def count(self) -> tuple[JobQueueStats, ...]:
-        """Return how the unfinished jobs stand, by kind."""
+        """Return the number of unfinished jobs by kind and state."""
         now = self._engine.now()
         found = await self._engine.writer.submit(lambda database: database.execute(_COUNT, (now,)).fetchall())
         return tuple(

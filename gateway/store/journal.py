@@ -80,7 +80,7 @@ class SqliteJournal:
         return self._engine.controls.stream()
 
     async def claim(self, key: SessionKey) -> TurnLease | None:
-        """Take the lane's next turn; a claim that nobody waits for any more is given back."""
+        """Claim the session's next turn. The claim of a cancelled call is released."""
         engine = self._engine
         column, now = write_key(key), engine.now()
         future = engine.writer.submit(
@@ -110,7 +110,7 @@ class SqliteJournal:
         self._engine.suspected.clear()
 
     async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
-        """Take the suspect with the fewest attempts; a claim that nobody waits for any more is given back."""
+        """Claim the suspect with the fewest attempts. The claim of a cancelled call is released."""
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
             lambda database: session_queue.claim_suspect(
@@ -151,7 +151,7 @@ class SqliteJournal:
             returned.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def steer(self, lease: TurnLease) -> tuple[InboxRow, ...]:
-        """Take into the running turn what its own sender wrote meanwhile."""
+        """Add the sender's new messages to the running turn."""
         engine, column = self._engine, write_key(lease.key)
         return await engine.writer.submit(
             lambda database: session_queue.steer(database, lease, column, engine.owner, engine.limits)
@@ -271,7 +271,7 @@ class SqliteJournal:
         self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns))
 
     async def trace(self, reference: str) -> TurnTrace | None:
-        """Return what is known of the turn whose id begins with *reference*."""
+        """Return the trace of the turn whose id begins with *reference*."""
         return await self._engine.writer.submit(lambda database: inspection.trace_turn(database, quote(reference)))
 
     async def last_turn(self, key: SessionKey) -> TurnRecord | None:

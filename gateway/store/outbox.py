@@ -65,7 +65,7 @@ class SqliteOutbox:
         )
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
-        """Store under which id the placeholder of *part* stands."""
+        """Store the message id of the placeholder of *part*."""
         await self._engine.writer.submit(lambda database: outbox_parts.mark_placed(database, part.id, message_id))
 
     async def mark_uncertain(self, part: MessagePart, reason: str) -> None:

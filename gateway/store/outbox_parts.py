@@ -121,7 +121,7 @@ def freeze(
 
 
 def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
-    """Mark a part as on its way, unless it is finished."""
+    """Mark a part as being sent, unless it is finished."""
     return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
 
 
@@ -197,7 +197,7 @@ def open_preview(
 
 
 def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
-    """Cancel what is not on its way yet; return the numbers of the parts that were shown and the chats that have more.
+    """Cancel parts that are not being sent; return the numbers of displayed parts and the chats with more to send.
 
     Number 0 is a preview that no part has replaced.
     """
@@ -232,7 +232,7 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
 
 
 def recover(database: sqlite3.Connection) -> None:
-    """A part found on its way has an outcome that nobody knows."""
+    """Mark parts found as being sent as unknown."""
     database.execute(
         "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
         "AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"

@@ -24,7 +24,7 @@ def choosers(database: sqlite3.Connection) -> dict[SessionKey, str]:
 
 
 class SqliteTurnRecords:
-    """Where the transcript projector pulls from (see the Records port)."""
+    """The TurnRecordStore port on SQLite."""
 
     def __init__(self, engine: StoreEngine, journal: SqliteJournal) -> None:
         self._engine = engine
@@ -70,7 +70,7 @@ class SqliteTurnRecords:
 
 
 class SqlitePreferences:
-    """What people and chats have chosen (see the People port); read from memory."""
+    """The PreferenceStore port on SQLite; reads are served from memory."""
 
     def __init__(
         self, engine: StoreEngine, known: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]

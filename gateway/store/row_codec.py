@@ -47,7 +47,7 @@ read_json: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 def is_storable(text: str) -> bool:
-    """Say whether UTF-8 can hold *text*."""
+    """Return True if UTF-8 can encode *text*."""
     if text.isascii():
         return True
     try:
@@ -64,7 +64,7 @@ def write_json(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """Return *text* as it stands in a column: itself, unless UTF-8 cannot hold it."""
+    """Return the column value of *text*: the text itself, unless UTF-8 cannot encode it."""
     if text.isascii() or (is_storable(text) and not text.startswith(_ESCAPED)):
         return text
     return _ESCAPED + _encode_ascii(text)
@@ -98,7 +98,7 @@ def read_key(text: str) -> SessionKey:
 
 @lru_cache(maxsize=4096)
 def write_key(key: SessionKey) -> str:
-    """Return a key as it stands in a column."""
+    """Return the column value of a session key."""
     return quote(str(key))
 
 
@@ -176,7 +176,7 @@ def _choices(fields: Mapping[str, Any]) -> tuple[MessageButton, ...]:
 
 
 def write_inbound(message: InboundMessage) -> str:
-    """Return the payload column of an inbox row; what stands at its default is left out."""
+    """Return the payload column of an inbox row. Default values are omitted."""
     fields: dict[str, Any] = {
         "key": str(message.key),
         "id": message.message_id,
@@ -236,8 +236,8 @@ def read_inbound(payload: str) -> InboundMessage:
 def _command(fields: Mapping[str, Any]) -> str:
     """Return the command of an inbox row.
 
-    A row of a release that did not store it has it in its text. There names are written out, so that it counts only
-    if the message names nobody.
+    Rows of releases without the field have the command in their text. Display names are written out there, so the
+    text counts only if the message mentions no user.
     """
     if "command" in fields:
         return str(fields["command"])
@@ -247,7 +247,7 @@ def _command(fields: Mapping[str, Any]) -> str:
 
 
 def write_outbound(message: OutboundMessage) -> str:
-    """Return the payload column of an outbox row; id and key are columns of their own."""
+    """Return the payload column of an outbox row; id and key have their own columns."""
     fields: dict[str, Any] = {"text": message.text}
     if message.kind is not OutboundKind.ANSWER:
         fields["kind"] = message.kind.value
@@ -283,7 +283,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
 
 
 def write_part(part: MessagePart) -> str:
-    """Return the payload column of a part; id and key are columns of their own."""
+    """Return the payload column of a part; id and key have their own columns."""
     fields: dict[str, Any] = {"text": part.payload}
     if part.plain != part.payload:
         fields["plain"] = part.plain

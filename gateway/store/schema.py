@@ -28,8 +28,8 @@ def create_private(path: Path) -> None:
 def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """Open the file for the writer: WAL, every commit fsynced.
 
-    What an earlier connection left in the log is written into the file and synced anew, since
-    after a failed fsync what can be read from the log is not what is on the disk.
+    The log of an earlier connection is checkpointed and synced again: after a failed fsync, readable data may be
+    missing on disk.
     """
     connection = sqlite3.connect(
         path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256, factory=factory

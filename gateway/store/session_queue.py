@@ -1,6 +1,6 @@
-"""Lanes: who runs what (FORMATS.md, Lanes and Commit).
+"""Session queues: claiming, merging, fencing and releasing turns.
 
-A lane has at most one owner. Its epoch rises at every claim and fences everything written under it.
+A session has at most one lease. Its epoch rises at every claim and fences all writes under it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SESSION = "SELECT transcript, next_index, created_at, scope FROM session WHERE 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRow:
-    """What merging looks at."""
+    """The columns of a queued row that merging needs."""
 
     seq: int
     sender: str
@@ -99,7 +99,7 @@ def _age(row: QueuedRow, limits: StoreLimits, now: int) -> int:
 def _of_the_same_absence(
     head: QueuedRow, rows: Iterable[QueuedRow], age: int, limits: StoreLimits, now: int
 ) -> Iterable[QueuedRow]:
-    """Yield what the head's sender wrote while nobody answered, up to a command of theirs (FORMATS.md, Lanes)."""
+    """Yield the rows that the head's sender wrote before the next answer, up to their next command."""
     for row in rows:
         if row.sender != head.sender:
             continue  # somebody else's turn comes after; their own order is kept
@@ -288,7 +288,7 @@ def check_lease(database: sqlite3.Connection, column: str, owner: str, epoch: in
 def steer(
     database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, limits: StoreLimits
 ) -> tuple[InboxRow, ...]:
-    """Stamp the sender's rows at the head of the lane with the running turn; nobody else's place is taken."""
+    """Stamp the sender's rows at the head of the queue with the running turn. Rows of other senders keep their places."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     if lease.is_lone:
         return ()  # what comes beside a suspect is none, and must not share its outcome
@@ -324,9 +324,9 @@ def release(database: sqlite3.Connection, lease: TurnLease, column: str, owner: 
 
 
 def free_orphans(database: sqlite3.Connection, owner: str, held: Mapping[SessionKey, int]) -> list[SessionKey]:
-    """Give back lanes whose claim nobody heard of; return the keys of *held* that are not held any more.
+    """Release leases without a worker; return the keys of *held* that are no longer leased.
 
-    A broken batch may be in the file after all: then its claims have no worker, and its commits no claim.
+    After a fault a broken batch may be in the file: its claims have no worker, and its commits released the lease.
     """
     owned = {read_key(key): (key, epoch) for key, epoch in database.execute(_OWNED, (owner,))}
     for key, (column, epoch) in owned.items():

@@ -49,7 +49,7 @@ _META = "SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops', '
 
 @dataclass(slots=True)
 class PendingWork:
-    """Who has something to do."""
+    """Sessions, control rows and chats with work to do."""
 
     lanes: list[SessionKey]
     controls: list[InboxRow]
@@ -59,7 +59,7 @@ class PendingWork:
 
 @dataclass(slots=True)
 class RecoveryState:
-    """What the last run left."""
+    """State found at the start: adopted rows, crashes and pending work."""
 
     backlog: PendingWork
     unclean_stops: int
@@ -75,7 +75,7 @@ class RecoveryState:
 
 
 def count_unclean_stops(meta: Mapping[str, str]) -> int:
-    """Return how many stops in a row were unclean, by the rows of `meta`; a restored journal has had none."""
+    """Return the number of unclean stops in a row, from the rows of `meta`; 0 for a restored journal."""
     if "adopted" in meta:
         return 0
     return int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
@@ -116,12 +116,12 @@ def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
 
 
 def find_pending_work(database: sqlite3.Connection) -> PendingWork:
-    """Return who has something to do."""
+    """Return the sessions, control rows and chats with work to do."""
     return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox_parts.open_chats(database))
 
 
 def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork:
-    """Set right what a broken batch left behind, and return who has something to do."""
+    """Release the leases of a broken batch, and return the pending work."""
     lost = session_queue.free_orphans(database, engine.owner, engine.held)
     backlog = find_pending_work(database)
     backlog.lost = lost
@@ -129,14 +129,14 @@ def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork
 
 
 def end_run(database: sqlite3.Connection) -> None:
-    """Say that this process stopped of its own will; nothing it held has survived a crash."""
+    """Mark a deliberate stop: rows in flight have caused no crash."""
     forgive(database)
     end_idle_run(database)
     _set_meta(database, unclean_stops="0")
 
 
 def end_idle_run(database: sqlite3.Connection) -> None:
-    """Say that this process, which served nobody, is done; what killed those before it is not forgiven by that."""
+    """Mark the end of a process that served no users. Crashes of earlier processes still count."""
     session_queue.recover(database)
     _set_meta(database, clean="1")
 
@@ -186,7 +186,7 @@ class SqliteStore:
         await self.write_stamp()
 
     async def write_stamp(self) -> None:
-        """Write the stamp of the count that is durable; a disk that will not have it is no reason to stop."""
+        """Write the stamp of the durable count. Errors of the disk are logged and ignored."""
         if self._path is None:
             return
         at = self._engine.clock().isoformat(timespec="seconds")

@@ -1,23 +1,23 @@
-"""Suspects: which rows may have killed the process, and how the one that did is found (FORMATS.md, Session queues).
+"""Suspects: rows that may have crashed the process, and how the culprit is found.
 
 In flight   A row is in flight while its turn is claimed, a control row while it is open, a job while it is leased.
-Crash       An unclean stop adds one crash to what was in flight at it. What only waited has nothing to do with it.
-Suspect     One crash: it runs again as usual. Two since the last deliberate stop: its turn is a suspect. A merged
-            turn is one suspect, because it has one sender and one outcome; it takes in no further row.
+Crash       An unclean stop adds one crash to every row in flight. Waiting rows are not charged.
+Suspect     One crash: the turn is retried as usual. Two since the last deliberate stop: the turn is a suspect. A
+            merged turn is one suspect, because it has one sender and one outcome; no rows are added to it.
 Isolation   Only `claim_suspect` takes a suspect: one at a time, while no turn and no job runs. Every other turn goes
-            first. Among suspects the one with the fewest attempts comes first, then the oldest: one that killed
-            waits until each of the others has had its attempt.
+            first. Among suspects the one with the fewest attempts comes first, then the oldest: after a crash a
+            suspect waits until each of the others has had its attempt.
 Attempt     The claim adds it, in the claim's transaction and so before the work starts, and only if the turn has
-            the process to itself. A suspect that waits is not claimed, so a crash charges at most one of them.
-            If a platform event was in hand at the crash, the attempt had company after all and is given back.
-Set aside   The pool dead-letters a suspect whose three attempts did not come back, and tells its sender.
-End         A suspect whose turn ends is none any more; with the last of them, isolation ends.
-Stop        A deliberate stop gives the attempt of what runs back, and forgets the crashes of what was never charged.
-            A suspect that was charged remains one: it has ended a process that did nothing else.
-No culprit  When the process dies whatever it does (too little memory), each life charges another suspect. Alone,
-            each needs the least memory there is to need.
-Job         A job is never set aside. From the second crash on it is put off for longer each time, apart from the jobs
-            that were in flight beside it, and no job begins while a suspect runs.
+            the process to itself. A waiting suspect is not claimed, so a crash charges at most one of them.
+            If a platform event was in hand at the crash, the attempt was not alone and is given back.
+Dead letter The pool dead-letters a suspect after three attempts without a result, and notifies its sender.
+End         A suspect is cleared when its turn ends; with the last of them, isolation ends.
+Stop        A deliberate stop gives the attempt of the running turn back, and clears the crashes of rows that were
+            never charged. A charged suspect remains one: it was the only work of a process that crashed.
+No culprit  If the process crashes whatever it does (too little memory), each life charges another suspect. Alone,
+            each needs as little memory as possible.
+Job         A job is never dead-lettered for crashes. From the second crash on it is postponed with growing delays,
+            apart from jobs that were in flight with it, and no job starts while a suspect runs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class KilledJob:
 
 
 def next_suspect(database: sqlite3.Connection) -> NextSuspect | None:
-    """Return the suspect with the fewest attempts, the oldest of them; None when there is none."""
+    """Return the suspect with the fewest attempts, the oldest of them; None without suspects."""
     found = database.execute(_NEXT).fetchone()
     return NextSuspect(found[0], found[1] == "control", found[2], found[3]) if found is not None else None
 

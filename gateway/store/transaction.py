@@ -1,8 +1,8 @@
 """One transaction for many operations.
 
-An *operation* is a function of a connection. It may run twice (a batch that holds a bad row is
-rolled back and run again one by one), so it changes nothing but the database; and it raises
-ParlourErrors only before its first write, so that they fail nobody else.
+An *operation* is a function of a connection. It may run twice (a batch that holds a bad row is rolled back and run
+again one by one), so it changes nothing but the database. It raises ParlourErrors only before its first write, so
+that they do not fail other operations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAULTS = frozenset(
 
 
 def is_fault(error: BaseException) -> bool:
-    """Say whether *error* is the disk's or the file's, not the operation's own."""
+    """Return True if *error* is a fault of the disk or the file, not of the operation."""
     if isinstance(error, sqlite3.Error):
         return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _FAULTS
     return isinstance(error, (OSError, MemoryError))
@@ -44,7 +44,7 @@ def is_fault(error: BaseException) -> bool:
 
 @dataclass(slots=True)
 class BatchResult:
-    """What became of a batch: an outcome per operation, as far as it came before the fault."""
+    """Results of a batch: an outcome per operation, up to the fault if there was one."""
 
     results: list[Any] = field(default_factory=list)  # a value, or the operation's own error
     fault: Exception | None = None

@@ -82,7 +82,7 @@ class EncodedCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitEffect:
-    """What commit did, and whom it wakes."""
+    """Result of commit, and the queues to wake."""
 
     record: TurnRecord
     is_new: bool = True
@@ -147,10 +147,10 @@ def find_record(database: sqlite3.Connection, turn: str) -> TurnRecord | None:
 
 
 def commit_turn(database: sqlite3.Connection, lease: TurnLease, new: EncodedCommit, owner: str) -> CommitEffect:
-    """Commit the turn of a lane.
+    """Commit the turn of a session.
 
-    When the session has moved on since the claim (somebody began a new transcript), nothing is
-    stored and the rows go back, one crash older: a turn that can never commit must not run for ever.
+    If the session has moved on since the claim (a new transcript was started), nothing is stored and the rows are
+    released with one more crash: a turn that can never commit must not run for ever.
     """
     stored = find_record(database, lease.turn)
     if stored is not None:
@@ -263,5 +263,5 @@ def last_turn(database: sqlite3.Connection, key: str) -> TurnRecord | None:
 
 
 def chats_of(commit: TurnCommit) -> set[SessionKey]:
-    """Return whom a commit gives something to deliver."""
+    """Return the chats with new deliveries."""
     return {message.key for message in commit.outbound}

@@ -148,10 +148,10 @@ def midnight(day: date, zone: ZoneInfo) -> datetime:
 
 
 def fold(database: sqlite3.Connection, before: datetime, zone: ZoneInfo) -> int:
-    """Make the rows of each whole day that ended *before* a day's sums; return how many rows went.
+    """Replace the rows of each whole day that ended *before* by a sum; return the number of removed rows.
 
-    The sums stand at noon, so that they are that day's in every zone near by. At most `_AT_ONCE` days at a time:
-    the rest is folded at the next call.
+    A sum has the time noon, so that it counts for its day in every nearby zone. At most `_AT_ONCE` days are folded at
+    a time, the rest at the next call.
     """
     found = database.execute(_MARK).fetchone()
     first = database.execute("SELECT min(at) FROM usage WHERE at >= ?", (int(found[0]) if found else 0,)).fetchone()

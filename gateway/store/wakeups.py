@@ -1,4 +1,4 @@
-"""Wake-ups in memory: who has work. The file is the truth; these only say where to look."""
+"""Wake-ups in memory: keys with pending work. They are hints; the file decides."""
 
 from __future__ import annotations
 

@@ -26,15 +26,15 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a b
 
 
 class StoreWriter(Protocol):
-    """Where every operation on the database goes, in the order of the calls."""
+    """Runs every operation on the database, in the order of the calls."""
 
     commits: int  # transactions that changed something, since the start
 
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Queue *operation*; the future is done when it is durable.
 
-        Cancelling the future does not cancel the operation. *then* sees the result first, on the
-        loop, whether or not somebody still waits.
+        Cancelling the future does not cancel the operation. *then* is called with the result first, on the event loop,
+        also after a cancellation.
         """
         ...
 
@@ -43,13 +43,13 @@ class StoreWriter(Protocol):
         ...
 
     def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
-        """Queue *operation* to be run outside any transaction; what was asked before it is stored before it."""
+        """Queue *operation* to be run outside any transaction, after the commit of earlier operations."""
         ...
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
         """Run *operation* before any other whenever the file was opened again after a fault.
 
-        What the broken batch wrote may be in the file although nobody heard of it.
+        Writes of the broken batch may be in the file although their callers got an error.
         """
         ...
 
@@ -67,7 +67,7 @@ class _QueuedOperation:
 
 
 def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None] | None, result: Any) -> None:
-    """Hand a result, or an operation's own error, to whoever waits for it."""
+    """Set an operation's result or error on its future."""
     if isinstance(result, Exception):
         if future is None:
             log.error("store.row_refused", error=type(result).__name__)
@@ -81,7 +81,7 @@ def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None]
 
 
 class _WriterConnection(aiosqlite.Connection):
-    """aiosqlite's thread and connection, with a door for a whole batch: one hop, not one per statement."""
+    """aiosqlite's thread and connection, which can run a whole batch in one hop to the thread."""
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector, iter_chunk_size=64)
@@ -118,10 +118,10 @@ class _WriterConnection(aiosqlite.Connection):
 
 
 class BatchWriter:
-    """The writer of the real store: a task that takes everything queued and commits it at once.
+    """Writer of the real store: a task that commits all queued operations at once.
 
-    An I/O error fails the batch with StoreUnavailable and closes the connection (a failed fsync is never
-    tried again on the same one); a later batch opens it anew, with back-off.
+    An I/O error fails the batch with StoreUnavailable and closes the connection (a failed fsync is never retried on
+    the same one); a later batch opens it again, with backoff.
     """
 
     def __init__(self, connector: Connector) -> None:
