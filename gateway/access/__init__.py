@@ -1,1 +1,1 @@
-"""Who may speak, beyond what the settings say: what is decided while the gateway runs, and what explains silence."""
+"""Access at run time: owners' decisions, pairing, owner claims, usage caps, and explanations of rejected messages."""

@@ -1,4 +1,4 @@
-"""What owners decide about people and places while the gateway runs, under rules that no decision gets round."""
+"""Decisions of owners about accounts and chats while the gateway runs, and the rules that limit them."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ class AccessControlService:
         now: Callable[[], datetime],
         wrong: WrongEntry = lambda _channel, _entry: "",
     ) -> None:
-        """*wrong* knows how ids look on each platform, so that nobody is told of a decision that meets nobody."""
+        """*wrong* checks ids against each platform's shapes, so that a decision about an impossible id is refused."""
         self._roster = roster
         self._linked = linked
         self._now = now
         self._wrong = wrong
 
     def list_access(self) -> Sequence[AccessListing]:
-        """Return who may write and who may not."""
+        """Return the accounts and chats with a status."""
         return self._roster.list_access()
 
     async def allow(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
-        """Let somebody or a place in."""
+        """Admit an account or chat."""
         found = self._somebody(text, here)
         if isinstance(found, AccessDecision):
             return found
@@ -72,7 +72,7 @@ class AccessControlService:
         return await self._put(channel, entry, AccessStatus.ALLOWED, decider, name, "allow")
 
     async def block(self, text: str, decider: DecisionActor, *, here: str = "", name: str = "") -> AccessDecision:
-        """Shut somebody or a place out."""
+        """Block an account or chat."""
         found = self._somebody(text, here)
         if isinstance(found, AccessDecision):
             return found
@@ -125,7 +125,7 @@ class AccessControlService:
         return AccessDecision(ruling=DecisionOutcome.DONE, whom=whom)
 
     async def note_forgetting(self, name: str, accounts: Collection[PlatformAccount], decider: DecisionActor) -> None:
-        """Keep that somebody is to be forgotten, and from now on no name of theirs: how they stand is told by id."""
+        """Audit that a person is to be forgotten, and remove their display names from decisions, which keep the ids."""
         members = self._roster.access.members().values()
         named = [each for each in members if each.name and self._roster.account(each.channel, each.who) in accounts]
         await self._roster.access.change(
@@ -135,7 +135,7 @@ class AccessControlService:
     # -- inside ----------------------------------------------------------------------------------------
 
     def _somebody(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
-        """Read who is meant, as `_read` does, and refuse what cannot be anybody or any place of that platform."""
+        """Parse *text* as `_read` does, and refuse ids that are impossible on the platform."""
         found = self._read(text, here)
         if isinstance(found, AccessDecision):
             return found
@@ -163,7 +163,7 @@ class AccessControlService:
         return channel, entry
 
     def _doors(self) -> list[str]:
-        """Return the blocks that people are let in to; where there is none, those of this machine."""
+        """Return the channels with admission; if there are none, the local ones."""
         policies = self._roster.policies
         return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)
 

@@ -1,6 +1,6 @@
-"""Who stands how with which channel block, from the settings and from what owners decided since.
+"""Access roster: effective access per account and channel, from the settings and from owners' decisions.
 
-Judging asks at every message, so everything here is served from memory and derived once per change.
+Admission asks at every message, so the roster is served from memory and derived once per change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NOTHING: frozenset[AllowEntry] = frozenset()
 
 @dataclass(slots=True)
 class _RosterIndex:
-    """What judging needs, derived from the decisions in force."""
+    """The facts that admission needs, derived from the effective decisions."""
 
     owners: dict[str, frozenset[str]] = field(default_factory=dict)  # block -> user ids that claimed
     entries: dict[str, frozenset[AllowEntry]] = field(default_factory=dict)  # block -> let in since
@@ -55,9 +55,9 @@ class AccessRoster:
         return PlatformAccount(kind=self._kinds.get(channel, channel), id=user)
 
     def facts(self, message: InboundMessage, linked: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
-        """Return what was decided about the sender of *message*; *linked* are all accounts of that person.
+        """Return the decisions about the sender of *message*; *linked* are all accounts of that person.
 
-        An owner's linked account is an owner's, and who is blocked under one account or bot is blocked under all.
+        All accounts linked to an owner's are owners', and a block of one account holds for all of its person.
         """
         index = self._derived()
         channel, user = message.key.channel, message.sender.id
@@ -85,16 +85,16 @@ class AccessRoster:
         )
 
     def blocked_as(self, accounts: Iterable[PlatformAccount]) -> str:
-        """Return the "channel:who" under which somebody with these accounts is blocked, "" when they are not."""
+        """Return the "channel:who" of a block on one of these accounts, "" without one."""
         index = self._derived()
         return next((index.blocked[each] for each in accounts if each in index.blocked), "")
 
     def has_owner(self) -> bool:
-        """Say whether anybody is an owner, by the settings or by a code; the page and the console aside."""
+        """Return True if there is an owner by the settings or by a code. Local users do not count."""
         return bool(self._absent or self._derived().owner_accounts)
 
     def is_owner(self, channel: str, user: str) -> bool:
-        """Say whether this user is an owner in this block."""
+        """Return True if this user is an owner in this channel."""
         policy = self.policies.get(channel)
         return (
             self.is_set_owner(channel, user)
@@ -103,12 +103,12 @@ class AccessRoster:
         )
 
     def is_set_owner(self, channel: str, user: str) -> bool:
-        """Say whether the settings name this user as an owner."""
+        """Return True if the settings name this user as an owner."""
         policy = self.policies.get(channel)
         return policy is not None and user in policy.owners
 
     def is_owner_of(self, accounts: Iterable[PlatformAccount]) -> bool:
-        """Say whether one of these accounts is an owner's."""
+        """Return True if one of these accounts is an owner's."""
         owners = self._derived().owner_accounts
         return any(each in owners for each in accounts)
 
@@ -117,7 +117,7 @@ class AccessRoster:
         return [each for each in self.list_access() if each.standing == AccessStatus.OWNER]
 
     def list_access(self) -> Sequence[AccessListing]:
-        """Return who may write and who may not, by block: the settings' lines first, then the decisions by time."""
+        """Return accounts and chats with a status, by channel: the settings' entries first, then decisions by time."""
         lines = [
             AccessListing(channel=channel, who=who, standing=AccessStatus.OWNER, came_by="setting")
             for channel, _, who in self._absent

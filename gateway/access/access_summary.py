@@ -1,4 +1,4 @@
-"""The door in one line each, for `parlour status` and the doctor."""
+"""Summaries of access in one line each, for `parlour status` and the doctor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gateway.access.refusal_log import USUAL
 
 
 def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
-    """Yield the line that says who waits for an owner's word; none while nobody does."""
+    """Yield a line with the number of pending requests; nothing without requests."""
     if any(waits.values()):
         people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "place", "places")
         yield f"{people} and {places} to be let in: `parlour people pending`"
 
 
 def refusal_summary(unheard: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line per channel on which people were not heard who wanted to be."""
+    """Yield a line for each channel that rejected messages addressed to the bot."""
     for name, each in sorted(unheard.items()):
         if each["messages"]:
             messages = _count(each["messages"], "message", "messages")

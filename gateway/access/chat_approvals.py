@@ -48,9 +48,9 @@ class ChatApprovals:
         language: Language = english,
         decided: Callable[[MembershipChange], str | None] = lambda _: None,
     ) -> None:
-        """*policies* are the blocks as the settings have them; *owner* says where a block's owner can be asked.
+        """*policies* are the channels' policies from the settings; *owner* finds the address of a channel's owner.
 
-        *decided* is the group policy of one place, where it has one of its own.
+        *decided* returns the group policy of one chat, if it has its own.
         """
         self._notes = notes
         self._policies = policies
@@ -85,7 +85,7 @@ class ChatApprovals:
         return value is not None and not value.get("no") and not value["gone"]
 
     def _is_open(self, place: MembershipChange) -> bool:
-        """Say whether nothing has to be asked: who is there is let in, or nobody will be."""
+        """Return True if no approval is needed: its members are admitted, or the group policy is off."""
         policy = self._policies.get(place.channel)
         if policy is None or policy.is_local:
             return True

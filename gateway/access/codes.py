@@ -31,7 +31,7 @@ def parse_code(text: str) -> str:
 
 
 async def hash_code(code: str, salt: str) -> str:
-    """Return what is stored of a code: a slow hash, made off the loop."""
+    """Return the stored form of a code: a slow hash, computed off the event loop."""
     made = await asyncio.to_thread(hashlib.scrypt, code.encode(), salt=bytes.fromhex(salt), n=2**12, r=8, p=1, dklen=32)
     return made.hex()
 

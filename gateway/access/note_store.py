@@ -27,7 +27,7 @@ def format_time(at: datetime) -> str:
 
 
 def parse_time(text: object) -> datetime:
-    """Read what `stamp` wrote."""
+    """Undo `format_time`."""
     return datetime.fromisoformat(str(text))
 
 
@@ -43,19 +43,19 @@ def derive_notice_id(*parts: str) -> str:
 
 
 def derive_reply_id(*parts: str) -> str:
-    """Return the same, beginning with ``s``: what does not reach a stranger is no trouble that an owner is told of."""
+    """Return the same, beginning with ``s``: an undelivered reply to an unknown sender raises no alert."""
     return f"s{derive_notice_id(*parts)[1:]}"
 
 
 class NoteStore:
-    """The notes, by name and by prefix. What reads, judges and writes back holds `lock` meanwhile."""
+    """Notes by name and by prefix. Hold `lock` to read, decide and write back."""
 
     def __init__(self, access: AccessStore) -> None:
         self._access = access
         self.lock = asyncio.Lock()
 
     def text(self, name: str) -> str:
-        """Return a note as it stands, or an empty string."""
+        """Return the value of a note, or an empty string."""
         return self._access.notes().get(name, "")
 
     def one(self, name: str) -> Mapping[str, Any] | None:
@@ -76,7 +76,7 @@ class NoteStore:
         return {name: "" for name, value in timed if parse_time(value["until"]) <= now}
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
-        """Return the decisions in force."""
+        """Return the effective decisions."""
         return self._access.members()
 
     async def write(self, notes: Mapping[str, str]) -> None:

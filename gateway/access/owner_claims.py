@@ -1,8 +1,8 @@
-"""Becoming the owner: a code that the operator prints while there is no owner, good once and for 15 minutes.
+"""Owner claims: a code that the operator prints while there is no owner, good once and for 15 minutes.
 
-Whoever sends it, alone in a direct chat, is the owner from then on. It is looked at before admission and never stored,
-so that no row, transcript or model sees it; a wrong one is answered like any other message from the same person.
-In a shared chat it makes nobody the owner, and is good no more: everybody there has read it.
+The user who sends it in a direct chat becomes the owner. The code is checked before admission and never stored, so
+that no row, transcript or model sees it. A wrong code is answered like any other message of its sender. In a shared
+chat the code is revoked, because every member can read it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class OwnerClaims:
         return IssuedClaimCode(code=codes.format_code(code), until=until)
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
-        """Make who sends the code the owner, and let nobody have it as a message."""
+        """Make the sender of a valid code the owner, and keep the message from admission."""
         code = self._typed(message, decision)
         if not code:
             return None
@@ -111,14 +111,14 @@ class OwnerClaims:
         return codes.parse_code(message.text)
 
     def _kept(self) -> dict[str, Any] | None:
-        """Return what is kept of a code that is still to be looked at."""
+        """Return the stored claim of a code that has not expired."""
         value = self._access.notes().get(_CODE)
         kept: dict[str, Any] = json.loads(value) if value else {}
         is_good = bool(kept) and self._now() < parse_time(kept["until"]) and kept["wrong"] < MOST_WRONG
         return kept if is_good else None
 
     async def _shown_to_all(self, code: str, message: InboundMessage, kept: Mapping[str, Any]) -> IntakeResult | None:
-        """End a code that stands in a shared chat; any other word there is none of ours, and no wrong try."""
+        """Revoke a code sent to a shared chat. Other text there is ignored and counts as no wrong try."""
         if not codes.hashes_match(await codes.hash_code(code, kept["salt"]), kept["hash"]):
             return None
         if not kept["spent"]:
@@ -159,7 +159,7 @@ class OwnerClaims:
         return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
 
     def _tries(self, message: InboundMessage) -> int:
-        """Return how often the sender of *message* tried wrongly of late."""
+        """Return the number of recent wrong tries of the sender."""
         note = self._notes.one(_tries_note(message))
         return int(note["count"]) if note is not None and parse_time(note["until"]) > self._now() else 0
 

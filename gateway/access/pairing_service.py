@@ -1,6 +1,6 @@
-"""Who waits for an owner's word, and the decision: one transaction, good once, with its audit line.
+"""Pairing requests, and the decisions about them: one transaction each, valid once, with an audit entry.
 
-Codes are kept hashed. Everything survives a restart, and whatever a crash repeats is done once.
+Codes are stored hashed. Requests survive a restart, and decisions repeated after a crash are idempotent.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ _LOOKED_BACK = 50  # audit lines among which an earlier attempt of a turn is loo
 
 
 async def note_of(code: str) -> str:
-    """Return the name of the note about whoever has *code*: a slow hash, so that a stolen journal tells no code."""
+    """Return the name of the note for *code*: a slow hash, so that a stolen journal reveals no code."""
     return f"{PERSON}{await codes.hash_code(code, _SALT)}"
 
 
 def ref_of(note: str) -> str:
-    """Return what names a note in a button."""
+    """Return the reference of a note in a button."""
     return hashlib.sha256(note.encode("utf-8", "surrogatepass")).hexdigest()[:_REF]
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerAddress:
-    """Where an owner can be asked: a direct chat, or any address at which *visible_to* alone reads."""
+    """Address of an owner: a direct chat, or any address where *visible_to* alone can read."""
 
     key: SessionKey
     visible_to: str = ""
@@ -96,7 +96,7 @@ def confirm_buttons(ref: str, language: str) -> tuple[MessageButton, ...]:
 
 
 def person_label(who: str, name: str, language: str) -> str:
-    """Return somebody as an owner reads of them: as code, which no platform makes a link or a call."""
+    """Return an account as owners see it: as inline code, which no platform turns into a link or call."""
     key = "unknown_senders.person" if name else "unknown_senders.person_unnamed"
     return translate(key, language, id=who, name=name)
 
@@ -119,18 +119,18 @@ class PairingService:
         language: Language = english,
         is_blocked: Callable[[str, str], bool] = lambda _channel, _who: False,
     ) -> None:
-        """*is_blocked* says whether (block, user id) is somebody whom an owner shut out, under whatever account."""
+        """*is_blocked* returns True for a (channel, user id) whose person an owner has blocked under any account."""
         self._notes = notes
         self._now = now
         self._language = language
         self._is_blocked = is_blocked
 
     def pending_requests(self) -> Sequence[PairingRequest]:
-        """Return everybody and every place that waits, the longest waiting first."""
+        """Return the pending accounts and chats, the longest waiting first."""
         return [each.waiting for each in self._found()]
 
     def is_waiting(self, channel: str, who: str) -> bool:
-        """Say whether somebody or a place waits."""
+        """Return True if the account or chat is pending."""
         return any((each.channel, each.who) == (channel, who) for each in self.pending_requests())
 
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
@@ -142,7 +142,7 @@ class PairingService:
             return await self._decide(found, decider, is_yes=is_yes)
 
     async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
-        """Decide about whoever was given *code*, unless its decider guesses."""
+        """Decide about the holder of *code*. Repeated wrong codes lock the decider out."""
         typed = codes.parse_code(code)
         if not typed:
             return PairingNotFound()  # no guess: it is none of ours
@@ -161,7 +161,7 @@ class PairingService:
             return earlier
 
     async def forget(self, users: Collection[tuple[str, str]]) -> None:
-        """Forget that these (channel, user id) asked to be let in, and what they were told."""
+        """Delete the requests of these (channel, user id) and the record of replies to them."""
         async with self._notes.lock:
             gone = {f"{prefix}{channel}:{user}" for prefix in (TOLD, TOLD_HERE) for channel, user in users}
             gone |= {name for name, value in self._notes.of(PERSON) if (value["channel"], value["who"]) in users}
@@ -195,7 +195,7 @@ class PairingService:
         return (math.ceil(left / timedelta(minutes=1)) if tries >= MOST_TRIES else 0), tries
 
     async def _earlier(self, decider: DecisionActor) -> Outcome:
-        """Return what an earlier attempt of the same turn decided: a crash may have come before its answer."""
+        """Return the decision of an earlier attempt of the same turn, after a crash before its answer."""
         for line in await self._notes.audit(about=decider.by, limit=_LOOKED_BACK):
             if line.id == decider.id and line.what in (YES, NO):
                 return PairingDecision(_remembered(line), line.what == YES)

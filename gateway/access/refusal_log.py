@@ -23,7 +23,7 @@ _Who: TypeAlias = tuple[str, str, str, str]  # channel, chat, sender, reason
 
 
 class SilenceReason(StrEnum):
-    """Reasons of silence that are not admission's: what went wrong before it, or after."""
+    """Reasons for silence before or after admission."""
 
     EXPIRED = "expired"  # came too long ago, while no gateway ran
     QUARANTINED = "quarantined"  # the event could not be read, or broke us
@@ -31,7 +31,7 @@ class SilenceReason(StrEnum):
 
 
 class RefusalInfo(Protocol):
-    """What is known of one refusal: admission's `Rejected`, or somebody else's of that shape."""
+    """Facts about one refusal: admission's `Rejected`, or a value of the same shape."""
 
     @property
     def reason(self) -> StrEnum:
@@ -40,7 +40,7 @@ class RefusalInfo(Protocol):
 
     @property
     def would_admit(self) -> str:
-        """What would end it, for the operator's eyes."""
+        """The setting or decision that would admit the sender, for the operator."""
         ...
 
 
@@ -76,7 +76,7 @@ USUAL = frozenset({RejectionReason.NOT_ADDRESSED, RejectionReason.BOT, Rejection
 
 @dataclass(slots=True, kw_only=True)
 class ChannelRefusals:
-    """What is kept of one channel, in figures."""
+    """Counts and recent refusals of one channel."""
 
     since: datetime
     reasons: Counter[str] = field(default_factory=Counter)  # messages by reason, the usual ones too
@@ -96,7 +96,7 @@ class RefusalLog:
         self._newest: dict[_Who, str] = {}  # what was counted last: platforms may bring a message twice
 
     def note(self, message: InboundMessage, refusal: RefusalInfo, at: datetime) -> RefusalRecord:
-        """Keep and log one refusal, without text. Our own messages are nobody's silence and are passed over."""
+        """Record and log one refusal, without text. The bot's own messages are ignored."""
         return self._keep(
             RefusalRecord(
                 channel=message.key.channel,
@@ -115,7 +115,7 @@ class RefusalLog:
         )
 
     def note_channel(self, channel: str, reason: StrEnum, would_admit: str, at: datetime) -> RefusalRecord:
-        """Keep and log that something of a whole channel was not heard: nobody's message alone."""
+        """Record and log an event that affects a whole channel."""
         return self._keep(
             RefusalRecord(
                 channel=channel, chat="", sender="", reason=reason, would_admit=would_admit, first_at=at, last_at=at
@@ -145,7 +145,7 @@ class RefusalLog:
         return refused
 
     def recent(self, channel: str = "", ident: str = "") -> tuple[RefusalRecord, ...]:
-        """Return what is kept, the newest first; of one channel and one sender or chat, if they are given."""
+        """Return the recorded refusals, newest first; of one channel and one sender or chat, if given."""
         found = reversed(self._kept.values())
         return tuple(
             refused

@@ -47,7 +47,7 @@ class RefusalExplanation:
 
 
 def explain_refusal(refused: RefusalRecord) -> RefusalExplanation:
-    """Say why somebody was not heard, and what would let them be."""
+    """Explain a refusal, with the setting or decision that would admit the sender."""
     words = WORDS.get(str(refused.reason), str(refused.reason))
     if refused.reason is SilenceReason.QUARANTINED and refused.would_admit:
         words = f"{words}: {refused.would_admit}"
@@ -82,7 +82,7 @@ def _allow_place(refused: RefusalRecord) -> Iterable[str]:
 
 
 def _group_policy(refused: RefusalRecord) -> str:
-    """Return the setting that would have us listen; one of the chat's own stands in the file, not in a variable."""
+    """Return the setting that opens the chat: an override of the chat is in the file, not in a variable."""
     policy = "open" if refused.reason is RejectionReason.NOT_ADDRESSED else "mention"
     place = refused.would_admit.partition("chats.")[2].removesuffix(".group_policy")
     if place:  # stronger than the block's

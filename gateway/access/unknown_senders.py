@@ -1,7 +1,7 @@
-"""What somebody hears who is not let in: one line a day, and in a direct message a code that an owner can approve.
+"""Reply to unknown senders: at most one notice per day and, in direct messages, a pairing code for the owner to approve.
 
-Nothing that they said is stored, downloaded or shown, and no model is asked: a row in the outbox and a note of who was
-told when is all that is left of it, both written at once.
+Nothing of their message is stored, downloaded or displayed, and no model is called. Only an outbox row and a note of
+the reply remain, written in one transaction.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SAID = frozenset({InboundKind.MESSAGE, InboundKind.COMMAND, InboundKind.BUTTON}
 
 @dataclass(slots=True)
 class _UnknownSenderReply:
-    """What one stranger is told, and what is written with it."""
+    """The reply to one unknown sender, and the notes written with it."""
 
     text: str = ""
     notes: dict[str, str] = field(default_factory=dict)
@@ -74,9 +74,9 @@ class UnknownSenderHandler:
         now: Callable[[], datetime],
         language: Language = english,
     ) -> None:
-        """Strangers are told nothing while there is nobody who could let them in: no owner, and no pairing.
+        """Unknown senders get no reply while there is no owner who could admit them, or no pairing.
 
-        *has_pairing* says of a channel block whether it gives codes; *owner* where its owner can be asked.
+        *has_pairing* returns True if a channel gives codes; *owner* finds the address of its owner.
         """
         self._notes = notes
         self._has_owner = has_owner
@@ -88,10 +88,10 @@ class UnknownSenderHandler:
         self.unanswered: Counter[str] = Counter()  # messages that got no line because a day's are used up, by channel
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
-        """Tell a stranger what they may be told; the message itself stays refused.
+        """Reply to an unknown sender. The message itself stays rejected.
 
-        A line goes out as a row of the outbox. Only what answers a press or a slash command, which cannot wait, is
-        in what is returned.
+        The line goes out as a row of the outbox. It is returned only if it answers a press or a slash command, which
+        cannot wait.
         """
         if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._was_told(message):
             return None
@@ -125,7 +125,7 @@ class UnknownSenderHandler:
         return any(note is not None and datetime.fromisoformat(note["until"]) > self._now() for note in notes)
 
     async def _tell(self, message: InboundMessage, rejected: Rejected) -> str:
-        """Write what is told, all at once; return the line where it has to be said on the spot."""
+        """Write the reply and its notes in one transaction; return the line if it must be sent at once."""
         now, key = self._now(), message.key
         gone = self._notes.outdated(now)
         if not self._has_room(message, gone):
@@ -146,9 +146,9 @@ class UnknownSenderHandler:
         return answer.text if is_on_the_spot else ""
 
     def _has_room(self, message: InboundMessage, gone: dict[str, str]) -> bool:
-        """Return True if another line fits into the day: who can make many accounts must not make us shout.
+        """Return True if another reply fits into today's budget, so that many accounts cannot make the bot flood.
 
-        Direct messages and shared chats have a budget each, so that neither uses up the other's.
+        Direct messages and shared chats have separate budgets.
         """
         channel, here = message.key.channel, message.key.parent.chat
         prefix = f"{_prefix(message)}{channel}:"
@@ -234,6 +234,6 @@ def _told_note(message: InboundMessage) -> str:
 
 
 def _is_greeting(message: InboundMessage) -> bool:
-    """Say whether nobody wrote *message*: it is how a channel has us greet where somebody added us."""
+    """Return True if *message* has no author: a channel sends it to make the bot greet a chat it was added to."""
     is_shared = message.chat_kind is ChatKind.GROUP
     return is_shared and not message.message_id and message.kind is InboundKind.MESSAGE and message.text == "/start"

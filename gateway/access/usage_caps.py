@@ -1,17 +1,16 @@
-"""Caps: how many turns and tokens people, chats and the house may take (PEOPLE.md; docs/adr/0020-caps.md).
+"""Usage caps: limits on turns and tokens of people, chats and the installation.
 
-**What is counted.** Turns: those that ask a model, each once by its id however often it is killed and taken up again;
-commands, questions of ours and refused turns are none. Tokens: in and out, cached ones too, of the calls that somebody
-waits for (`COUNTED`). Work beside the turns (summaries, Dream, embeddings) has a purse of its own
+**Counted.** Turns: those that call a model, once per turn id however often the turn is retried. Commands, approval
+questions and refused turns do not count. Tokens: input and output, cached ones included, of the calls that a user
+waits for (`COUNTED`). Background jobs (summaries, Dream, embeddings) have a token budget of their own
 (agent/memory/jobs/token_budget.py), apart from every cap here.
 
-**How far a cap can be passed.** Turns: never. Tokens: each call reserves what its prompt is reckoned at and
-`ANSWER_TOKENS` for its answer, and does not begin unless everything spent and reserved fits under each cap with it. So
-a day's total is at most the cap and what the calls under way when it filled up took above their reservations: a few
-long answers; nothing where no call takes more than it reserved.
+**Overrun.** Turns: none. Tokens: each call reserves the estimate of its prompt and `ANSWER_TOKENS` for its answer. It
+starts only if all spent and reserved tokens fit under each cap with it. So a day's total is at most the cap and the
+excess of the calls that were in flight when it was reached over their reservations.
 
-**What survives.** Usage rows and `cap_told` in the journal are the truth, read once at start. Nothing is written here,
-and nothing takes longer than the ten minutes' turns of one person and chat. One process counts for itself.
+**Durability.** Usage rows and `cap_told` in the journal are the source of truth, read once at the start. This module
+writes nothing and keeps no more than the turns of ten minutes per person and chat. Each process counts for itself.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapLimits:
-    """What the operator set; None = not set, 0 = no limit. Set, a limit is everybody's, owners included."""
+    """Limits set by the operator; None = not set, 0 = no limit. A set limit applies to owners, too."""
 
     person_turns: int | None = None
     chat_turns: int | None = None
@@ -87,9 +86,9 @@ class UsageCapTracker:
         meter: MetricsRecorder,
         refusals: RefusalLog,
     ) -> None:
-        """*limits* are those of a chat, *is_named* says who is an owner or let in by their own id.
+        """*limits* returns those of a chat; *is_named* returns True for owners and senders admitted by their own id.
 
-        *accounts* returns all accounts of the person whom an account belongs to, the oldest first.
+        *accounts* returns all accounts of the person with an account, the oldest first.
         """
         self._limits = limits
         self._is_named = is_named
@@ -103,7 +102,7 @@ class UsageCapTracker:
         self._house_limit = 0
 
     async def warm(self, rows: CapUsageStore, *, house_limit: int | None) -> None:
-        """Read what the journal has counted; call it before the first turn. Raises StoreUnavailable."""
+        """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
         self._house_limit = house_limit or 0
         now = self._open_day()
         start = self._midnight(now, days=0)
@@ -149,7 +148,7 @@ class UsageCapTracker:
             self._refusals.note(message, OtherRefusal(reason=past.cap, would_admit=mend), self._now())
 
     def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
-        """Return how the sender stands."""
+        """Return use and limit of each cap of the sender."""
         now = self._open_day()
         return tuple(self._stands(rule, now) for rule in self._rules(message, person))
 
@@ -162,15 +161,15 @@ class UsageCapTracker:
             self._tallies.spend(counter_names(person, chat, is_own=self.is_own(turn)), tokens)
 
     def is_own(self, turn: str) -> bool:
-        """Say whether a turn that entered was ours: nobody typed it."""
+        """Return True if an admitted turn was started by a job."""
         entered = self._entered.get(turn)
         return entered is not None and any(name.startswith("own/") for name in entered.tallies)
 
     def installation_usage(self) -> CapAllowance | None:
-        """Return how the house stands with TOKENS_PER_DAY, None without such a cap: for whoever alerts the owner.
+        """Return the installation's use of TOKENS_PER_DAY, for alerts; None without such a cap.
 
-        Ask it as often as you like (it is one addition). What is used never falls within a day, and `until` is the
-        midnight at which it begins again and names the day, so 80 and 100 % are passed at most once each.
+        Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day, so
+        80 and 100 % are each passed at most once a day.
         """
         if not self._house_limit:
             return None
@@ -181,7 +180,7 @@ class UsageCapTracker:
     # -- inside -----------------------------------------------------------------------------------------
 
     def _rules(self, message: InboundMessage, person: str) -> Iterator[CapRule]:
-        """Yield the caps that hold for a turn. Unset, only who came in by a place, and what nobody typed, has some."""
+        """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
         limits, chat = self._limits(message), str(message.key.parent)
         is_own = _is_own(message)
         first = not self._is_named(message)

@@ -1,6 +1,6 @@
-"""What has been counted: turns of the last ten minutes, tokens of the day, and who was told. In memory.
+"""Counters in memory: turns of the last ten minutes, tokens of the day, and sent notifications.
 
-A tally is a name: `person/<account>`, `chat/<its parent>`, `own/<the same>` (turns that nobody typed), or `house`.
+A counter's name is `person/<account>`, `chat/<its parent>`, `own/<the same>` (turns started by jobs), or `house`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
 
 
 def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
-    """Return what a turn of *person* in *chat* (a session key) counts towards."""
+    """Return the names of the counters of a turn of *person* in *chat* (a session key)."""
     try:
         parent = str(SessionKey.parse(chat).parent)
     except ValueError:  # forgotten: the sums of the house stay right
@@ -58,7 +58,7 @@ class UsageCounters:
     # -- turns ----------------------------------------------------------------------------------------
 
     def begin(self, names: Iterable[str], turn: str, at: datetime) -> None:
-        """Count a turn, unless it is counted. Of the whole house's turns no list is kept: they have no cap."""
+        """Count a turn once. Turns of the whole installation are not listed: they have no cap."""
         for name in names:
             if name != HOUSE:
                 begun = self._begun.setdefault(name, {})
@@ -68,7 +68,7 @@ class UsageCounters:
             self._sweep(at)
 
     def is_counted(self, names: Iterable[str], turn: str) -> bool:
-        """Say whether *turn* began within the last ten minutes."""
+        """Return True if *turn* began within the last ten minutes."""
         return any(turn in self._begun.get(name, ()) for name in names)
 
     def times_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
@@ -96,15 +96,15 @@ class UsageCounters:
                 self._held[name] = held
 
     def tokens(self, names: Iterable[str]) -> int:
-        """Return what is spent and what is reserved, together."""
+        """Return the sum of spent and reserved tokens."""
         return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
 
     # -- who was told ---------------------------------------------------------------------------------
 
     def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
-        """Return the window of *name* that was told somewhere and has not ended.
+        """Return the current window of *name* with a notification in any chat.
 
-        One that would last longer than the *longest* was told by a clock that was wrong.
+        A window longer than *longest* was written by a wrong clock and is ignored.
         """
         found = self._window(name)
         if found is None or found.limit != limit:
@@ -115,12 +115,12 @@ class UsageCounters:
         return found
 
     def needs_notice(self, name: str, chat: str, turn: str) -> bool:
-        """Say whether the window that runs is still to be told in *chat*, or is what *turn* tells there."""
+        """Return True if *chat* has no notification of the current window, or *turn* sends it."""
         places = self._told.get(name, {})
         return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
 
     def mark_notified(self, told: CapNotice, turn: str, now: datetime) -> None:
-        """Note who is told where, and by which turn: taken up again, it tells it again."""
+        """Note a notification and the turn that sends it: a retry of the turn sends it again."""
         last = self._window(told.name)
         if last is None or (last.until, last.limit) != (told.until, told.limit):
             self._told[told.name] = {}

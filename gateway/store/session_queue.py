@@ -288,7 +288,7 @@ def check_lease(database: sqlite3.Connection, column: str, owner: str, epoch: in
 def steer(
     database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, limits: StoreLimits
 ) -> tuple[InboxRow, ...]:
-    """Stamp the sender's rows at the head of the queue with the running turn. Rows of other senders keep their places."""
+    """Stamp the sender's rows at the head of the queue with the running turn. Other senders' rows keep their places."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     if lease.is_lone:
         return ()  # what comes beside a suspect is none, and must not share its outcome
