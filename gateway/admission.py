@@ -1,6 +1,7 @@
-"""Stage 3: who may speak. Pure over the message, the facts and the policy; nothing is stored or shown before it.
+"""Admission, stage 3: decide whether a message may be processed. Pure over the message, the facts and the policy.
 
-Only stable ids decide, compared whole: names, and texts that merely look like an id, never do.
+Nothing of a message is stored or shown before it is admitted. Only stable ids decide, compared whole: display names
+and texts that look like ids never do.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender
 
 
 class AdmissionGrant(StrEnum):
-    """What an admission entry is about."""
+    """Subject of an admission entry."""
 
     USER = "user"
     ROLE = "role"  # Discord; in its guild's chats only
@@ -29,7 +30,7 @@ LOCAL_OWNER = "owner"  # their id on the page and in the terminal; nobody else i
 
 
 class GroupPolicy(StrEnum):
-    """When the bot listens in a chat of several people."""
+    """Condition for answering in a chat of several people."""
 
     MENTION = "mention"
     OPEN = "open"
@@ -65,13 +66,13 @@ class AllowEntry:
 
 
 def is_id(text: str) -> bool:
-    """Say whether *text* can be a platform's id: printable ASCII without blanks, commas or `*`."""
+    """Return True if *text* can be a platform's id: printable ASCII without blanks, commas or `*`."""
     return re.fullmatch(r"[!-)+\--~]+", text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionPolicy:
-    """Who may speak in one channel block."""
+    """Admission policy of one channel."""
 
     channel: str
     entries: frozenset[AllowEntry] = frozenset()
@@ -81,7 +82,7 @@ class AdmissionPolicy:
     is_local: bool = False  # web and console: who got through their door is let in, LOCAL_OWNER decides everything
 
     def is_here(self, user: str) -> bool:
-        """Say whether this is whoever sits at this machine's page or terminal: the owner (PEOPLE.md)."""
+        """Return True if the user is the owner at this machine's page or terminal."""
         return self.is_local and user == LOCAL_OWNER
 
 
@@ -101,7 +102,7 @@ def policy_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionFacts:
-    """What the house knows beyond the event; looked up, never taken from the message's words."""
+    """Facts beyond the event. They are looked up, never taken from the message's text."""
 
     owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
     entries: frozenset[AllowEntry] = frozenset()  # whom and which places an owner let in since
@@ -121,7 +122,7 @@ class Admitted:
 
 
 class RejectionReason(StrEnum):
-    """Why somebody was not admitted: a small fixed set, fit for a metric."""
+    """Reason for a rejection: a small fixed set, fit for a metric."""
 
     SELF = "self"
     BOT = "bot"
@@ -149,7 +150,7 @@ _NEEDS_NO_MENTION = frozenset(InboundKind) - {InboundKind.MESSAGE}
 
 
 def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFacts = NO_FACTS) -> Decision:
-    """Decide whether *message* is heard, on arrival and again at claim."""
+    """Decide whether *message* is admitted, on arrival and again at claim."""
     if message.kind is InboundKind.DELETION and not message.sender.id:
         # Discord names nobody. It only takes back what was admitted when it came: the journal knows no other.
         return Admitted(role=Role.MEMBER)

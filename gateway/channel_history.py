@@ -1,4 +1,4 @@
-"""What was said before a mention: asked of the channel, and kept only where the chat admits who said it."""
+"""Messages before a mention: fetched from the channel and filtered by the chat's admission."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ class ChannelHistory:
         return tuple(each for each in said if self._admits(each))
 
     def admits(self, message: InboundMessage, sender: str) -> bool:
-        """Judge by the id alone: who is let in by a role counts as a stranger here."""
+        """Return True if *sender* is admitted by id alone; a sender admitted by a role is not."""
         return sender != UNKNOWN and self._admits(replace(message, sender=Sender(id=sender)))

@@ -1,31 +1,31 @@
-"""What can go wrong on purpose. An error's name tells its catcher what to do.
+"""The error tree. An error's name tells its catcher how to react.
 
 ParlourError
-├── UserError              a person can mend it: the text says what is wrong and how (exit code 2)
-│   ├── SettingsError      a setting is wrong
-│   │   └── LoginRefused     a platform does not take our token
-│   ├── HomeInUse            another gateway owns the home folder
-│   └── SchemaTooNew            the home was written by a newer Parlour
-├── FileUnavailable          a file cannot be had; the text is a phrase for a person
-├── Unreadable               a platform's event cannot be read, nor will it be when it comes again
-├── StoreUnavailable                the journal cannot write now; nothing was confirmed, ask again when it is back
-├── LeaseLost                somebody else owns the lane; drop what you did
-├── CapReached               no room for a model call under a cap; tell it and end the turn (gateway/ports/caps.py)
+├── UserError                a person can fix it: the text names the problem and the remedy (exit code 2)
+│   ├── SettingsError        a setting is wrong
+│   │   └── LoginRefused     a platform does not accept the token
+│   ├── HomeInUse            another gateway owns the home directory
+│   └── SchemaTooNew         the home was written by a newer Parlour
+├── FileUnavailable          a file cannot be fetched; the text is a phrase for users
+├── UnreadableEvent          a platform's event cannot be parsed, nor will it be when it is delivered again
+├── StoreUnavailable         the journal cannot write now; nothing was confirmed, retry when it is back
+├── LeaseLost                another worker owns the session; discard the turn
+├── CapReached               a cap does not allow the model call; notify and end the turn (gateway/ports/caps.py)
 ├── SendFailed
-│   ├── RetryLater           not sent; the same part again after *delay*
+│   ├── RetryLater           not sent; send the same part after *delay*
 │   ├── SendRefused          not sent and never will be; dead-letter it
-│   ├── FormatRefused        the platform cannot read the formatting; the same part as plain text, once
-│   └── OutcomeUnknown       perhaps sent; ask the platform by the part's key, else mark the resend
+│   ├── FormatRefused        the platform cannot parse the formatting; send the same part as plain text, once
+│   └── OutcomeUnknown       perhaps sent; look it up by the part's key, else mark the resend
 ├── ModelFailed
-│   ├── ModelRateLimited            429 or overloaded; again after *delay*, or another model
-│   ├── ModelUnreachable     connection, 5xx; again, or another model
+│   ├── ModelRateLimited     429 or overloaded; retry after *delay*, or use another model
+│   ├── ModelUnreachable     connection, 5xx; retry, or use another model
 │   ├── ModelTimeout         no answer, or silence in a stream
 │   ├── ModelRefused         400, 401, 404: this request never succeeds at this model
-│   ├── InvalidModelReply         the answer cannot be read (cut JSON, too large)
-│   │   └── EmptyModelReply       an answer came with no words and no tool call in it
+│   ├── InvalidModelReply    the reply cannot be parsed (cut JSON, too large)
+│   │   └── EmptyModelReply  the reply has no text and no tool call
 │   └── ContextOverflow      the prompt does not fit
-└── ToolFailed               a tool's own error, told to the model
-    └── NothingHappened      a tool with effects refused before it had any; the same call may be made again
+└── ToolFailed               a tool's own error, shown to the model
+    └── NothingHappened      a tool with side effects refused before any; the same call may be made again
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class ParlourError(Exception):
 
 
 class UserError(ParlourError):
-    """A person can mend this; the text is one line that says what is wrong and how to mend it."""
+    """A person can fix this. The text is one line that names the problem and the remedy."""
 
 
 class SettingsError(UserError):
-    """A setting is wrong; the text names it and says how to mend it."""
+    """A setting is wrong. The text names it and the remedy."""
 
 
 class LoginRefused(SettingsError):
@@ -70,7 +70,7 @@ class StoreUnavailable(ParlourError):
 
 
 class LeaseLost(ParlourError):
-    """Another owner holds this lane by now; what was done under the lease does not count."""
+    """Another owner holds the session's lease; work done under the lost one does not count."""
 
 
 class SendFailed(ParlourError):

@@ -1,4 +1,4 @@
-"""What passes between channels, gateway and agent: frozen, typed, standard library only."""
+"""Events exchanged by channels, gateway and agent: frozen, typed, standard library only."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ UNKNOWN = "?"  # whose words something is, where the platform does not tell
 
 @dataclass(frozen=True, slots=True, order=True)
 class SessionKey:
-    """Where a conversation lives: ``channel:chat_id``, split at the first colon only.
+    """Identity of a conversation: ``channel:chat_id``, split at the first colon only.
 
-    ``channel`` is the name of a configuration block. A thread, topic or forum post is
-    ``<parent>/<thread>``, so that its parent chat can be read off the key.
+    ``channel`` is the name of a configuration block. A thread, topic or forum post is ``<parent>/<thread>``, so that
+    the key tells its parent chat.
     """
 
     channel: str
@@ -40,7 +40,7 @@ class SessionKey:
 
     @classmethod
     def parse(cls, text: str) -> SessionKey:
-        """Read ``channel:chat_id``; raise ValueError when it is none."""
+        """Parse ``channel:chat_id``; raise ValueError for any other text."""
         channel, colon, chat = text.partition(":")
         if not colon:
             raise ValueError(f"a session key is channel:chat_id, not {text!r}")
@@ -48,7 +48,7 @@ class SessionKey:
 
     @property
     def parent(self) -> SessionKey:
-        """The chat a thread belongs to; the key itself when it is no thread."""
+        """The chat a thread belongs to; for other chats the key itself."""
         parent, slash, thread = self.chat.partition("/")
         return SessionKey(self.channel, parent) if slash and parent and thread else self
 
@@ -154,14 +154,14 @@ def quote_file_name(text: str) -> str:
 
 
 class ChatKind(StrEnum):
-    """Who can read a chat: one person, or several."""
+    """Readers of a chat: one person, or several."""
 
     DIRECT = "direct"
     GROUP = "group"
 
 
 class InboundKind(StrEnum):
-    """What happened on the platform."""
+    """Kind of an inbound event."""
 
     MESSAGE = "message"  # also an edit: the same message_id with another revision
     COMMAND = "command"  # a message that the command router took for one of ours; never merges
@@ -171,21 +171,21 @@ class InboundKind(StrEnum):
 
 
 class Role(StrEnum):
-    """What a sender may decide in this chat; each includes the ones before it."""
+    """Rights of a sender in a chat; each role includes the ones before it."""
 
     MEMBER = "member"
     ADMIN = "admin"
     OWNER = "owner"
 
     def covers(self, needed: Role) -> bool:
-        """Say whether somebody of this role may do what *needed* names."""
+        """Return True if this role includes the rights of *needed*."""
         order = list(Role)
         return order.index(self) >= order.index(needed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """Who spoke, by the platform's stable id. Names are for reading and never decide anything."""
+    """The sender of a message, by the platform's stable id. Display names never decide anything."""
 
     id: str
     name: str = ""
@@ -213,7 +213,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundMessage:
-    """What one person did, in one shape for every platform."""
+    """One user's message or action, in one shape for every platform."""
 
     key: SessionKey
     message_id: str  # unique within key; a redelivery repeats it
@@ -241,7 +241,7 @@ class InboundMessage:
 
     @property
     def logical_key(self) -> str:
-        """What decides between new, duplicate and edit: ``chat/message id``, else the event id."""
+        """The key of deduplication: ``chat/message id``, else the event id."""
         if self.message_id:
             return f"{self.key.chat}/{self.message_id}"
         return f"event/{self.event_ids[0]}" if self.event_ids else f"event/{self.sent_at.isoformat()}"
@@ -249,9 +249,9 @@ class InboundMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageButton:
-    """A button below a message. A press is the *command*, said by whoever pressed.
+    """A button below a message. A press is an inbound message of its sender with this *command*.
 
-    The command is ours alone: no word of anybody's is ever in it.
+    The command is made by the gateway; it never holds text of users or models.
     """
 
     label: str  # from the catalogue
@@ -266,7 +266,7 @@ class MessageButton:
 
 
 class OutboundKind(StrEnum):
-    """What a row in the outbox is."""
+    """Kind of an outbox row."""
 
     PREVIEW = "preview"  # row 0: the text so far, edited in place
     ANSWER = "answer"
@@ -299,12 +299,11 @@ class OutboundMessage:
 class MessagePart:
     """One platform message: cut once, frozen before the first part is sent.
 
-    ``payload`` is the platform's dialect (the codec's own format), ``plain`` the same without any.
-    An empty ``payload`` means that ``plain`` is sent as it stands. A part of kind PREVIEW among the
-    parts of another row is only ever an edit of the turn's preview, never a message of its own.
-    A part with a ``file`` is that file: the bytes of its ``blob``, or ``plain`` in UTF-8 where it has none.
-    A part that ``is_placed`` (delivery.once: strict) stands in the chat as a placeholder first, which calls
-    nobody: what is *sent* of it is the placeholder, silently, and its text goes in by *edit*.
+    ``payload`` is the platform's markup (the codec's own format), ``plain`` the same without any. An empty ``payload``
+    means that ``plain`` is sent unformatted. A part of kind PREVIEW among the parts of another row is only ever an edit
+    of the turn's preview, never a message. A part with a ``file`` is that file: the bytes of its ``blob``, or ``plain``
+    in UTF-8 without one. A part that ``is_placed`` (delivery.once: strict) is first sent silently as a placeholder; its
+    text follows by *edit*.
     """
 
     id: str  # "<turn>.<row>.<n>", n from 1; the send key where the platform takes one
@@ -327,7 +326,7 @@ class MessagePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryReceipt:
-    """The platform's word that a part stands in the chat."""
+    """The platform's confirmation that a part was delivered."""
 
     part: str
     message_id: str  # the platform's id, what an edit needs

@@ -31,23 +31,23 @@ Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = 
 
 
 class PreAdmissionHandler(Protocol):
-    """Takes what is said to the door itself (a code) before it is a message: none of it is stored or thought about."""
+    """Handles messages to the gateway itself (a code) before admission; they are neither stored nor processed."""
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
-        """Return what became of *message* when it was for the doorkeeper, None when it goes on as *decision* says.
+        """Return the result for a *message* that this handler consumes; None to continue as *decision* says.
 
-        Asked at every message: what is none of its business must cost it nothing. Raises StoreUnavailable.
+        Called for every message, so it must be cheap for all others. Raises StoreUnavailable.
         """
         ...
 
 
 async def in_english(_: InboundMessage) -> str:
-    """Return the language of a chat where nobody has said which."""
+    """Return "en", the language of chats without a choice."""
     return "en"
 
 
 class GatewayIntake:
-    """The door that every adapter knocks at; implements `gateway.ports.Intake`."""
+    """Implements `gateway.ports.Intake`: runs admission and accepts messages of all channels."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GatewayIntake:
         newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
         language: Callable[[InboundMessage], Awaitable[str]] = in_english,
     ) -> None:
-        """*newcomer* is told where we were added, and where we are gone from; *language* is that of a chat."""
+        """*newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat."""
         self._language = language
         self._newcomer = newcomer
         self._journal = journal
@@ -73,7 +73,7 @@ class GatewayIntake:
 
     @property
     def is_cautious(self) -> bool:
-        """Say whether events are to be fetched and handled one at a time."""
+        """Return True if events must be fetched and handled one at a time."""
         return self.quarantine.is_cautious
 
     async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
@@ -81,9 +81,9 @@ class GatewayIntake:
         await self.quarantine.handle(event, work)
 
     async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
-        """Hand an event of the quarantine to its channel once more; False when there is no such event.
+        """Pass a quarantined event to its channel again; return False if the event does not exist.
 
-        Raises UserError when it cannot be handed over now, and what taking it in raises.
+        Raises UserError if the channel cannot take it now, and errors of handling it.
         """
 
         async def work(event: PlatformEvent) -> None:

@@ -1,4 +1,4 @@
-"""What channels keep outside any scope, as far as somebody wants it forgotten."""
+"""Erasure of data that channels keep outside scopes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeSelector:
-    """Whose memory somebody means. At most one of them is given."""
+    """A scope as the operator names it. At most one field is set."""
 
     scope: str = ""
     person: str = ""
@@ -36,7 +36,7 @@ def label(scope: str) -> str:
 
 
 class ScopeNames:
-    """Finds scopes by name. *person* tells whom an account belongs to, *kind* a channel block's platform."""
+    """Finds scopes by name. *person* returns the person of an account, *kind* the platform of a channel."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ScopeNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeSize:
-    """How much a scope holds."""
+    """Size of a scope."""
 
     scope: str
     name: str

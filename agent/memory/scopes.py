@@ -41,19 +41,19 @@ def scope_of(message: InboundMessage, person: str, *, isolation: str = "strict")
 
 
 def scope_folder(home: Path, scope: str) -> Path:
-    """Return the folder of *scope*; raise ValueError for anything that is no scope's name."""
+    """Return the folder of *scope*; raise ValueError for a text that names no scope."""
     if not _SCOPE.match(scope):
         raise ValueError(f"not a scope: {scope!r}")
     return home / scope if scope else home
 
 
 def transcript_path(home: Path, scope: str, key: str) -> Path:
-    """Return where the current transcript of *key* stands."""
+    """Return the path of the current transcript of *key*."""
     return scope_folder(home, scope) / "sessions" / f"{quote(key)}.jsonl"
 
 
 def blob_path(home: Path, scope: str, digest: str) -> Path:
-    """Return where the content-addressed text *digest* of a scope stands."""
+    """Return the path of the content-addressed text *digest* of a scope."""
     if not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ValueError(f"not a sha256: {digest!r}")
     return scope_folder(home, scope) / "blobs" / digest

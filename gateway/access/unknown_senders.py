@@ -1,4 +1,4 @@
-"""Reply to unknown senders: at most one notice per day and, in direct messages, a pairing code for the owner to approve.
+"""Reply to unknown senders: one notice per day at most and, in direct messages, a pairing code for an owner to approve.
 
 Nothing of their message is stored, downloaded or displayed, and no model is called. Only an outbox row and a note of
 the reply remain, written in one transaction.

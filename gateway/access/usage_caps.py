@@ -168,8 +168,8 @@ class UsageCapTracker:
     def installation_usage(self) -> CapAllowance | None:
         """Return the installation's use of TOKENS_PER_DAY, for alerts; None without such a cap.
 
-        Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day, so
-        80 and 100 % are each passed at most once a day.
+        Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day,
+        so 80 and 100 % are each passed at most once a day.
         """
         if not self._house_limit:
             return None
