@@ -16,7 +16,7 @@ class ConsolePlugin:
     settings: type[Any] = ConsoleSettings
 
     def open(self, context: ChannelContext) -> Channel:
-        """Build the channel; terminals come to it by `ConsoleChannel.converse`."""
+        """Build the channel; terminals connect through `ConsoleChannel.attach`."""
         from channels.console.adapter import ConsoleChannel
 
         return ConsoleChannel(context)

@@ -1,4 +1,4 @@
-"""Files that come with an answer in the terminal: saved where whoever sits there finds them."""
+"""Files of an answer in the terminal: saved in a folder that the user can find."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
 
-from channels.frames.names import safe_file_name
+from channels.frames.frame_codec import safe_file_name
 
 
 class ConsoleFiles:

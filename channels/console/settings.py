@@ -1,4 +1,4 @@
-"""The terminal's settings: it has none of its own."""
+"""The terminal's settings: only the common ones of every channel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from gateway.ports import PlatformTraits
 
 
 class ConsoleSettings(BaseModel):
-    """What only this kind of channel can be told; the common part of a block is added by the gateway."""
+    """Settings of this platform alone; the gateway adds the common ones of every channel."""
 
     traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, is_local=True, saves_files=True)

@@ -1,4 +1,4 @@
-"""The terminal chat's own side: what `parlour chat` shows and reads, over any pair of receive and send.
+"""The client of the terminal chat, `parlour chat`, over any pair of receive and send.
 
 With a terminal it streams; with pipes it reads a message per line, prints each answer, and ends when
 the last one is answered.
@@ -93,7 +93,7 @@ class TerminalSession:
         self._screen.settle()
 
     async def stop(self) -> None:
-        """Ask for the end of the answer under way."""
+        """Stop the answer that is being written."""
         await self._send({"type": "say", "id": uuid.uuid4().hex, "text": "/stop"})
 
     async def _handle(self, frame: Frame) -> None:

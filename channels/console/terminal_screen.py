@@ -1,4 +1,4 @@
-"""What the terminal shows: rich on a terminal, plain text into a pipe."""
+"""The terminal's output: rich text on a terminal, plain text into a pipe."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class TerminalScreen:
         self.language = FALLBACK  # until the gateway says which
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def hello(self, said: Sequence[str]) -> None:
-        """Greet whoever sits at a terminal, and give the line editor what was said before."""
+    def hello(self, lines: Sequence[str]) -> None:
+        """Greet the user of a terminal, and fill the line editor's history with earlier messages."""
         if not self._is_live:
             return
         self._console.print(translate("console.hello", self.language), style="dim")
         with contextlib.suppress(ImportError):  # a Python without readline has no line editor
             readline = importlib.import_module("readline")
-            for text in said:
+            for text in lines:
                 readline.add_history(text.replace("\n", " "))
 
     def history(self, lines: Sequence[tuple[str, str]]) -> None:
@@ -57,11 +57,11 @@ class TerminalScreen:
             else:
                 self._markdown(text)
 
-    async def read(self, stdin: TextIO, gone: asyncio.Event) -> str | None:
-        """Return the next line; None at the end, on Ctrl-C, or when *gone* is set while somebody types."""
+    async def read(self, stdin: TextIO, closed: asyncio.Event) -> str | None:
+        """Return the next line; None at the end, on Ctrl-C, or when *closed* is set during typing."""
         if not self._is_live:
             return await asyncio.to_thread(stdin.readline) or None
-        return await _typed(stdin, translate("console.prompt", self.language), gone)
+        return await _read_line(stdin, translate("console.prompt", self.language), closed)
 
     def preview(self, text: str) -> None:
         """Show the text so far."""
@@ -84,12 +84,12 @@ class TerminalScreen:
             self._console.print(text)
 
     def line(self, text: str) -> None:
-        """Print a line of ours beside an answer."""
+        """Print a line of our own next to an answer."""
         self._erase()
         self._console.print(text, style="dim" if self._is_live else None)
 
     def settle(self) -> None:
-        """The answer is there: remove what was only shown meanwhile."""
+        """Remove the preview: the answer has arrived."""
         self._erase()
 
     def trouble(self, line: str) -> None:
@@ -98,7 +98,7 @@ class TerminalScreen:
         self._errors.print(line, style="red")
 
     def bye(self) -> None:
-        """Take leave of whoever sits at a terminal."""
+        """Say goodbye to the user of a terminal."""
         if self._is_live:
             self._console.print(translate("console.bye", self.language), style="dim")
 
@@ -110,12 +110,12 @@ class TerminalScreen:
             return
         loop = asyncio.get_running_loop()
 
-        def asked() -> None:
+        def request_stop() -> None:
             task = asyncio.ensure_future(stop())
             self._tasks.add(task)  # the loop itself holds tasks only weakly
             task.add_done_callback(self._tasks.discard)
 
-        loop.add_signal_handler(signal.SIGINT, asked)
+        loop.add_signal_handler(signal.SIGINT, request_stop)
         try:
             yield
         finally:
@@ -138,7 +138,7 @@ class TerminalScreen:
             self._live = None
 
 
-async def _typed(stdin: TextIO, prompt: str, gone: asyncio.Event) -> str | None:
+async def _read_line(stdin: TextIO, prompt: str, closed: asyncio.Event) -> str | None:
     """Read a line with the line editor, and let go of the terminal when it is no longer wanted."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str | None] = loop.create_future()
@@ -155,7 +155,7 @@ async def _typed(stdin: TextIO, prompt: str, gone: asyncio.Event) -> str | None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, text)
 
-    watching = loop.create_task(gone.wait(), name="terminal end")
+    watching = loop.create_task(closed.wait(), name="terminal end")
     watching.add_done_callback(lambda _: settle(None))
     loop.add_signal_handler(signal.SIGINT, settle, None)
     before = termios.tcgetattr(stdin)

@@ -1,1 +1,1 @@
-"""What the page and the terminal share: the same frames, and a channel that serves windows of a chat."""
+"""The common part of page and terminal: their frames, and a channel that serves windows of a chat."""

@@ -18,7 +18,7 @@ MOST_PACES = 1_000
 
 
 class SharedFrame(dict[str, Any]):
-    """A frame for any number of windows, encoded when the first of them sends it. Nobody changes it."""
+    """An immutable frame for any number of windows, encoded when the first of them sends it."""
 
     __slots__ = ("_text",)
 
@@ -32,7 +32,7 @@ class SharedFrame(dict[str, Any]):
 
 
 class ClientConnection:
-    """One listener of one chat. Whoever opened it serves it; anybody may push to it or close it."""
+    """One connected client of a chat. Its opener serves it; any code may push to it or close it."""
 
     def __init__(self, key: SessionKey, sender: str, is_open: Callable[[], bool] = lambda: True) -> None:
         self.key = key
@@ -80,7 +80,7 @@ class ClientConnection:
         return frame
 
     def ask(self, look: HistoryFrame) -> None:
-        """Note that a page of history is wanted; a request that nobody has begun to answer is replaced."""
+        """Request a page of history; a request that is not being answered yet is replaced."""
         self._asked = look
         self._asking.set()
 
@@ -93,11 +93,11 @@ class ClientConnection:
         return look or HistoryFrame()
 
     def close(self) -> None:
-        """Ask whoever serves this window to end it."""
+        """Ask the server of this window to end it."""
         self._closed.set()
 
     async def wait_closed(self) -> None:
-        """Return when somebody asked for the end."""
+        """Return when `close` was called."""
         await self._closed.wait()
 
     def _forget_preview(self, frame: Frame) -> None:

@@ -1,7 +1,7 @@
-"""A channel whose platform is our own: windows of a chat that speak frames.
+"""A channel for our own clients: windows of a chat that exchange frames.
 
-The history stands in the journal, and a window gets it whenever it connects. So a part counts as sent
-when every open window was handed it: nobody there is no failure, and a part sent twice shows once.
+The history is in the journal, and a window gets it whenever it connects. So a part counts as sent when it was pushed
+to every open window, even to none; a part sent twice is shown once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Send = Callable[[Frame], Awaitable[None]]  # raises OSError when the window is g
 
 @dataclass(slots=True)
 class LiveChatState:
-    """What a chat shows right now, for a window that opens in the middle of a turn."""
+    """A chat's current activity and preview, for a window that opens during a turn."""
 
     activity: Frame | None = None
     preview: Frame | None = None
@@ -65,12 +65,12 @@ class LiveChatState:
         self.preview = {**preview, "since": known.get("since", now.isoformat())}
 
     def frames(self) -> list[Frame]:
-        """Return what a new window is shown after the history."""
+        """Return the frames that a new window gets after the history."""
         return [frame for frame in (self.activity, self.preview) if frame is not None]
 
 
 class FrameChannel:
-    """The Channel port over windows; the page and the terminal add how a window comes to be."""
+    """The Channel port over windows; the page and the terminal add the connections."""
 
     capabilities = CAPABILITIES
     page_bytes = PAGE_BYTES  # of one frame of history
@@ -100,11 +100,11 @@ class FrameChannel:
             self._close_windows()
 
     def is_ready(self) -> bool:
-        """Say whether windows are taken."""
+        """Return True while windows are accepted."""
         return self._running
 
     def is_watched(self, key: SessionKey) -> bool:
-        """Say whether a window of this chat is open."""
+        """Return True if a window of this chat is open."""
         return bool(self._windows.get(key))
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:  # noqa: ARG002 - the port's signature
@@ -118,11 +118,11 @@ class FrameChannel:
         return self._show(part, marked=marked)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
-        """Show *part* where *message_id* stands; the message keeps its id."""
+        """Replace the message *message_id* by *part*; it keeps its id."""
         return self._show(part, replaces=message_id)
 
     async def find(self, part: MessagePart) -> DeliveryReceipt | None:  # noqa: ARG002 - the port's signature
-        """Return None: windows forget nothing by being told again, so an unknown part is simply sent again."""
+        """Return None: sending a part again has no effect on windows, so an uncertain part is sent again."""
         return None
 
     async def show(self, activity: ChatActivity) -> None:
@@ -203,7 +203,7 @@ class FrameChannel:
             self._tell_others(window, message)
 
     async def _hand_over(self, window: ClientConnection, frame: SayFrame | PressFrame, message: InboundMessage) -> bool:
-        """Bring *message* in and tell the window what became of it; True when it was taken."""
+        """Pass *message* to the intake and send the window its result; return True if it was accepted."""
         try:
             answer = await self._intake.receive(message)
         except StoreUnavailable:
@@ -265,7 +265,7 @@ class FrameChannel:
         return DeliveryReceipt(part=part.id, message_id=replaces or part.id, at=self._now())
 
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:  # noqa: ARG002 - the page needs the key
-        """Say what a window needs to show *file* and to get it; *text* is the file itself where nothing is stored."""
+        """Return the fields with which a window shows and fetches *file*; *text* is its content if not stored."""
         return {**frame_codec.shown_file(file), "blob": file.blob, "text": "" if file.blob else text}
 
     def _push(self, key: SessionKey, frame: Frame, *, visible_to: str = "") -> None:
@@ -274,9 +274,9 @@ class FrameChannel:
             if visible_to in ("", window.sender):
                 window.push(frame)
 
-    def _tell_others(self, speaker: ClientConnection, message: InboundMessage) -> None:
+    def _tell_others(self, sender: ClientConnection, message: InboundMessage) -> None:
         frame = SharedFrame(frame_codec.echo_frame(message))
-        for window in self._windows.get(speaker.key, set()) - {speaker}:
+        for window in self._windows.get(sender.key, set()) - {sender}:
             window.push(frame)
 
     def _tidy(self, key: SessionKey) -> None:
@@ -296,7 +296,7 @@ class FrameChannel:
 
 
 def _cost_of(raw: object) -> float:
-    """Return what a frame costs to read, since its JSON is parsed on the event loop: a megabyte."""
+    """Return the cost of reading a frame: its JSON, up to a megabyte, is parsed on the event loop."""
     return 1 + len(raw) / _BYTES_OF_ONE if isinstance(raw, (str, bytes)) else 1.0
 
 

@@ -45,7 +45,7 @@ _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
 class BadFrame(ParlourError):
-    """A window sent something that is no frame; *sentence* is what whoever sits there is told, with its *fields*."""
+    """A window sent an invalid frame; the catalogue key *sentence*, with its *fields*, is the error for its user."""
 
     def __init__(self, sentence: str, **fields: object) -> None:
         super().__init__(sentence)
@@ -55,7 +55,7 @@ class BadFrame(ParlourError):
 
 @dataclass(frozen=True, slots=True)
 class SayFrame:
-    """Somebody said something. `id` is the window's own and comes again when it sends again."""
+    """A message. `id` is chosen by the window and repeated when it sends again."""
 
     id: str
     text: str
@@ -64,7 +64,7 @@ class SayFrame:
 
 @dataclass(frozen=True, slots=True)
 class PressFrame:
-    """Somebody pressed a button below a part. `id` comes again when the window sends again."""
+    """A button press. `id` is repeated when the window sends again."""
 
     id: str
     part: str
@@ -80,7 +80,7 @@ class HistoryFrame:
 
 @dataclass(frozen=True, slots=True)
 class PingFrame:
-    """A window asks whether anybody is there."""
+    """A window checks the connection."""
 
 
 def parse_frame(raw: object) -> SayFrame | PressFrame | HistoryFrame | PingFrame:
@@ -142,7 +142,7 @@ def _read_press(frame: Mapping[Any, Any]) -> PressFrame:
 
 
 def button_message(press: PressFrame, *, key: SessionKey, sender: Sender, at: datetime) -> InboundMessage:
-    """Return a press in the house's shape; the same id makes the same event."""
+    """Return the inbound message of a button press; the same id gives the same event."""
     return InboundMessage(
         key=key,
         message_id="",
@@ -160,7 +160,7 @@ def button_message(press: PressFrame, *, key: SessionKey, sender: Sender, at: da
 def inbound(
     saying: SayFrame, *, key: SessionKey, sender: Sender, at: datetime, attachments: tuple[Attachment, ...] = ()
 ) -> InboundMessage:
-    """Return what was said in the house's shape; the same id makes the same message id."""
+    """Return the inbound message of a frame; the same id gives the same message id."""
     return InboundMessage(
         key=key,
         message_id=saying.id,
@@ -185,7 +185,9 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
         MessagePart(
             id=f"{message.id}.{n}",
             key=message.key,
-            payload=json.dumps(_said(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False),
+            payload=json.dumps(
+                _text_fields(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False
+            ),
             # A window reads Markdown itself; what grows is not worth reading twenty times a second.
             plain=piece if message.kind is OutboundKind.PREVIEW else render_plain(piece),
             reply_to=message.reply_to,
@@ -196,18 +198,18 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
     )
 
 
-def _said(text: str, files: int, *, is_last: bool) -> Frame:
-    said: dict[str, Any] = {"text": text, "last": is_last and not files}
+def _text_fields(text: str, files: int, *, is_last: bool) -> Frame:
+    fields: dict[str, Any] = {"text": text, "last": is_last and not files}
     if is_last and files:
-        said["follow"] = files  # so many more parts are to come
-    return said
+        fields["follow"] = files  # so many more parts are to come
+    return fields
 
 
 def part_frame(part: MessagePart, *, marked: bool = False, replaces: str = "", file: Frame | None = None) -> Frame:
-    """Return the frame that shows *part*; a preview is the turn's text so far. A *file* says where its bytes are.
+    """Return the frame that shows *part*; a preview is the turn's text so far. *file* has the address of its bytes.
 
-    What comes without a payload is no Markdown (`is_plain`), and does not know whether it is the last: the last
-    text says how many parts `follow` it.
+    A part without a payload is plain text (`is_plain`) and cannot tell if it is the last: the last text has the
+    number of parts that `follow` it.
     """
     payload = json.loads(part.payload) if part.payload else {"text": part.plain, "last": False}
     text = part.file.caption if part.file is not None else str(payload["text"])
@@ -233,7 +235,7 @@ def part_frame(part: MessagePart, *, marked: bool = False, replaces: str = "", f
 
 
 def shown_file(file: Attachment) -> Frame:
-    """Return what every window says of a file."""
+    """Return the fields of a file that every window shows."""
     return {"name": sanitize(file.name) or "file", "size": file.size}
 
 
@@ -245,10 +247,10 @@ def history(
     before: str = "",
     is_earlier: bool = False,
 ) -> Frame:
-    """Return a page of the history: the newest when a window (re)connects, or one that stands before those it has.
+    """Return a page of the history: the newest when a window (re)connects, or one before those it has.
 
-    *before* is what the window asks for next, "" when nothing is older; *address* says where it finds a file.
-    A terminal's own words are in *language*; the page has brought its own.
+    *before* is the position to ask for next, "" if nothing is older; *address* returns the fields of a file.
+    *language* is for a terminal's labels; the page has its own.
     """
     kind = "earlier" if is_earlier else "history"
     return {"type": kind, "language": language, "before": before, "lines": [_line(line, address) for line in lines]}
@@ -274,7 +276,7 @@ def accepted(saying: SayFrame | PressFrame, turn: str) -> Frame:
 
 
 def echo_frame(message: InboundMessage) -> Frame:
-    """Return what the chat's other windows are shown when one of them said something."""
+    """Return the frame that shows a message to the chat's other windows."""
     return {
         "type": "said",
         "id": message.message_id,
@@ -299,7 +301,7 @@ def retry_frame(saying: SayFrame | PressFrame, language: str = FALLBACK) -> Fram
 
 
 def error_frame(error: BadFrame, language: str = FALLBACK) -> Frame:
-    """Return what is wrong with a frame that could not be read."""
+    """Return the error frame for an invalid frame."""
     return trouble_line(translate(error.sentence, language, **error.fields))
 
 
@@ -316,3 +318,17 @@ def activity(what: ChatActivity) -> Frame:
 def pong() -> Frame:
     """Return the answer to a ping."""
     return {"type": "pong"}
+
+
+_LONGEST_NAME = 100
+# Controls would end a header or move a cursor; direction marks show "exe.png" for what is "gnp.exe".
+_NOT_IN_NAMES = re.compile('[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff<>:"/\\\\|?*]+')
+
+
+def safe_file_name(name: str) -> str:
+    """Return *name* as one file is called in any folder: no path, no hidden file, nothing a terminal would obey."""
+    plain = " ".join(_NOT_IN_NAMES.sub(" ", name).split()).strip(". ")
+    stem, dot, ending = plain.rpartition(".")
+    if dot and len(ending) <= 16 and len(plain) > _LONGEST_NAME:
+        return f"{stem[: _LONGEST_NAME - len(ending) - 1].rstrip('. ')}.{ending}"
+    return plain[:_LONGEST_NAME].rstrip(". ") or "file"

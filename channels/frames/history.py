@@ -38,8 +38,8 @@ def cut_page(
 ) -> HistoryPage | None:
     """Return the newest of *lines*, or the newest of those older than line *before*, that fit into *limit* bytes.
 
-    A line longer than a message part is cut as its delivery cut it, into lines with ids of their own. Return None
-    when there is no line *before*.
+    A line longer than a message part is cut as its delivery cut it, into lines with separate ids. Return None
+    if the line *before* does not exist.
     """
     # A character takes four bytes at most, and the longest line leaves some for its files.
     every = _newest_first(lines, limit // 4 - _RESERVE, language)
@@ -93,7 +93,7 @@ class _HistoryReading:
 
 @dataclass(slots=True)
 class _ChatReadings:
-    """The readings of one chat: who comes before a reading begins shares it."""
+    """The readings of one chat: requests that arrive before a reading starts share it."""
 
     pace: MessageThrottle
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -113,7 +113,7 @@ class HistoryPager:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """*encode* makes a frame of a page and of the line it stands before."""
+        """*encode* makes a frame of a page and of the line after it."""
         self._sessions = sessions
         self._encode = encode
         self._language = language
@@ -124,7 +124,7 @@ class HistoryPager:
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def read(self, key: SessionKey, before: str = "") -> SharedFrame:
-        """Return the newest page, or the one before the line *before*; what is stored by now is in it."""
+        """Return the newest page, or the one before the line *before*, with everything stored so far."""
         chat = self._chat(key)
         reading = chat.to_come.setdefault(before, _HistoryReading())
         async with chat.lock:

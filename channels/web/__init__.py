@@ -16,7 +16,7 @@ class WebPlugin:
     settings: type[Any] = WebSettings
 
     def open(self, context: ChannelContext) -> Channel:
-        """Build the channel; browsers come to it by its routes."""
+        """Build the channel; browsers reach it through its routes."""
         from channels.web.adapter import WebChannel
 
         return WebChannel(context)

@@ -14,8 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from channels.frames import frame_codec
 from channels.frames.client_connection import ClientConnection, SharedFrame
 from channels.frames.frame_channel import CAPABILITIES, FrameChannel, Receive, Send
-from channels.frames.frame_codec import Frame
-from channels.frames.names import safe_file_name
+from channels.frames.frame_codec import Frame, safe_file_name
 from channels.web.downloads import FileDownload
 from channels.web.logins import StoredLogin, WebLogins, is_name
 from channels.web.served_files import ServedFiles
@@ -38,14 +37,14 @@ _SERVICE_RESTART = 1012
 
 @dataclass(frozen=True, slots=True)
 class WebVisitor:
-    """Who sits before a page; without a login it is whoever uses this machine."""
+    """The user of a page; without a login, the owner of this machine."""
 
     who: str
     login: StoredLogin | None = None
 
 
 class WebChannel(FrameChannel):
-    """Browsers. A visitor's chat id is who they are, so that every browser of theirs shows the same chat."""
+    """The web chat. A visitor's chat id is their user name, so that all their browsers show the same chat."""
 
     capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True)
 
@@ -64,7 +63,7 @@ class WebChannel(FrameChannel):
 
     @property
     def wrong_codes(self) -> int:
-        """How many wrong login codes were typed since the start."""
+        """Wrong login codes since the start."""
         return self.logins.wrong
 
     async def run(self) -> None:
@@ -87,28 +86,28 @@ class WebChannel(FrameChannel):
         return self.logins.issue_code(name or OWNER)
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
-        """Return who is logged in: `who`, how many `browsers`, `until` when."""
+        """Return the active logins: `who`, the number of `browsers`, and `until` when."""
         return [
             {"who": each.who, "browsers": each.browsers, "until": each.until.isoformat()}
             for each in await self.logins.active_logins()
         ]
 
     async def log_out(self, who: str) -> int:
-        """End the logins of *who*, open windows and codes that are out included; return how many browsers they were."""
+        """End the logins of *who* with their open windows and unused codes; return the number of browsers."""
         ended = await self.logins.end(who)
         for login in ended:
             self._close_windows_of(login)
         return len(ended)
 
     async def visitor(self, connection: HTTPConnection) -> WebVisitor | None:
-        """Say who this is; None = a login code is needed."""
+        """Return the visitor, or None if a login code is needed."""
         login = await self.logins.find(connection.cookies.get(self.cookie, ""))
         if login is not None:
             return WebVisitor(login.who, login)
         return WebVisitor(OWNER) if await _is_this_machine(connection) else None
 
     def language(self, visitor: WebVisitor | None) -> str:
-        """Return the language of a visitor's chat; of somebody who is not known yet, what is usual here."""
+        """Return the language of a visitor's chat, or the channel's default for an unknown visitor."""
         return self._language(channel_wide_key(self.name) if visitor is None else SessionKey(self.name, visitor.who))
 
     async def close_windows(self, login: StoredLogin) -> None:
@@ -146,7 +145,7 @@ class WebChannel(FrameChannel):
         await _close(socket, _TRY_AGAIN_LATER)
 
     async def download(self, visitor: WebVisitor, token: str) -> FileDownload | None:
-        """Return a file that *visitor* was shown; None when there is none (any more)."""
+        """Return a file that *visitor* was shown, or None if it does not exist."""
         kept = self._shelf.get(visitor.who, token)
         if kept is None:
             return None
@@ -187,11 +186,11 @@ class WebChannel(FrameChannel):
 
 
 async def _is_this_machine(connection: HTTPConnection) -> bool:
-    """Say whether the page is open to whoever can reach it.
+    """Return True if the visitor needs no login.
 
-    The web server decides (`app.state.is_private`: bound to loopback, `login: auto`, no public address);
-    without its word the answer is no. A forwarding header can only take the right away: a proxy on this
-    machine has everybody behind it. Of a proxy that adds no header its account tells.
+    The web server decides (`app.state.is_private`: bound to loopback, `login: auto`, no public address).
+    A forwarding header only takes the right away, because any user may be behind a proxy on this machine.
+    A proxy that adds no header is recognised by its account.
     """
     if not getattr(connection.app.state, "is_private", False):
         return False

@@ -1,4 +1,4 @@
-"""A file on its way to a browser: read and sent in pieces, so that none is whole in memory."""
+"""Downloads: files are read and sent in pieces, so that none is whole in memory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class FileDownload:
     text: bytes = b""
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes; raise FileUnavailable when they are gone meanwhile."""
+        """Yield the bytes; raise FileUnavailable if they have been deleted."""
         for start in range(0, self.size, PIECE_BYTES):
             length = min(PIECE_BYTES, self.size - start)
             yield await self.blobs.read_at(self.blob, start, length) if self.blob else self.text[start : start + length]
 
 
 class DownloadResponse(Response):
-    """Sends a file to be saved and never to be shown, since what is in it may be anybody's; 404 when there is none.
+    """Sends a file as an attachment, never inline, because its content is untrusted; 404 if it does not exist.
 
-    A person who has too many downloads under way gets 429 and *busy*, a line.
+    A person with too many running downloads gets 429 and the line *busy*.
     """
 
     def __init__(

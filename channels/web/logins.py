@@ -1,7 +1,7 @@
-"""Who sits before the page: login codes, and the logins they become.
+"""Login codes of the page, and the logins they create.
 
-A code lives in memory only: ten minutes, once. A login is a random token in a cookie; the channel's
-state holds its sha256 and when it ends, so that what is stored lets nobody in.
+A code is kept only in memory and is valid once, for ten minutes. A login is a random token in a cookie; the channel's
+state holds its SHA-256 and expiry, so that the stored state cannot be used to log in.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}\Z")
 
 
 class LoginOutcome(StrEnum):
-    """What became of a login code."""
+    """The result of entering a login code."""
 
     WELCOME = "welcome"
     WRONG = "wrong"
@@ -53,7 +53,7 @@ class StoredLogin:
 
 @dataclass(frozen=True, slots=True)
 class ActiveLogin:
-    """Somebody who is logged in."""
+    """A user who is logged in."""
 
     who: str
     browsers: int
@@ -61,7 +61,7 @@ class ActiveLogin:
 
 
 def is_name(text: str) -> bool:
-    """Say whether *text* can be who somebody on the page is: an id of small letters, fit for a session key."""
+    """Return True if *text* is a valid user name: lower-case letters, digits and signs that fit a session key."""
     return _NAME.match(text) is not None
 
 
@@ -86,14 +86,14 @@ class WebLogins:
         self._codes[_digest(code)] = (who, self._now() + CODE_LIFE)
         return f"{code[:4]}-{code[4:]}"
 
-    async def enter(self, typed: str, address: str = "") -> tuple[LoginOutcome, str]:
+    async def enter(self, code: str, address: str = "") -> tuple[LoginOutcome, str]:
         """Take a code typed at *address*; return the outcome, and the new login's token when it is welcome."""
         network = network_of(address)
         if self._is_locked(network):
             return LoginOutcome.LOCKED, ""
         self._drop_old_codes()
         # Looked up by digest, so the time this takes says nothing about the codes that are out.
-        found = self._codes.pop(_digest(_normal(typed)), None)
+        found = self._codes.pop(_digest(_normal(code)), None)
         if found is None:
             self._note_wrong(network)
             return LoginOutcome.WRONG, ""
@@ -107,7 +107,7 @@ class WebLogins:
         return login if login is not None and login.until > self._now() else None
 
     def counts(self, login: StoredLogin) -> bool:
-        """Say whether *login* still lets its browser in."""
+        """Return True while *login* is valid."""
         return bool(self._logins and login.digest in self._logins) and login.until > self._now()
 
     async def leave(self, login: StoredLogin) -> None:
@@ -118,7 +118,7 @@ class WebLogins:
                 await self._save(logins)
 
     async def active_logins(self) -> Sequence[ActiveLogin]:
-        """Return who is logged in, each with how many browsers, and until when the last of them is."""
+        """Return the users who are logged in, each with the number of browsers and the latest expiry."""
         now, found = self._now(), dict[str, ActiveLogin]()
         for login in (await self._load()).values():
             if login.until > now:
@@ -178,8 +178,8 @@ class WebLogins:
         self._codes = {digest: entry for digest, entry in self._codes.items() if entry[1] > now}
 
 
-def _normal(typed: str) -> str:
-    return "".join(letter for letter in typed[:64].upper() if letter in ALPHABET)
+def _normal(code: str) -> str:
+    return "".join(letter for letter in code[:64].upper() if letter in ALPHABET)
 
 
 def _digest(secret: str) -> str:

@@ -1,4 +1,4 @@
-"""What the page needs of a web server: itself, its files, a login, and the socket.
+"""HTTP routes of the page: its files, uploads and downloads, login, and the WebSocket.
 
 The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py).
 """
@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from channels.frames.names import safe_file_name
+from channels.frames.frame_codec import safe_file_name
 from channels.web.adapter import WebChannel
 from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
@@ -91,7 +91,7 @@ def _bound(
 
 
 async def _page(channel: WebChannel, request: Request) -> Response:
-    """Show the page in the language of the visitor's chat; who is not known yet reads what is usual here."""
+    """Serve the page in the language of the visitor's chat, or the channel's default before a login."""
     language = channel.language(await channel.visitor(request))
     return _answer(request, page(language), {"Content-Security-Policy": _POLICY, "Vary": "Cookie"})
 
@@ -119,7 +119,7 @@ async def _file(channel: WebChannel, request: Request) -> Response:
 
 
 async def _upload(channel: WebChannel, request: Request) -> Response:
-    """Keep a file until a message names it. The guard let only our own page in; who it is is asked before the body."""
+    """Store a file until a message names it. The visitor is checked before the body is read."""
     visitor = await channel.visitor(request)
     if visitor is None:
         return JSONResponse({}, 401)
@@ -197,12 +197,12 @@ async def _login(channel: WebChannel, request: Request) -> Response:
 
 
 def _state(request: Request, name: str, default: Any) -> Any:
-    """Return what the web server says of a request's arrival (gateway/web/server.py)."""
+    """Return a field of the resolved request (gateway/web/server.py)."""
     return getattr(request.state, name, default)
 
 
 def _cookie_path(request: Request) -> str:
-    """Return the path of ours as the browser sees it: a cookie is no business of what else stands on that host."""
+    """Return our base path as the browser sees it, so that other sites on the host do not get the cookie."""
     return f"{quote(_state(request, 'base', ''))}/"
 
 

@@ -1,4 +1,4 @@
-"""What the page may fetch: files that a visitor was shown, each under an address that nobody can guess."""
+"""Files that a visitor may download: those they were shown, each under an address that cannot be guessed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_PEOPLE = 100
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """A file for one visitor: the stored bytes, or the text where there are none."""
+    """A file for one visitor: the stored bytes, or a text."""
 
     who: str
     file: Attachment
@@ -23,9 +23,9 @@ class ServedFile:
 
 
 class ServedFiles:
-    """The addresses that are out. They end with the process; a page that comes back gets new ones with its history.
+    """The valid addresses. They end with the process; a page that reconnects gets new ones with its history.
 
-    Nobody's addresses push out another person's, unless there are very many people.
+    One person's addresses do not evict another's, unless there are very many people.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class ServedFiles:
         return person.add(ServedFile(who, file, text))
 
     def get(self, who: str, token: str) -> ServedFile | None:
-        """Return what *who* was shown under *token*; what another was shown is not there."""
+        """Return the file that *who* was shown under *token*, or None; another person's tokens are unknown."""
         person = self._people.get(who)
         return person.kept.get(token) if person else None
 
@@ -53,12 +53,12 @@ class _PersonFiles:
         self._tokens: dict[ServedFile, str] = {}
         self._characters = 0
 
-    def add(self, kept: ServedFile) -> str:
-        token = self._tokens.get(kept)
+    def add(self, file: ServedFile) -> str:
+        token = self._tokens.get(file)
         if token is None:
-            token = self._tokens[kept] = secrets.token_urlsafe(18)
-            self.kept[token] = kept
-            self._characters += len(kept.text)
+            token = self._tokens[file] = secrets.token_urlsafe(18)
+            self.kept[token] = file
+            self._characters += len(file.text)
             while len(self.kept) > 1 and (len(self.kept) > MOST or self._characters > _MOST_CHARACTERS):
                 oldest = self.kept.popitem(last=False)[1]
                 self._characters -= len(oldest.text)

@@ -1,7 +1,7 @@
-"""The page's settings: it has none of its own.
+"""The page's settings: only the common ones of every channel.
 
-Where the page is served and who must log in is the web server's affair (`web.host`, `web.port`,
-`web.login`, `web.public_url`), since the dashboard stands behind the same door.
+Address and login are settings of the web server (`web.host`, `web.port`, `web.login`, `web.public_url`),
+since the dashboard will share them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from gateway.ports import PlatformTraits
 
 
 class WebSettings(BaseModel):
-    """What only this kind of channel can be told; the common part of a block is added by the gateway."""
+    """Settings of this platform alone; the gateway adds the common ones of every channel."""
 
     traits: ClassVar[PlatformTraits] = PlatformTraits(chat_is_person=True, is_local=True, has_uploads=True)

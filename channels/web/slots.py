@@ -1,4 +1,4 @@
-"""Slots: how many uploads or downloads of one person run at once, and how many wait for those."""
+"""Limits on one person's concurrent uploads or downloads, and on those waiting."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class _PersonSlot:
 
 
 class PersonSlots:
-    """Slots of each person: nobody waits for anybody else."""
+    """Slots of each person, independent of other people's."""
 
-    def __init__(self, at_once: int, waiting: int = 0) -> None:
+    def __init__(self, at_once: int, waiting_limit: int = 0) -> None:
         self._at_once = at_once
-        self._most = at_once + waiting
+        self._most = at_once + waiting_limit
         self._people: dict[str, _PersonSlot] = {}
 
     def busy(self, who: str) -> int:
-        """Return how many of *who* are at work or waiting."""
+        """Return the number of transfers of *who* that run or wait."""
         return self._people[who].users if who in self._people else 0
 
     @asynccontextmanager

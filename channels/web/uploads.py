@@ -1,6 +1,6 @@
-"""Files that visitors hand over, on disk before the page is told and until their message has long been answered.
+"""Uploaded files, written to disk before the page is notified and kept until after their message is answered.
 
-One file each, named by a token: a line of JSON (whose it is, its name and type), then the bytes. A stored message
+Each is one file named by a token: a line of JSON (owner, name and type), then the bytes. A stored message
 names the token, so that a restart between the two loses nothing.
 """
 
@@ -60,7 +60,7 @@ class UploadRefused(ParlourError):
 
 @dataclass(frozen=True, slots=True)
 class UploadHeader:
-    """What is known of a file that was handed over."""
+    """Metadata of an uploaded file."""
 
     who: str
     name: str
@@ -69,7 +69,7 @@ class UploadHeader:
 
 @dataclass(slots=True)
 class _UploadUse:
-    """What is kept, of everybody or of one person."""
+    """Number and bytes of stored files, in all or of one person."""
 
     files: int = 0
     size: int = 0  # bytes
@@ -89,7 +89,7 @@ class WebUploads:
         self._coming: dict[str, tuple[str, int]] = {}  # who hands it over, and the most bytes it may have, by token
 
     def busy(self, who: str) -> int:
-        """Return how many files of *who* come or wait to come."""
+        """Return the number of uploads of *who* that run or wait."""
         return self._slots.busy(who)
 
     async def take(
@@ -128,7 +128,7 @@ class WebUploads:
             await asyncio.to_thread(self._tidy)
 
     async def find_file(self, who: str, token: str) -> Attachment | None:
-        """Return the file that *who* handed over as *token*; None when there is none (any more)."""
+        """Return the file that *who* uploaded as *token*, or None if it does not exist."""
         found = await asyncio.to_thread(self._head, token)
         if found is None or found[0].who != who:
             return None
@@ -169,7 +169,7 @@ class WebUploads:
             return None
 
     def _tidy(self) -> tuple[_UploadUse, dict[str, _UploadUse]]:
-        """Remove what is past its time; return what is left and what is coming, of everybody and of each person."""
+        """Delete expired files; return the use of stored and running uploads, in all and of each person."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         every, people = _UploadUse(), defaultdict[str, _UploadUse](_UploadUse)
         coming, owners = dict(self._coming), dict[str, str]()
@@ -202,9 +202,9 @@ def _refusal(who: str, every: _UploadUse, people: Mapping[str, _UploadUse]) -> U
     return UploadRefusalReason.FULL if every.size > MOST or every.files > MOST_FILES else None
 
 
-def type_of(said: str) -> str:
-    """Return a media type as a browser said it, or nothing for what is none."""
-    plain = said.partition(";")[0].strip().lower()
+def type_of(header: str) -> str:
+    """Return the browser's media type if it is valid, else ""."""
+    plain = header.partition(";")[0].strip().lower()
     return plain if _TYPE.match(plain) else ""
 
 

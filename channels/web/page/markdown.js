@@ -102,10 +102,10 @@ function finishCode(code, words) {
   if (language && text.length <= LONGEST_COLOURED) colour(code, language, text);
 }
 
-/** Colour a code block; the highlighter is loaded with the first one. */
+/** Colour a code block. The highlighter is loaded with the first one; without a connection, code stays plain. */
 async function colour(code, language, text) {
-  const { default: highlighter } = await import("./vendor/highlight.js");
-  if (!highlighter.getLanguage(language)) return;
+  const highlighter = await import("./vendor/highlight.js").then((loaded) => loaded.default, () => null);
+  if (!highlighter?.getLanguage(language)) return;
   const { value } = highlighter.highlight(text, { language, ignoreIllegals: true });
   code.replaceChildren(DOMPurify.sanitize(value, COLOURED));
 }

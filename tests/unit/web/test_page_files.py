@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.frames.names import safe_file_name
+from channels.frames.frame_codec import safe_file_name
 from channels.web.adapter import OWNER, WebChannel
 from channels.web.served_files import MOST, ServedFiles
 from gateway.events import Attachment, MessagePart
