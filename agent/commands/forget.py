@@ -67,7 +67,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
     if not is_confirmed:
         return context.private_reply(f"erasure.everything_{whose}")
     untouched = await _untouched_folders(context, is_all=True)
-    job = await context.services.memory.erasure.everything(context.scope, turn=context.turn.id)
+    job = await context.services.memory.erasure.erase_scope(context.scope, turn=context.turn.id)
     lines = [
         context.translate(f"erasure.erased_{whose}"),
         context.translate(f"erasure.remains_{whose}"),
@@ -78,7 +78,7 @@ async def _everything(context: CommandContext, *, is_confirmed: bool) -> Command
 
 async def _untouched_folders(context: CommandContext, *, is_all: bool = False) -> list[str]:
     """Name the folders that erasure leaves unchanged."""
-    names = await context.services.memory.erasure.beyond(context.scope, context.key, is_all=is_all)
+    names = await context.services.memory.erasure.untouched_folders(context.scope, context.key, is_all=is_all)
     return [context.translate(f"erasure.beyond_{each}") for each in names]
 
 

@@ -24,11 +24,11 @@ from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.dream.schedule import DreamSchedule
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
+from agent.memory.erasure.scope_files import DerivedIndex
 from agent.memory.erasure.word_eraser import WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
 from agent.memory.jobs.job_runner import Handler, JobRunner
@@ -67,7 +67,7 @@ class MemoryServices:
     jobs: MemoryJobs
     service: MemoryService
     dreams: DreamService
-    forgetter: EraseService
+    erasure: EraseService
     staging: StagedChangeStore
     scope_lock: ScopeLock
     linking: AccountLinkService
@@ -127,12 +127,12 @@ def build_memory(
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, sessions),
         dreams=DreamService(documents, versions, can_run=consolidates),
-        forgetter=_build_forgetter(
+        erasure=_build_erasure(
             context,
             documents=documents,
             versions=versions,
             projector=projector,
-            leftovers=HomeUnscopedData(home / "uploads", quarantine),
+            unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
             index=index,
             writing=writing,
             scope_lock=scope_lock,
@@ -146,13 +146,13 @@ def build_memory(
     )
 
 
-def _build_forgetter(
+def _build_erasure(
     context: AppContext,
     *,
     documents: FileDocumentStore,
     versions: VersionStore,
     projector: TranscriptProjector,
-    leftovers: HomeUnscopedData,
+    unscoped_data: HomeUnscopedData,
     index: DerivedIndex,
     writing: asyncio.Lock,
     scope_lock: ScopeLock,
@@ -171,29 +171,29 @@ def _build_forgetter(
     )
     purge = PurgeJobs(
         home=home,
-        forgetter=words,
+        word_eraser=words,
         versions=versions,
         transcripts=projector,
         records=store.records,
         jobs=store.jobs,
-        erasing=store.erasing,
-        leftovers=leftovers,
+        store=store.erasing,
+        unscoped_data=unscoped_data,
         index=index,
         writing=writing,
         now=now,
     )
     eraser = ScopeEraser(
         home=home,
-        files=projector,
-        forgetter=words,
+        transcripts=projector,
+        word_eraser=words,
         versions=versions,
         documents=documents,
         records=store.records,
         jobs=store.jobs,
         people=store.people,
         links=store.links,
-        erasing=store.erasing,
-        leftovers=leftovers,
+        store=store.erasing,
+        unscoped_data=unscoped_data,
         scope_lock=scope_lock,
         index=index,
         writing=writing,
@@ -204,10 +204,10 @@ def _build_forgetter(
     retention = RetentionJob(
         home=home,
         days=context.settings.memory.retention_days,
-        files=projector,
+        transcripts=projector,
         records=store.records,
         jobs=store.jobs,
-        erasing=store.erasing,
+        store=store.erasing,
         index=index,
         writing=writing,
         reopen=reopen,
@@ -337,7 +337,7 @@ def build_job_runner(
         documents=memory.documents,
         derived_data=DerivedDataFinder(home, memory.versions),
         flush=memory.projector.flush,
-        purge_index=memory.forgetter.index.purge_stale,
+        purge_index=memory.erasure.index.purge_stale,
         adopt=memory.conversations.adopt,
         person=lambda row: person_of(row.message, context.platform(row.message.key.channel)),
         writing=memory.jobs.writing,
@@ -354,12 +354,16 @@ def build_job_runner(
     if memory.consolidates:
         slow = {**consolidation.slow, **notes.slow, **flushes.slow, **dreamer.slow}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
-    in_scope = {**memory.forgetter.long, **deletions.long, **exports.long}
+    in_scope = {**memory.erasure.long, **deletions.long, **exports.long}
     return JobRunner(
         store.jobs,
         quick=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(quick)),
         slow=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(slow)),
-        long={**memory.linker.long, **memory.forgetter.alone, **lock_handlers(memory.scope_lock, store.jobs, in_scope)},
+        long={
+            **memory.linker.long,
+            **memory.erasure.exclusive,
+            **lock_handlers(memory.scope_lock, store.jobs, in_scope),
+        },
         purse=token_budget,
         meter=context.meter,
         slots=slots,

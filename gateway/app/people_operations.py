@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.memory.erasure.erase_service import DOWNLOADS, untouched_folders
 from agent.memory.erasure.scope_eraser import PEOPLE
-from agent.memory.erasure.untouched_folders import DOWNLOADS, untouched_folders
 from agent.memory.scope_names import ScopeSelector
 from gateway.app.access_operations import operator
 from gateway.app.channels import accounts_of
@@ -82,7 +82,7 @@ class PeopleOperations:
         if is_known:
             await self._note(account)
         try:
-            erased = await self._app.commands.memory.erasure.eraser.person(account)
+            erased = await self._app.commands.memory.erasure.scope_eraser.erase_person(account)
         except OSError as error:
             raise UserError(f"not all of it is done ({error.strerror or error}); run it again") from error
         if not is_known:

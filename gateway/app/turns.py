@@ -110,7 +110,7 @@ def _build_command_services(context: AppContext, parts: TurnDependencies, turns:
         memory=MemoryCommandServices(
             documents=memory.service,
             staging=memory.staging,
-            erasure=memory.forgetter,
+            erasure=memory.erasure,
             dreams=memory.dreams,
             privacy=parts.privacy,
             search=parts.recall,

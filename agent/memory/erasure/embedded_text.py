@@ -1,4 +1,4 @@
-"""What bytes say, whatever they are wrapped in: escapes, compression, archives, base64. Bounded in what it opens."""
+"""Extract text from bytes through escapes, compression, archives and base64, with limits on size and depth."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 
-MOST = 16 * 1024 * 1024  # bytes that one wrapping may hold
-_PIECE = 512 * 1024  # bytes that are searched in one go
-_SMALL = 64 * 1024  # bytes that are read as a text even if they are none
-_DEPTH = 3  # wrappings inside one another
+MOST = 16 * 1024 * 1024  # bytes that are unpacked from one container
+_CHUNK = 512 * 1024  # bytes that are searched in one call
+_SMALL = 64 * 1024  # up to so many bytes, binary data is decoded as text too
+_DEPTH = 3  # nested containers
 _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")  # escaped once or again
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
 _STREAM = re.compile(rb"stream\r?\n")  # of a PDF; usually deflated
@@ -24,9 +24,9 @@ _WIDE = 8  # one in so many bytes is NUL in a UTF-16 text of European letters
 
 
 def extract_texts(data: bytes, depth: int = _DEPTH) -> Iterator[str | bytes]:
-    """Yield every text that *data* holds as it stands, escaped or wrapped; some twice, some that are none.
+    """Yield every text in *data*, plain, escaped or packed; some twice, and some that are not really text.
 
-    What is large and no text is yielded as bytes: to read a picture as letters would take seconds.
+    Large binary data is yielded as bytes, because decoding a picture as text would take seconds.
     """
     plain = _text(data)
     if plain is None:
@@ -41,7 +41,7 @@ def extract_texts(data: bytes, depth: int = _DEPTH) -> Iterator[str | bytes]:
         yield data.decode("utf-16-le", "replace")
         yield data.decode("utf-16-be", "replace")
     if depth:
-        for inner in _unwrapped(data, is_text=plain is not None):
+        for inner in _unpack(data, is_text=plain is not None):
             yield from extract_texts(inner, depth - 1)
 
 
@@ -53,45 +53,45 @@ def _text(data: bytes) -> str | None:
 
 
 def contains_text(data: bytes, folded: str) -> bool:
-    """Say whether bytes that are no text hold a folded one: in UTF-8 or UTF-16, in small letters or capitals."""
+    """Return True if binary *data* contains a folded text in UTF-8 or UTF-16, in lower, upper or title case."""
     pattern = _pattern(folded)
-    lap = 8 * len(folded) + 64
-    # Nobody else runs beside one search, so it goes on in pieces.
-    return any(pattern.search(data, at, at + _PIECE + lap) is not None for at in range(0, len(data), _PIECE))
+    overlap = 8 * len(folded) + 64
+    # A search holds the interpreter lock, so long data is searched in chunks.
+    return any(pattern.search(data, at, at + _CHUNK + overlap) is not None for at in range(0, len(data), _CHUNK))
 
 
 @lru_cache(maxsize=64)
 def _pattern(folded: str) -> re.Pattern[bytes]:
     codes = ("utf-8", "utf-16-le", "utf-16-be")
-    return re.compile(b"|".join(b"".join(_sign(sign, code) for sign in folded) for code in codes))
+    return re.compile(b"|".join(b"".join(_character(each, code) for each in folded) for code in codes))
 
 
-def _sign(sign: str, code: str) -> bytes:
-    if sign == " ":
+def _character(character: str, code: str) -> bytes:
+    if character == " ":
         return b"(?:" + b"|".join(re.escape(each.encode(code)) for each in " \t\n\r\u00a0") + b")+"
-    forms = {sign, sign.upper(), sign.title()}
+    forms = {character, character.upper(), character.title()}
     return b"(?:" + b"|".join(re.escape(each.encode(code, "surrogatepass")) for each in sorted(forms)) + b")"
 
 
 def unescaped(text: str) -> str:
-    r"""Return *text* with its ``\uXXXX`` as the characters they name, pairs of them as one."""
-    spelt = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-    return spelt.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    r"""Return *text* with each ``\uXXXX`` replaced by its character, surrogate pairs combined."""
+    replaced = _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
+    return replaced.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _unwrapped(data: bytes, *, is_text: bool) -> Iterator[bytes]:
+def _unpack(data: bytes, *, is_text: bool) -> Iterator[bytes]:
     if data[:2] == b"\x1f\x8b":
-        yield _inflated(data, zlib.MAX_WBITS | 16)
+        yield _inflate(data, zlib.MAX_WBITS | 16)
     elif data[:1] == b"\x78":
-        yield _inflated(data, zlib.MAX_WBITS)
+        yield _inflate(data, zlib.MAX_WBITS)
     elif data[:4] == b"PK\x03\x04":
         yield from _members(data)
     elif data[:5] == b"%PDF-":
-        for found in _STREAM.finditer(data):
-            yield _inflated(data[found.end() :], zlib.MAX_WBITS)
-    for found in _BASE64.finditer(data) if is_text else ():
-        run = found[0].rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
-        # What stands before it may look like part of it, so every place that it can begin at is tried.
+        for stream in _STREAM.finditer(data):
+            yield _inflate(data[stream.end() :], zlib.MAX_WBITS)
+    for match in _BASE64.finditer(data) if is_text else ():
+        run = match[0].rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
+        # Preceding letters may look like a part of it, so every possible alignment is tried.
         for start in range(min(4, len(run))):
             piece = run[start:]
             piece = piece[: len(piece) - (len(piece) % 4 == 1)]
@@ -101,8 +101,8 @@ def _unwrapped(data: bytes, *, is_text: bool) -> Iterator[bytes]:
                 continue
 
 
-def _inflated(data: bytes, wbits: int) -> bytes:
-    """Return what can be inflated of *data*; a stream that breaks off gives its beginning."""
+def _inflate(data: bytes, wbits: int) -> bytes:
+    """Decompress *data*; a truncated stream gives its beginning."""
     worker = zlib.decompressobj(wbits)
     pieces: list[bytes] = []
     size = 0

@@ -1,4 +1,4 @@
-"""What commands ask of forgetting: words at once, words for good, and everything of a scope."""
+"""Service behind `/forget`: erase words at once, purge words from every byte, or erase a whole scope."""
 
 from __future__ import annotations
 
@@ -6,69 +6,89 @@ import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from pathlib import Path
 
-from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
-from agent.memory.erasure.untouched_folders import untouched_folders
+from agent.memory.erasure.scope_files import OWN_FILES, DerivedIndex
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
+from agent.memory.scopes import scope_folder
 from gateway.events import SessionKey
 from gateway.ports import Job
+
+DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
 
 
 @dataclass(frozen=True, slots=True)
 class EraseService:
-    """Forgets what somebody asks for, as far as they may."""
+    """Erases what a requester asks for, within their rights."""
 
-    words: WordEraser
-    purging: PurgeJobs
-    eraser: ScopeEraser
+    word_eraser: WordEraser
+    purge_jobs: PurgeJobs
+    scope_eraser: ScopeEraser
     retention: RetentionJob
     index: DerivedIndex
     saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder
 
     @property
     def long(self) -> Mapping[str, Handler]:
-        """The work behind the commands."""
-        return self.purging.long
+        """Handlers that run under the shared lock of their scope."""
+        return self.purge_jobs.long
 
     @property
-    def alone(self) -> Mapping[str, Handler]:
-        """Work that waits by itself where it has to be alone."""
-        return {**self.eraser.long, **self.retention.long}
+    def exclusive(self) -> Mapping[str, Handler]:
+        """Handlers that acquire the exclusive locks they need."""
+        return {**self.scope_eraser.long, **self.retention.long}
 
     async def forget(
-        self, scope: str, wanted: ErasurePattern, asker: ErasureRequester, *, turn: str
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str
     ) -> WordErasureResult:
-        """Clear words from what is remembered, summarised and said in *scope*."""
-        gone = await self.words.forget(scope, wanted, asker, turn=turn)
-        if gone.total:
-            await self.index.purge_stale(scope)  # a search, too, finds it no more from now on
-        return gone
+        """Erase words from the documents, summaries, notes and transcripts of *scope*."""
+        result = await self.word_eraser.forget(scope, pattern, requester, turn=turn)
+        if result.total:
+            await self.index.purge_stale(scope)  # a search must not find the words either
+        return result
 
     async def purge(
-        self, scope: str, wanted: ErasurePattern, asker: ErasureRequester, *, key: SessionKey, upto: int, turn: str
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, key: SessionKey, upto: int, turn: str
     ) -> tuple[WordErasureResult, Job]:
-        """Forget at once, and return the job that takes the words out of every byte; for the command's commit."""
-        begun = await self.purging.begin(scope, wanted, asker, key=key, upto=upto, turn=turn)
+        """Erase words at once; return the result, and the job for the command's commit that purges every byte."""
+        result = await self.purge_jobs.begin(scope, pattern, requester, key=key, upto=upto, turn=turn)
         await self.index.purge_stale(scope)
-        return begun
+        return result
 
-    async def everything(self, scope: str, *, turn: str) -> Job:
-        """Let nothing of *scope* be remembered, and return the job that erases all of it; for the command's commit."""
-        return await self.eraser.begin(scope, turn=turn)
+    async def erase_scope(self, scope: str, *, turn: str) -> Job:
+        """Clear the documents of *scope*; return the job for the command's commit that erases the rest."""
+        return await self.scope_eraser.begin(scope, turn=turn)
 
-    async def beyond(self, scope: str, key: SessionKey, *, is_all: bool = False) -> list[str]:
-        """Return the folders that forgetting words of *scope*, or *is_all* of it, leaves as they are.
+    async def untouched_folders(self, scope: str, key: SessionKey, *, is_all: bool = False) -> list[str]:
+        """Return the folders that erasing words of *scope*, or all of it, does not change.
 
-        *key* is the chat that it is asked in.
+        *key* is the chat that the request came from.
         """
-        accounts = self.eraser.links.accounts(scope.removeprefix(PEOPLE)) if scope.startswith(PEOPLE) else ()
-        kinds = {self.eraser.kind(key.channel), *(each.account.kind for each in accounts)}
+        accounts = self.scope_eraser.links.accounts(scope.removeprefix(PEOPLE)) if scope.startswith(PEOPLE) else ()
+        kinds = {self.scope_eraser.kind(key.channel), *(each.account.kind for each in accounts)}
         saves_files = not self.saving_platforms.isdisjoint(kinds)
         return await asyncio.to_thread(
-            untouched_folders, self.eraser.home, scope, saves_files=saves_files, is_all=is_all
+            untouched_folders, self.scope_eraser.home, scope, saves_files=saves_files, is_all=is_all
         )
+
+
+def untouched_folders(home: Path, scope: str, *, saves_files: bool, is_all: bool = False) -> list[str]:
+    """Return the folders that erasing words of *scope*, or all of it, does not change. Blocks.
+
+    *saves_files*: the scope has a chat on a platform that saves files in the downloads folder.
+    """
+    folders = []
+    if not is_all and _has_files(scope_folder(home, scope) / OWN_FILES):  # erased with the whole scope
+        folders.append(OWN_FILES)
+    if saves_files and _has_files(home / DOWNLOADS):
+        folders.append(DOWNLOADS)
+    return folders
+
+
+def _has_files(folder: Path) -> bool:
+    return any(path.is_file() for path in folder.rglob("*"))

@@ -1,29 +1,29 @@
-"""Everything of a scope, and everybody's own: `/forget everything`, `parlour people forget`. Twice is once.
+"""Erase a whole scope (`/forget everything`), or a person with their messages in groups (`parlour people forget`).
 
-A scope is erased while nobody is at work in it. What a person said in groups is taken out line by line, with the
-answers to it: a turn is one person's (docs/adr/0012-purge.md).
+A scope is erased under its exclusive lock. A person's turns in groups are cleared line by line, including the answers
+(docs/adr/0012-purge.md). Everything is idempotent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from agent.memory.account_links.scope_lock import ScopeLock
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.erasure.derived_index import DerivedIndex
 from agent.memory.erasure.member_data import GroupMember
-from agent.memory.erasure.purge_jobs import mentions, scrubbing
-from agent.memory.erasure.scope_files import scope_paths
+from agent.memory.erasure.purge_jobs import build_id_filter, scrub_job
+from agent.memory.erasure.scope_files import DerivedIndex, scope_paths
 from agent.memory.erasure.word_eraser import DOCUMENTS, WordEraser
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, DocumentStore, Job, JobQueue, PreferenceStore, ScopeMove, TurnRecordStore
 from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
@@ -31,53 +31,37 @@ from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
 log = structlog.get_logger(__name__)
 
 ERASE = "erase"
-VOICE = "SOUL.md"
+PERSONA = "SOUL.md"
 PEOPLE, CHATS, SHARED = "people/", "chats/", "shared"
-_NOT_YET = timedelta(seconds=2)
-_LOOK, _LOOKS = 0.1, 600  # seconds between looks at turns that somebody has under way, and how many
-_TRIES = 5
-
-
-class ErasableTranscripts(Protocol):
-    """Who owns the transcript files."""
-
-    async def flush(self) -> bool:
-        """Write what is committed by now; False when something had to stay in the journal."""
-        ...
-
-    async def redact(self, folder: Path, change: Callable[[bytes], bytes]) -> int:
-        """Put every line of the folder's transcripts through *change*."""
-        ...
-
-    async def remove(self, paths: Sequence[Path]) -> None:
-        """Take files and folders away."""
-        ...
+_RETRY_DELAY = timedelta(seconds=2)
+_POLL_INTERVAL, _MAX_POLLS = 0.1, 600  # seconds; how long running turns are waited for
+_MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasureResult:
-    """What was done for somebody who is to be forgotten."""
+    """Result of erasing a person."""
 
     person: str
-    scopes: tuple[str, ...]  # their own, gone
-    chats: tuple[str, ...]  # where they spoke; their words are gone
+    scopes: tuple[str, ...]  # erased
+    chats: tuple[str, ...]  # scopes of groups that the person's messages were cleared from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeEraser:
-    """Erases. *kind* tells a channel block's platform; *reopen* lets go of what is known of a scope."""
+    """Erases scopes and persons. *kind* returns a channel's platform; *reopen* discards what is cached of a scope."""
 
     home: Path
-    files: ErasableTranscripts
-    forgetter: WordEraser
+    transcripts: TranscriptProjector
+    word_eraser: WordEraser
     versions: VersionStore
     documents: DocumentStore
     records: TurnRecordStore
     jobs: JobQueue
     people: PreferenceStore
     links: AccountLinkStore
-    erasing: ErasureStore
-    leftovers: UnscopedData
+    store: ErasureStore
+    unscoped_data: UnscopedData
     scope_lock: ScopeLock
     index: DerivedIndex
     writing: asyncio.Lock
@@ -88,64 +72,64 @@ class ScopeEraser:
 
     @property
     def long(self) -> Mapping[str, Handler]:
-        """What removes many files. It waits until nobody is at work in the scope, so it may not count as such."""
+        """Handlers that acquire the exclusive lock, so they must not run under the scope's shared lock."""
         return {ERASE: self.erase}
 
     async def begin(self, scope: str, *, turn: str) -> Job:
-        """Let nothing be remembered from now on; return the job that erases the rest, for the command's commit."""
+        """Clear the documents; return the job for the command's commit that erases the rest."""
         async with self.writing:
             for name in DOCUMENTS:
-                if scope or name != VOICE:  # the home's own voice is the installation's
-                    await self._empty(scope, name)
-            await self.forgetter.request_new_snapshots(scope, turn)
+                if scope or name != PERSONA:  # the home's own persona belongs to the installation
+                    await self._clear(scope, name)
+            await self.word_eraser.request_new_snapshots(scope, turn)
         self.reopen(scope)
         return Job(id=f"{ERASE}:{turn}", kind=ERASE, scope=scope, payload={}, due_at=self.now())
 
     async def erase(self, job: Job) -> RetryJobLater | None:
-        """Erase the job's scope once nobody is at work in it."""
+        """Erase the job's scope under its exclusive lock."""
         async with self.scope_lock.hold_exclusive(job.scope):
-            if not await self.files.flush():
-                return RetryJobLater(_NOT_YET, "what was said is not in its files yet", counts=False)
-            await self.everything(job.scope, spare=frozenset({job.id}))
-        await self.jobs.put(scrubbing(job.scope, self.now()))
+            if not await self.transcripts.flush():
+                return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
+            await self.erase_scope(job.scope, spare=frozenset({job.id}))
+        await self.jobs.put(scrub_job(job.scope, self.now()))
         return None
 
-    async def person(self, account: PlatformAccount) -> ErasureResult:
+    async def erase_person(self, account: PlatformAccount) -> ErasureResult:
         """Erase the scope of the person with *account* and their messages in groups. Raises OSError."""
         person = self.links.person(account.name)
         accounts = [each.identity for each in self.links.accounts(person)] or [person]
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
-                await _until(self.files.flush, "what was said cannot be written to its files")
-                await self.everything(scope)
+                await _retry_until_true(self.transcripts.flush, "messages cannot be written to the transcripts")
+                await self.erase_scope(scope)
         shared = await asyncio.to_thread(self._shared_scopes)
-        chats = [scope for scope in shared if await self._member(scope, frozenset([person, *accounts]))]
-        await _until(self.erasing.scrub, "somebody reads the journal; do it again when that is done")
+        chats = [scope for scope in shared if await self._erase_member(scope, frozenset([person, *accounts]))]
+        await _retry_until_true(self.store.scrub, "the journal is being read by another process; try again later")
         log.info("memory.person_forgotten", scopes=len(scopes), chats=len(chats))
         return ErasureResult(person=person, scopes=tuple(scopes), chats=tuple(chats))
 
-    async def everything(self, scope: str, *, spare: frozenset[str] = frozenset()) -> None:
-        """Erase all that is kept of *scope*, jobs of the ids *spare* excepted; nobody may be at work in it.
+    async def erase_scope(self, scope: str, *, spare: frozenset[str] = frozenset()) -> None:
+        """Erase all data of *scope* except the jobs *spare*. The caller holds the scope's exclusive lock.
 
-        Files, journal rows, choices, links, the person in sums, events in quarantine. `Erasing.scrub` then takes it out
-        of the journal's pages. Raises OSError.
+        Erases files, journal rows, preferences, links, usage attribution and quarantined events. `ErasureStore.scrub`
+        must follow to erase the journal's free pages. Raises OSError.
         """
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
         accounts = {person, *(each.identity for each in self.links.accounts(person))} if person else set()
         ids = {PlatformAccount.from_name(each).id for each in accounts}
         await self._clear_records(keys, ids)
-        await self._clear_leftovers(keys, ids | {key.chat for key in keys})
+        await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
         for each in sorted(accounts):
-            await self.erasing.unlink(person=each, keys=keys)
+            await self.store.unlink(person=each, keys=keys)
         if person:
             await self._clear_choices({scope, *(str(key.parent) for key in keys)})
         await self.index.close_index(scope)
-        await self.files.remove(await asyncio.to_thread(scope_paths, self.home, scope))
-        # Last, since they tell what is the scope's: who is killed before finds it all again.
-        await self.erasing.drop_jobs(scope, spare=spare)
-        await self.erasing.drop_sessions(keys)
+        await self.transcripts.remove(await asyncio.to_thread(scope_paths, self.home, scope))
+        # Last, because they show what belongs to the scope: an interrupted erasure can be repeated.
+        await self.store.drop_jobs(scope, spare=spare)
+        await self.store.drop_sessions(keys)
         await self._unlink(scope, accounts - {person})
         self.reopen(scope)
         log.info("memory.erased", scope=scope, chats=len(keys))
@@ -153,22 +137,22 @@ class ScopeEraser:
     # -- a scope -----------------------------------------------------------------------------------
 
     async def _clear_records(self, keys: frozenset[SessionKey], ids: Collection[str]) -> None:
-        await self.erasing.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
+        await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
         for each in ids:
-            await self.erasing.anonymise(sender=each, keys=keys)
+            await self.store.anonymise(sender=each, keys=keys)
 
     async def _clear_choices(self, subjects: Collection[str]) -> None:
-        """Take back what was chosen, for a person or in a direct chat of theirs."""
+        """Delete the preferences of a person and of their direct chats."""
         for subject in sorted(subjects):
             for name in list(self.people.preferences(subject)):
                 await self.people.prefer(subject, name, "")
 
-    async def _clear_leftovers(self, keys: frozenset[SessionKey], ids: set[str]) -> None:
-        about, channels = mentions(ids), {key.channel for key in keys}
-        await self.leftovers.forget(lambda channel, data: channel in channels and about(data))
+    async def _clear_unscoped_data(self, keys: frozenset[SessionKey], ids: set[str]) -> None:
+        mentions, channels = build_id_filter(ids), {key.channel for key in keys}
+        await self.unscoped_data.forget(lambda channel, data: channel in channels and mentions(data))
 
     async def _unlink(self, scope: str, accounts: Collection[str]) -> None:
-        """Let accounts that were one person's be nobody's."""
+        """Unlink the accounts of the erased person."""
         for each in sorted(accounts):
             target = f"{PEOPLE}{each}"
             move = ScopeMove(
@@ -177,63 +161,61 @@ class ScopeEraser:
             await self.links.unlink(move)
             await self.links.mark_moved(move)
 
-    async def _empty(self, scope: str, name: str) -> None:
-        for _ in range(_TRIES):
+    async def _clear(self, scope: str, name: str) -> None:
+        for _ in range(_MAX_ATTEMPTS):
             document = await self.documents.read(scope, name)
             if not document.text or await self.documents.write(scope, name, "", was=document.rev, why="forget"):
                 return
         raise OSError(f"{name} is being written to all the time")
 
-    # -- a person in others' scopes ----------------------------------------------------------------
+    # -- a person in groups ------------------------------------------------------------------------
 
     def _shared_scopes(self) -> list[str]:
         chats = [f"{CHATS}{path.name}" for path in sorted((self.home / CHATS).glob("*")) if path.is_dir()]
         return [*chats, SHARED] if (self.home / SHARED).is_dir() else chats
 
-    async def _member(self, scope: str, accounts: frozenset[str]) -> bool:
-        """Take somebody's words out of a shared scope; say whether they had any there."""
+    async def _erase_member(self, scope: str, accounts: frozenset[str]) -> bool:
+        """Erase a person's data from a group's scope; return False if there is none."""
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         kinds = {self.kind(key.channel) for key in keys}
         every = map(PlatformAccount.from_name, accounts)
         ids = frozenset(each.id for each in every if each.kind in kinds)
         member = GroupMember(self.home, scope, ids=ids, accounts=accounts, disk=self.disk, versions=self.versions)
-        awaited = await self.erasing.at_work(ErasureFilter(keys=keys))
-        found = await self._clear_member(member, keys)
-        # What they had under way knew their words, and may have written them.
-        for _ in range(_LOOKS):
-            if not awaited & await self.erasing.at_work(ErasureFilter(keys=keys)):
+        awaited = await self.store.at_work(ErasureFilter(keys=keys))
+        is_changed = await self._clear_member(member, keys)
+        # Turns that were running may have written the person's words again.
+        for _ in range(_MAX_POLLS):
+            if not awaited & await self.store.at_work(ErasureFilter(keys=keys)):
                 break
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         if awaited:
-            found = await self._clear_member(member, keys) or found
-        return found
+            is_changed = await self._clear_member(member, keys) or is_changed
+        return is_changed
 
     async def _clear_member(self, member: GroupMember, keys: frozenset[SessionKey]) -> bool:
         scope = member.scope
-        found = await member.clear_said(self.files.redact)
+        is_changed = await member.clear_transcripts(self.transcripts.redact)
         async with self.writing:
             for name in DOCUMENTS:
-                found = await self._clear_document(member, name) or found
+                is_changed = await self._clear_document(member, name) or is_changed
             for job in await self.jobs.pending_in(scope):
                 if job.payload.get("by") in member.accounts:
                     await self.jobs.finish(job)
-            found = await asyncio.to_thread(member.clear_files) or found
-            if found:
-                await self.forgetter.request_new_snapshots(scope, f"erased {self.now():%Y%m%dT%H%M%S%f}")
+            is_changed = await asyncio.to_thread(member.clear_files) or is_changed
+            if is_changed:
+                await self.word_eraser.request_new_snapshots(scope, f"erased {self.now():%Y%m%dT%H%M%S%f}")
         for each in member.ids:
-            found = (
-                bool(await self.erasing.redact(ErasureFilter(keys=keys, sender=each, is_over=True), blank_value))
-                or found
-            )
-            await self.erasing.anonymise(sender=each, keys=keys)
-        if found:
-            await self._clear_leftovers(keys, set(member.ids))
+            rows = await self.store.redact(ErasureFilter(keys=keys, sender=each, is_over=True), blank_value)
+            is_changed = bool(rows) or is_changed
+            await self.store.anonymise(sender=each, keys=keys)
+        if is_changed:
+            await self._clear_unscoped_data(keys, set(member.ids))
             await self.index.purge_stale(scope)
             self.reopen(scope)
-        return found
+        return is_changed
 
     async def _clear_document(self, member: GroupMember, name: str) -> bool:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             document = await self.documents.read(member.scope, name)
             text = await asyncio.to_thread(member.without_lines, name, document.text)
             if text == document.text:
@@ -243,16 +225,16 @@ class ScopeEraser:
         raise OSError(f"{name} is being written to all the time")
 
 
-async def _until(done: Callable[[], Awaitable[bool]], wrong: str) -> None:
-    for _ in range(_LOOKS):
-        if await done():
+async def _retry_until_true(action: Callable[[], Awaitable[bool]], error: str) -> None:
+    for _ in range(_MAX_POLLS):
+        if await action():
             return
-        await asyncio.sleep(_LOOK)
-    raise OSError(wrong)
+        await asyncio.sleep(_POLL_INTERVAL)
+    raise OSError(error)
 
 
 def blank_value(value: Any) -> Any:
-    """Return a JSON value that says nothing: texts are empty, files are gone."""
+    """Return a JSON value with empty texts and without attachments."""
     if isinstance(value, str):
         return ""
     if isinstance(value, list | tuple):

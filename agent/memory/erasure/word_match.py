@@ -1,4 +1,4 @@
-"""Which texts say what somebody wants forgotten, and what is left of them. Pure."""
+"""Match the words of an erasure request in texts and records, and remove them. Pure."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agent.memory.erasure.embedded_text import contains_text, extract_texts, une
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line
 
-SHORTEST = 3  # characters: two would take half of a memory with them
-_AT_ONCE = 1 << 16  # characters that are folded in one call
+SHORTEST = 3  # characters: two would match half of a memory
+_CHUNK = 1 << 16  # characters that are folded in one call
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
-_SPARE = ("by", "origin", "tokens")  # what makes room where a content was shorter than `[forgotten]`
-_WORDS = {
+_SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
+_TEXT_FIELDS = {
     "message": ("content",),
     "command": ("content", "reply"),
     "notice": ("asked", "content"),
     "delta": ("text",),
 }
-_GOES_TOO = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send")
-# What names things, in lines as in other records of ours: it says nothing, and much hangs on it.
-_NAMES = frozenset(
+_REMOVED_FIELDS = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send")
+# Identifiers in lines and other records: they contain no user text, and other records refer to them.
+_ID_FIELDS = frozenset(
     {"kind", "role", "turn", "mid", "key", "transcript", "session", "entry", "id", "type", "tool_call_id", "blob"}
     | {"timestamp", "created", "at", "outcome", "inbox", "reply_to", "scope", "rev", "epoch", "origin", "model"}
 )
@@ -34,35 +34,35 @@ _NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ErasurePattern:
-    """What somebody named: the words as they stand in a text, whatever their case and the blanks between them."""
+    """Words to erase; case and whitespace do not matter."""
 
     folded: str
 
     @classmethod
     def of(cls, text: str) -> ErasurePattern | None:
-        """Read what was typed; None when it is too short to mean something."""
+        """Parse the words of a request; None if they are too short."""
         folded = _fold(text)
         return cls(folded) if len(folded) >= SHORTEST else None
 
     def in_text(self, text: object) -> bool:
-        """Say whether *text* holds the words."""
+        """Return True if *text* contains the words."""
         if not isinstance(text, str):
             return False
-        if len(text) <= _AT_ONCE:
+        if len(text) <= _CHUNK:
             return self.folded in _fold(text)
-        # Folding is one call that nobody else runs beside, so a long text goes through it in pieces.
-        lap = max(1_024, 8 * len(self.folded))
-        return any(self.folded in _fold(text[n : n + _AT_ONCE + lap]) for n in range(0, len(text), _AT_ONCE))
+        # Folding holds the interpreter lock, so a long text is folded in chunks.
+        overlap = max(1_024, 8 * len(self.folded))
+        return any(self.folded in _fold(text[n : n + _CHUNK + overlap]) for n in range(0, len(text), _CHUNK))
 
     def in_bytes(self, data: bytes) -> bool:
-        """Say whether *data* holds the words, also escaped, compressed, archived or in base64."""
+        """Return True if *data* contains the words, also escaped, compressed, archived or in base64."""
         return any(
-            contains_text(found, self.folded) if isinstance(found, bytes) else self.in_text(found)
-            for found in extract_texts(data)
+            contains_text(each, self.folded) if isinstance(each, bytes) else self.in_text(each)
+            for each in extract_texts(data)
         )
 
     def in_any(self, value: object) -> bool:
-        """Say whether any text within *value* (lists and mappings, as JSON has them) holds the words."""
+        """Return True if any text within the JSON *value* contains the words."""
         if isinstance(value, Mapping):
             return any(self.in_any(each) for each in value.values())
         if isinstance(value, list | tuple):
@@ -70,97 +70,108 @@ class ErasurePattern:
         return self.in_text(value)
 
 
+ALL = ErasurePattern("")  # matches every text
+
+
 def _fold(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def without_entries(text: str, wanted: ErasurePattern, may: Callable[[str], bool] = lambda _: True) -> tuple[str, int]:
-    """Return a document without the entries that hold the words, and how many those were.
+def without_entries(
+    text: str, pattern: ErasurePattern, is_allowed: Callable[[str], bool] = lambda _: True
+) -> tuple[str, int]:
+    """Return a document without the entries that contain the words, and the number of removed entries.
 
-    *may* is asked for each line that would go (who may forget what). A heading keeps its place, without its words.
+    An entry is removed only if *is_allowed* returns True for each of its lines. A heading is kept without its text.
     """
     kept = []
-    gone = 0
+    count = 0
     for entry in parse(text):
-        if not wanted.in_text(entry.raw) or not all(may(line) for line in entry.raw.splitlines() if line.strip()):
+        if not pattern.in_text(entry.raw) or not all(
+            is_allowed(line) for line in entry.raw.splitlines() if line.strip()
+        ):
             kept.append(entry)
             continue
-        gone += 1
+        count += 1
         if entry.kind is EntryKind.HEADING:
             kept.append(replace(entry, raw=f"{'#' * max(entry.level, 1)} {FORGOTTEN}"))
-    return (render(kept), gone) if gone else (text, 0)
+    return (render(kept), count) if count else (text, 0)
 
 
-def without_sentences(text: str, wanted: ErasurePattern) -> str:
-    """Return *text* without the sentences and lines that hold the words; FORGOTTEN when none is left."""
-    if not wanted.in_text(text):
+def without_sentences(text: str, pattern: ErasurePattern) -> str:
+    """Return *text* without the sentences and lines that contain the words; FORGOTTEN if nothing is left."""
+    if not pattern.in_text(text):
         return text
     pieces = _SENTENCE.split(text)
     gaps = _SENTENCE.findall(text)
     kept: list[str] = []
     for n, piece in enumerate(pieces):
-        if not wanted.in_text(piece):
+        if not pattern.in_text(piece):
             kept.append(piece + (gaps[n] if n < len(gaps) else ""))
     left = "".join(kept).strip()
-    # Words that run over the end of a sentence are in no single one.
-    return left if left and not wanted.in_text(left) else FORGOTTEN
+    # The words may span two sentences.
+    return left if left and not pattern.in_text(left) else FORGOTTEN
 
 
-def without_words(raw: bytes, wanted: ErasurePattern, may: Callable[[Line], bool], *, whole: bool = False) -> bytes:
-    """Return a transcript's line, of the same length, without the words, when it holds them and *may* go.
+def without_words(
+    raw: bytes, pattern: ErasurePattern, is_allowed: Callable[[Line], bool], *, whole: bool = False
+) -> bytes:
+    """Return a transcript line of the same length without the words, if *is_allowed* returns True for it.
 
-    With *whole*, what came with the words (files, thoughts, what was quoted) goes too. A line that cannot be read and
-    holds them becomes blank.
+    With *whole*, the files, quotes and thinking of a matching line are removed too. An unreadable line that contains
+    the words becomes blank.
     """
     line = decode(raw)
     if line is None:
-        is_gone = wanted.in_text(unescaped(raw.decode("utf-8", "replace"))) and may({})
-        return b" " * (len(raw) - 1) + b"\n" if is_gone and raw.endswith(b"\n") else raw
-    if not wanted.in_any(_said(line)) or not may(line):
+        is_match = pattern.in_text(unescaped(raw.decode("utf-8", "replace"))) and is_allowed({})
+        return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw
+    if not pattern.in_any({name: value for name, value in line.items() if name not in _ID_FIELDS}) or not is_allowed(
+        line
+    ):
         return raw
     return pad_line(
-        blank_line(line, wanted, FORGOTTEN, whole=whole), blank_line(line, wanted, "", whole=whole), len(raw)
+        blank_line(line, pattern, FORGOTTEN, whole=whole), blank_line(line, pattern, "", whole=whole), len(raw)
     )
 
 
-def blank_line(line: Line, wanted: ErasurePattern, instead: str, *, whole: bool) -> dict[str, Any]:
-    """Return *line* without the words, *instead* in place of a text that held them."""
-    empty = {
-        name: value for name, value in line.items() if name not in _GOES_TOO or not (whole or wanted.in_any(value))
+def blank_line(line: Line, pattern: ErasurePattern, instead: str, *, whole: bool) -> dict[str, Any]:
+    """Return *line* without the words; *instead* replaces a text that contains them."""
+    blank = {
+        name: value
+        for name, value in line.items()
+        if name not in _REMOVED_FIELDS or not (whole or pattern.in_any(value))
     }
-    said = [name for name in _WORDS.get(kind_of(line), ()) if wanted.in_any(empty.get(name))]
-    empty |= dict.fromkeys(said, instead)
-    if wanted.in_any(empty.get("tool_calls")):
-        empty["tool_calls"] = [_without_arguments(call) for call in empty["tool_calls"]]
-    done = _NAMES.union(said)
-    return {name: value if name in done else clear_value(value, wanted, "") for name, value in empty.items()}
+    replaced = [name for name in _TEXT_FIELDS.get(kind_of(line), ()) if pattern.in_any(blank.get(name))]
+    blank |= dict.fromkeys(replaced, instead)
+    if pattern.in_any(blank.get("tool_calls")):
+        blank["tool_calls"] = [_without_arguments(call) for call in blank["tool_calls"]]
+    done = _ID_FIELDS.union(replaced)
+    return {name: value if name in done else clear_value(value, pattern, "") for name, value in blank.items()}
 
 
-def clear_value(value: Any, wanted: ErasurePattern, instead: str = FORGOTTEN) -> Any:
-    """Return a JSON value whose texts that hold the words are *instead*; what names things stays."""
+def clear_value(value: Any, pattern: ErasurePattern, instead: str = FORGOTTEN) -> Any:
+    """Return a JSON value with *instead* in place of texts that contain the words; identifiers stay."""
     if isinstance(value, str):
-        return instead if wanted.in_text(value) or wanted.in_text(unescaped(value)) else value
+        return instead if pattern.in_text(value) or pattern.in_text(unescaped(value)) else value
     if isinstance(value, list | tuple):
-        return [clear_value(each, wanted, instead) for each in value]
+        return [clear_value(each, pattern, instead) for each in value]
     if isinstance(value, Mapping):
-        return {name: each if name in _NAMES else clear_value(each, wanted, instead) for name, each in value.items()}
+        return {
+            name: each if name in _ID_FIELDS else clear_value(each, pattern, instead) for name, each in value.items()
+        }
     return value
 
 
 def pad_line(line: Mapping[str, Any], shorter: Mapping[str, Any], length: int) -> bytes:
-    """Return the bytes of *line*, or of *shorter* where there is no room, blanks behind them up to *length*."""
+    """Encode *line*, or *shorter* if it does not fit, padded with spaces to *length* bytes."""
     fields = dict(line)
-    for spare in _SPARE:
+    for name in _SPARE_FIELDS:
         if len(encode(fields)) > length:
-            fields.pop(spare, None)
+            fields.pop(name, None)
     if len(encode(fields)) > length:
         fields = {name: value for name, value in shorter.items() if name in fields}
     data = encode(fields)[:-1]
     return data + b" " * max(length - 1 - len(data), 0) + b"\n"
-
-
-def _said(line: Line) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name not in _NAMES}
 
 
 def _without_arguments(call: Any) -> Any:

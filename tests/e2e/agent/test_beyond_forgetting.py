@@ -40,14 +40,14 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
     async with gateway() as pocket:
         desk, terminal, scope = pocket.app.commands.memory.erasure, SessionKey("console", "me"), "people/console%3ame"
         people = PeopleOperations(pocket.app).forget
-        assert await desk.beyond(scope, terminal) == []
+        assert await desk.untouched_folders(scope, terminal) == []
         for person in ("console%3ame", "pocket%3aann"):
             put(pocket, f"people/{person}/USER.md")
         [line] = [each async for each in people({"person": "console:me"})]
         assert not any("downloads/" in each for each in line["remains"])
         put(pocket, "downloads/plan.pdf")
         for is_all in (False, True):
-            assert await desk.beyond(scope, terminal, is_all=is_all) == ["downloads"]
+            assert await desk.untouched_folders(scope, terminal, is_all=is_all) == ["downloads"]
         [line] = [each async for each in people({"person": "console:me"})]
         assert any("downloads/" in each for each in line["remains"])
         [line] = [each async for each in people({"person": "pocket:ann"})]

@@ -99,12 +99,12 @@ async def begun(home: Path) -> Job:
 async def purge(home: Path, job: Job, fate: Fate) -> None:
     """Do the job with a process that may be killed."""
     async with owned(home) as app:
-        whole = app.commands.memory.erasure.purging
+        whole = app.commands.memory.erasure.purge_jobs
         disk = MortalDisk(fate)
-        erasing: Any = Mortal(whole.erasing, fate)
+        store: Any = Mortal(whole.store, fate)
         versions: Any = Mortal(whole.versions, fate)
-        mortal = dataclasses.replace(whole, disk=disk, erasing=erasing, versions=versions)
-        whole.forgetter._disk = disk
+        mortal = dataclasses.replace(whole, disk=disk, store=store, versions=versions)
+        whole.word_eraser._disk = disk
         app.projector._disk = disk
         await mortal.purge(job)
 
@@ -139,7 +139,7 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
             await app.store.jobs.finish(job)
             for each in await app.store.jobs.pending_in(SCOPE):
                 if each.kind == "scrub":
-                    assert await app.commands.memory.erasure.purging.scrub(each) is None
+                    assert await app.commands.memory.erasure.purge_jobs.scrub(each) is None
         assert not where(there, CYRILLIC), at
         assert b"- my dog is Bello\n" in VersionStore(there).texts(SCOPE)["MEMORY.md"], at
         shutil.rmtree(there)
