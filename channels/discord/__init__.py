@@ -15,7 +15,7 @@ logging.getLogger("discord").setLevel(logging.WARNING)
 
 
 class DiscordPlugin:
-    """The kind `discord`; implements `gateway.ports.SupportsSetup` too."""
+    """Builds Discord channels. Implements `ChannelPlugin` and `SupportsSetup`."""
 
     name = "discord"
     title = setup.TITLE
@@ -23,17 +23,17 @@ class DiscordPlugin:
     settings: type[Any] = DiscordSettings
 
     def open(self, context: ChannelContext) -> Channel:
-        """Build the channel. Only here is discord.py imported."""
+        """Build the channel; discord.py is imported here only."""
         from channels.discord.adapter import DiscordChannel
 
         return DiscordChannel(context)
 
     def routes(self, channel: Channel) -> Sequence[Any]:  # noqa: ARG002 - the port's signature
-        """Return nothing: Discord is connected to."""
+        """Return nothing: the bot connects to Discord."""
         return ()
 
     def check(self, settings: Any, environment: Mapping[str, str]) -> Sequence[str]:  # noqa: ARG002 - the port's signature
-        """Return what is wrong with the block."""
+        """Return no errors; raise ImportError without discord.py."""
         import discord  # noqa: F401 - doctor tells a missing library by its ImportError
 
         return ()
@@ -43,7 +43,7 @@ class DiscordPlugin:
         return setup.questions()
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
-        """Ask Discord whether the block would work: token, intent, sessions, servers."""
+        """Return findings on token, intent, sessions and guilds, by real calls."""
         return await setup.verify(settings, proxy=environment.get("PARLOUR_PROXY", ""))
 
 

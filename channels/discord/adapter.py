@@ -1,4 +1,4 @@
-"""Discord's channel: connections that are kept, and answers that are sent."""
+"""Discord's channel: wires receiving and sending of one bot."""
 
 from __future__ import annotations
 
@@ -11,26 +11,23 @@ from functools import partial
 from typing import Any
 
 import discord
-import structlog
 
 from channels.discord import codec
 from channels.discord.activity import DiscordActivity
-from channels.discord.api import DiscordApi
+from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
 from channels.discord.commands import DiscordCommands, try_to_register
-from channels.discord.errors import DiscordRefusal, map_send_errors
 from channels.discord.files import DiscordFiles
-from channels.discord.followed_threads import DiscordFollowedThreads
 from channels.discord.gateway_client import DiscordGatewayClient
-from channels.discord.gateway_connection import DiscordGateway, not_let_in
+from channels.discord.gateway_connection import DiscordGateway, login_error
 from channels.discord.guilds import DiscordGuilds
 from channels.discord.history import DiscordHistory
 from channels.discord.inbound import DiscordInbound, DiscordState
 from channels.discord.interactions import DiscordInteractions
 from channels.discord.members import DiscordMembers
 from channels.discord.outbound import DiscordOutbound
+from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads
-from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import RetryLater, UserError
 from gateway.events import (
     Attachment,
@@ -46,14 +43,10 @@ from gateway.ports import (
     ChannelCapabilities,
     ChannelContext,
     ChatActivity,
-    IntakeResult,
-    IntakeVerdict,
     PlatformEvent,
     ReplyPolicy,
     channel_wide_key,
 )
-
-log = structlog.get_logger(__name__)
 
 CAPABILITIES = ChannelCapabilities(
     text_limit=codec.LIMIT,
@@ -61,7 +54,7 @@ CAPABILITIES = ChannelCapabilities(
     edits=True,
     finds=True,
     send_key=True,
-    send_key_for=timedelta(minutes=2),  # the nonce is remembered for "a few minutes"
+    send_key_for=timedelta(minutes=2),  # Discord remembers a nonce for "a few minutes"
     rings=True,
     preview_every=timedelta(seconds=1.2),
     shows_activity=True,
@@ -69,15 +62,14 @@ CAPABILITIES = ChannelCapabilities(
     choices=codec.MOST_BUTTONS,
 )
 
-_FATAL_PAUSE = 900.0  # after a refused token or intent: each try costs one of the day's 1,000 IDENTIFYs
-_NOT_YET = timedelta(seconds=2)
-_GUILD_PATIENCE = 5.0  # seconds after a start in which a server tells of itself
-_LOOK_EVERY = 0.1
-_FRESH = timedelta(minutes=10)  # a reaction on what is older would only startle
+_FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs
+_LOGIN_WAIT = timedelta(seconds=2)
+_GUILD_TIMEOUT = 5.0  # seconds after a start in which a guild is announced
+_POLL_INTERVAL = 0.1
 
 
 class DiscordChannel:
-    """The Channel port over Discord's gateway and REST."""
+    """One bot. Implements `Channel`, `SupportsFiles`, `SupportsHistory`, `SupportsReplay`, `SupportsSenderLookup`."""
 
     capabilities = CAPABILITIES
 
@@ -97,211 +89,191 @@ class DiscordChannel:
             "gateway_url": context.settings.gateway_url,
             "proxy": context.proxy,
         }
-        self._rest = DiscordApi(**addresses)
-        self._signs = DiscordActivity(self._rest, name=self.name)
-        self._reactions = AckReactions(context, self._react)
-        self._downloads = DiscordFiles(self._rest, api_url=context.settings.api_url, proxy=context.proxy)
-        notes = self._notes(context)
-        self._interactions = notes.interactions
-        self._lookups = lookups = DiscordMembers(self._rest, now)
-        self._history = DiscordHistory(self.name, self._rest, lookups, client=lambda: self._inbound.client)
+        self._api = api = DiscordApi(**addresses)
+        self._reactions = DiscordReactions(context, api, now)
+        self._files = DiscordFiles(api, api_url=context.settings.api_url, proxy=context.proxy)
+        state = self._build_state(context)
+        self._interactions = state.interactions
+        self._activity = DiscordActivity(api, self._reactions.tasks, state.threads.chat_of)
+        self._members = DiscordMembers(api, now)
+        self._history = DiscordHistory(self.name, api, self._members, client=lambda: self._inbound.client)
         self._inbound = DiscordInbound(
-            self.name,
-            context.intake,
-            self._rest,
-            notes,
-            lookups=lookups,
-            history=self._history,
-            now=now,
-            answered=self._answered,
+            context, api, state, members=self._members, history=self._history, reactions=self._reactions, now=now
         )
-        self._outbox = DiscordOutbound(
-            self._rest,
-            notes.threads,
-            notes.interactions,
-            self._signs,
+        self._outbound = DiscordOutbound(
+            api,
+            state.threads,
+            state.interactions,
             self._reactions,
             context.blobs,
             language=context.language,
             file_limit=self._file_limit,
             now=now,
         )
-        self._threads = notes.threads
         self._commands = DiscordCommands(
             self.name,
             context.state,
-            self._rest,
+            api,
             where=context.settings.commands,
             language=context.language(channel_wide_key(self.name)),
         )
         make = partial(DiscordGatewayClient, **addresses, identify_pause=identify_pause)
         self._connection = DiscordGateway(
-            self.name, self._inbound, notes.marks, make=make, now=now, on_ready=self._on_ready
+            self.name, self._inbound, state.cursors, make=make, now=now, on_ready=self._on_ready
         )
         self._was_refused = False
         self._logged_in = asyncio.Event()
 
-    def _notes(self, context: ChannelContext) -> DiscordState:
+    def _build_state(self, context: ChannelContext) -> DiscordState:
         state = context.state
 
-        def manners(message: InboundMessage) -> ReplyPolicy:
+        def policy(message: InboundMessage) -> ReplyPolicy:
             return context.reply_policy(message.key.chat, message.guild)
 
         return DiscordState(
-            marks=DiscordReadCursors(state, self._now),
-            follows=DiscordFollowedThreads(state, is_on=lambda message: manners(message).follow_threads),
+            cursors=DiscordReadCursors(state, self._now),
             threads=DiscordReplyThreads(
                 state,
-                self._rest,
+                self._api,
                 name=self.name,
-                is_on=lambda message: manners(message).reply_in == "thread",
+                is_on=lambda message: policy(message).reply_in == "thread",
                 anywhere=any(each.reply_in == "thread" for each in context.manners_anywhere()),
                 exists=self._is_known_thread,
                 language=context.language,
             ),
-            interactions=DiscordInteractions(self.name, state, self._rest, self._now),
+            interactions=DiscordInteractions(self.name, state, self._api, self._now),
             guilds=DiscordGuilds(self.name, state, context.intake),
         )
 
     def _is_known_thread(self, chat: str) -> bool:
         client = self._inbound.client
-        return client is not None and client.place(chat) is not None
+        return client is not None and client.chat(chat) is not None
 
     def _file_limit(self, chat: str) -> int:
         client = self._inbound.client
         return client.file_limit(chat) if client else codec.FILE_LIMIT
 
     def _on_ready(self, guilds: Sequence[str]) -> None:
-        self._signs.begin(partial(try_to_register, self._commands, guilds), "commands")
+        self._reactions.tasks.start(partial(try_to_register, self._commands, guilds), "commands")
 
-    # Receiving.
+    # -- receiving -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Receive until cancelled. Raises when Discord refuses us, or cannot be reached from the start."""
+        """Receive until cancelled; raise if Discord refuses the bot, or cannot be reached from the start."""
         if self._was_refused:
             await asyncio.sleep(_FATAL_PAUSE)
         try:
-            if not self._rest.me:
+            if not self._api.me:
                 await self._interactions.open()
-                await self._login()
+                await self._log_in()
                 self._logged_in.set()
-            self._reactions.start()
+            self._reactions.acks.start()
             await self._connection.run(self._token)
         except UserError:
             self._was_refused = True
             raise
 
-    async def _login(self) -> None:
-        """Log in; raises UserError for a wrong token or address, and SendFailed."""
+    async def _log_in(self) -> None:
+        """Log in; raise UserError for a wrong token or address, or SendFailed."""
         try:
             with map_send_errors():
-                await self._rest.login(self._token)
+                await self._api.login(self._token)
         except (discord.LoginFailure, DiscordRefusal, TypeError, KeyError, ValueError, AttributeError) as error:
-            raise not_let_in(self.name, self._settings.api_url, error) from None
+            raise login_error(self.name, self._settings.api_url, error) from None
 
     @property
     def _token(self) -> str:
         token: str = self._settings.token.get_secret_value()
         return token
 
-    def _answered(self, chat: str, message: InboundMessage, accepted: IntakeResult) -> None:
-        """Show the sender what became of their message."""
-        if accepted.line:
-            post = partial(self._rest.post, chat, accepted.line, nonce=f"line{message.message_id}")
-            self._signs.begin(partial(post, reply_to=message.message_id), "line")
-        is_new = message.kind is InboundKind.MESSAGE and not message.revision
-        shows_it = bool(self._settings.reaction) and accepted.verdict is IntakeVerdict.ACCEPTED and is_new
-        if shows_it and self._now() - message.sent_at < _FRESH:
-            self._reactions.add(message.key, chat, message.message_id)
-
-    async def _react(self, reaction: AckReaction, is_on: bool) -> None:
-        emoji: str = self._settings.reaction
-        await self._rest.react(reaction.chat, reaction.message_id, emoji, on=is_on)
-
-    # The port.
-
     async def replay(self, event: PlatformEvent) -> None:
-        """Take in a message that the quarantine kept; see `gateway.ports.SupportsReplay`."""
+        """Take in a message that was quarantined; see `SupportsReplay`."""
         await self._inbound.replay(event)
 
     def is_ready(self) -> bool:
-        """Say whether Discord was heard within twice its heartbeat."""
+        """Return True if a frame arrived within two heartbeat intervals."""
         return self._connection.is_ready()
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
-        """Every chat may have readers: Discord does not say."""
+        """Return True: Discord does not say who reads a chat."""
         return True
 
-    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
-        """Cut and write *message* in Discord's Markdown."""
-        return codec.render(message, self._language(message.key), least=least)
-
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
-        """Post *part* under its id as nonce; the library's own repeats find the message that stands."""
-        await self._be_logged_in()
-        return self._receipt(part, await self._outbox.send(part, marked=marked))
-
-    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
-        """Replace what stands under *message_id*."""
-        await self._be_logged_in()
-        await self._outbox.edit(message_id, part)
-        return self._receipt(part, message_id)
-
-    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
-        """Look for *part* among what we said after the message it answers."""
-        await self._be_logged_in()
-        found = await self._outbox.find(part)
-        return self._receipt(part, found) if found else None
-
-    def _receipt(self, part: MessagePart, message_id: str) -> DeliveryReceipt:
-        return DeliveryReceipt(part=part.id, message_id=message_id, at=self._now())
+    # -- files, history, senders ---------------------------------------------------------------
 
     def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield a file of a message; see `gateway.ports.SupportsFiles`."""
-        return self._downloads.fetch(attachment)
+        """Yield a file that came with a message; see `SupportsFiles`."""
+        return self._files.fetch(attachment)
 
     async def messages_before(
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
-        """Return what was said before *message*; see `gateway.ports.SupportsHistory`."""
-        await self._be_logged_in()
+        """Return the messages before *message*; see `SupportsHistory`."""
+        await self._wait_login()
         return await self._history.messages_before(message, since=since, limit=limit)
 
     async def sender(self, message: InboundMessage) -> Sender:
-        """Return who sent *message*, with the roles and rights of now; see `gateway.ports.SupportsSenderLookup`."""
+        """Return the sender of *message* with their current roles and rights; see `SupportsSenderLookup`."""
         if not message.guild:
             return message.sender
         await self._logged_in.wait()
         if message.kind in (InboundKind.COMMAND, InboundKind.BUTTON):
-            await self._know_rights(message.guild)
+            await self._wait_guild(message.guild)
         user, chat = message.sender.id, message.key.parent.chat
-        known = await self._lookups.member(message.guild, chat, user, self._inbound.client)
-        return replace(message.sender, roles=known.roles, is_admin=known.is_admin, is_guest=known.is_gone)
+        profile = await self._members.member(message.guild, chat, user, self._inbound.client)
+        return replace(message.sender, roles=profile.roles, is_admin=profile.is_admin, is_guest=profile.is_gone)
 
-    async def _know_rights(self, guild: str) -> None:
-        """Return when Discord has told us the rights that a server's roles have; raise RetryLater if it does not."""
+    async def _wait_guild(self, guild: str) -> None:
+        """Return once Discord announced the rights of a guild's roles; raise RetryLater if it does not."""
         try:
-            async with asyncio.timeout(_GUILD_PATIENCE):
-                while self._inbound.client is None or self._inbound.client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not tell
-                    await asyncio.sleep(_LOOK_EVERY)
+            async with asyncio.timeout(_GUILD_TIMEOUT):
+                while self._inbound.client is None or self._inbound.client.get_guild(int(guild)) is None:  # noqa: ASYNC110 - the library does not notify
+                    await asyncio.sleep(_POLL_INTERVAL)
         except TimeoutError:
-            raise RetryLater(_NOT_YET, "the server's roles are not known") from None
+            raise RetryLater(_LOGIN_WAIT, "the server's roles are not known") from None
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
+        """Split and format *message*."""
+        return codec.render(message, self._language(message.key), least=least)
+
+    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+        """Post *part* with its id as nonce: the library's own retries return the message that was posted."""
+        await self._wait_login()
+        return self._receipt(part, await self._outbound.send(part, marked=marked))
+
+    async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
+        """Replace the message *message_id*."""
+        await self._wait_login()
+        await self._outbound.edit(message_id, part)
+        return self._receipt(part, message_id)
+
+    async def find(self, part: MessagePart) -> DeliveryReceipt | None:
+        """Look the part up among the bot's messages after the question."""
+        await self._wait_login()
+        message_id = await self._outbound.find(part)
+        return self._receipt(part, message_id) if message_id else None
+
+    def _receipt(self, part: MessagePart, message_id: str) -> DeliveryReceipt:
+        return DeliveryReceipt(part=part.id, message_id=message_id, at=self._now())
 
     async def show(self, activity: ChatActivity) -> None:
-        """Type as long as the work lasts; Discord has no room for a status text."""
-        if self._rest.me:
-            self._signs.typing(activity.key.chat, partial(self._threads.chat, activity.key), on=activity.on)
+        """Show or stop typing; Discord has no status texts."""
+        if activity.on and self._api.me:
+            self._activity.start(activity.key)
+        elif not activity.on:
+            await self._activity.stop(activity.key)
 
     async def close(self) -> None:
-        """End typing and release the connections."""
-        await self._signs.close()
+        """Cancel what is in flight and close the connections."""
         await self._reactions.close()
-        await self._downloads.close()
-        await self._rest.close()
+        await self._members.members.close()
+        await self._files.close()
+        await self._api.close()
 
-    async def _be_logged_in(self) -> None:
+    async def _wait_login(self) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(_NOT_YET.total_seconds()):
+            async with asyncio.timeout(_LOGIN_WAIT.total_seconds()):
                 await self._logged_in.wait()
             return
-        raise RetryLater(_NOT_YET, "not logged in yet")
+        raise RetryLater(_LOGIN_WAIT, "not logged in yet")

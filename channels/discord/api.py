@@ -1,33 +1,103 @@
-"""Discord's REST as the channel uses it: one login, kept while connections to the gateway come and go.
+"""Discord's REST API: one login, kept while connections to the gateway come and go, and errors mapped to SendFailed.
 
-Every method raises SendFailed and nothing else of Discord's; what was sent carries its nonce, so that the
-library's own repeats after a 5xx cannot double it.
+A message carries its nonce, so that the library's own retries after a 5xx cannot double it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from io import BytesIO
 from typing import Any
 
+import aiohttp
 import discord
 from discord.http import MultipartParameters, Route, handle_message_parameters
 
-from channels.discord.errors import CANNOT_REPLY, DiscordRefusal, map_send_errors
 from channels.discord.gateway_client import DiscordGatewayClient
+from channels.discord.rate_limit import LONGEST_WINDOW
+from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 
 _PAGE = 100  # messages of one request, Discord's most
 _FOR_ONE = 1 << 6 | 1 << 2  # ephemeral, without embeds
 
 
+# docs.discord.com/developers/topics/opcodes-and-status-codes, JSON error codes
+_CANNOT_REPLY = 160002  # without the right to read the history
+_INVALID_BODY = 50035
+_TOO_LARGE = 40005
+_TOKEN_OF_INTERACTION = 50027  # invalid webhook token: its fifteen minutes are over
+_UNREACHABLE_FOR = timedelta(seconds=5)
+_TOKEN_REFUSED_FOR = timedelta(minutes=5)
+_BANNED_FOR = timedelta(minutes=1)  # a 429 of Cloudflare's, which may name no time
+
+
+class DiscordRefusal(SendRefused):
+    """Discord refuses the call for good: the HTTP status and its JSON error code."""
+
+    def __init__(self, reason: str, code: int, status: int = 0) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.status = status
+
+
+@contextmanager
+def map_send_errors() -> Iterator[None]:
+    """Raise the errors of a call to Discord as SendFailed; other exceptions pass through."""
+    try:
+        yield
+    except SendFailed:
+        raise
+    except discord.RateLimited as error:
+        raise RetryLater(_bounded(error.retry_after), "rate limited by Discord") from error
+    except discord.HTTPException as error:
+        raise describe_refusal(error) from error
+    except aiohttp.ClientConnectorError as error:
+        raise RetryLater(_UNREACHABLE_FOR, "no connection to Discord") from error
+    except (OSError, aiohttp.ClientError, TimeoutError) as error:
+        raise OutcomeUnknown(f"the connection broke: {type(error).__name__}") from error
+    except RuntimeError as error:
+        if "closed" not in str(error):
+            raise
+        raise RetryLater(_UNREACHABLE_FOR, "our connection is closed") from error
+
+
+def describe_refusal(error: discord.HTTPException) -> SendFailed:
+    """Return an error response as delivery expects it, with its code but without its text."""
+    reason = f"Discord answered {error.status}, code {error.code}"
+    if error.status == 429:
+        return RetryLater(_retry_after(error), reason)
+    if error.status >= 500:
+        return OutcomeUnknown(reason)
+    if error.status == 401 and error.code != _TOKEN_OF_INTERACTION:
+        return RetryLater(_TOKEN_REFUSED_FOR, reason)
+    if error.code == _INVALID_BODY:
+        return FormatRefused(reason)
+    if error.code == _TOO_LARGE or error.status == 413:
+        return DiscordRefusal("the file is larger than Discord takes there", _TOO_LARGE)
+    return DiscordRefusal(reason, error.code, error.status)
+
+
+def _bounded(seconds: float) -> timedelta:
+    return timedelta(seconds=min(seconds, LONGEST_WINDOW.total_seconds()))
+
+
+def _retry_after(error: discord.HTTPException) -> timedelta:
+    try:
+        return _bounded(max(float(error.response.headers["Retry-After"]), 1.0))
+    except (KeyError, ValueError):
+        return _BANNED_FOR
+
+
 class DiscordApi:
-    """A logged-in client that never connects."""
+    """A logged-in client that never connects to the gateway. Methods raise SendFailed."""
 
     def __init__(self, *, api_url: str, gateway_url: str, proxy: str = "") -> None:
         self._make = partial(DiscordGatewayClient, api_url=api_url, gateway_url=gateway_url, proxy=proxy)
         self._client = self._make()
-        self._direct: dict[str, str] = {}  # a person's direct chat with us
+        self._direct: dict[str, str] = {}  # user -> direct chat
 
     async def login(self, token: str) -> None:
         """Log in; raises discord.LoginFailure for a bad token, discord.HTTPException and OSError otherwise."""
@@ -44,7 +114,7 @@ class DiscordApi:
 
     @property
     def me(self) -> str:
-        """Our user id."""
+        """The bot's user id, "" before the login."""
         user = self._client.user
         return str(user.id) if user else ""
 
@@ -60,14 +130,14 @@ class DiscordApi:
         file: tuple[str, bytes] | None = None,
         components: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Post *text* and the *file* (name, bytes) once per *nonce* and return the message's id.
+        """Post *text* and *file* (name, bytes) once per *nonce* and return the message's id.
 
-        *components* stand below a text without a file.
+        *components* are shown below a text without a file.
         """
         try:
             return await self._post(chat, text, nonce, reply_to, file, components)
         except DiscordRefusal as error:
-            if not (reply_to and error.code == CANNOT_REPLY):
+            if not (reply_to and error.code == _CANNOT_REPLY):
                 raise
         return await self._post(chat, text, nonce, "", file, components)
 
@@ -82,13 +152,13 @@ class DiscordApi:
     ) -> str:
         extras: dict[str, Any] = {}
         if reply_to:
-            # What it answers may be deleted meanwhile: then it stands alone.
+            # The message may have been deleted: then the answer is no reply.
             extras["message_reference"] = discord.MessageReference(
                 message_id=int(reply_to), channel_id=int(chat), fail_if_not_exists=False
             ).to_message_reference_dict()
         if file is not None:
             extras["file"] = discord.File(BytesIO(file[1]), filename=file[0])
-        # The library would read the whole answer; all we want of it is the id.
+        # The library's own method would parse the whole response; only the id is needed.
         with (
             handle_message_parameters(
                 text or None,
@@ -100,21 +170,21 @@ class DiscordApi:
             ) as params,
             map_send_errors(),
         ):
-            _put_below(params, components)
+            _add_components(params, components)
             message = await self._client.http.send_message(int(chat), params=params)
         return str(message["id"])
 
     async def edit(self, chat: str, message_id: str, text: str, components: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Replace a message of ours."""
+        """Replace a message of the bot."""
         with (
             handle_message_parameters(text, allowed_mentions=discord.AllowedMentions.none()) as params,
             map_send_errors(),
         ):
-            _put_below(params, components)
+            _add_components(params, components)
             await self._client.http.edit_message(int(chat), int(message_id), params=params)
 
     async def direct(self, user: str) -> str:
-        """Return the id of our direct chat with somebody, opening it if need be."""
+        """Return the id of the direct chat with *user*; open it if necessary."""
         if user not in self._direct:
             with map_send_errors():
                 self._direct[user] = str((await self._client.http.start_private_message(int(user)))["id"])
@@ -126,23 +196,23 @@ class DiscordApi:
             await self._client.http.send_typing(int(chat))
 
     async def react(self, chat: str, message_id: str, emoji: str, *, on: bool) -> None:
-        """Add or take away our reaction."""
+        """Add or remove the bot's reaction."""
         http = self._client.http
         call = http.add_reaction if on else http.remove_own_reaction
         with map_send_errors():
             await call(int(chat), int(message_id), emoji)
 
     async def start_thread(self, chat: str, message_id: str, name: str) -> None:
-        """Begin a thread from a message; it has the message's id."""
+        """Start a thread from a message; it has the message's id."""
         with map_send_errors():
             await self._client.http.start_thread_with_message(
                 int(chat), int(message_id), name=name, auto_archive_duration=1440
             )
 
-    # Native commands. The token in the address is what allows these.
+    # Native commands, authorized by the token in the address.
 
     async def put_commands(self, guild: str, commands: Sequence[dict[str, Any]]) -> None:
-        """Have *commands*, and no others, in a guild; "" = everywhere."""
+        """Replace the commands of a guild; "" means the global ones."""
         app, payload = int(self._client.application_id or self.me), list(commands)
         with map_send_errors():
             if guild:
@@ -151,27 +221,27 @@ class DiscordApi:
                 await self._client.http.bulk_upsert_global_commands(app, payload)
 
     async def respond(self, interaction: str, token: str, answer: Mapping[str, Any]) -> None:
-        """Give an interaction its first answer."""
+        """Send the initial response of an interaction."""
         path = "/interactions/{interaction}/{webhook_token}/callback"
         route = Route("POST", path, interaction=int(interaction), webhook_token=token)
         with map_send_errors():
             await self._client.http.request(route, json=answer)
 
     async def edit_original(self, token: str, text: str, components: Sequence[Mapping[str, Any]] = ()) -> str:
-        """Put *text* where "is thinking" stands, or what took its place; return the message's id."""
+        """Replace "is thinking", or the response that replaced it, by *text*; return the message's id."""
         below = {"components": list(components)} if components else {}
         return await self._answer("PATCH", "/messages/@original", token, {"content": text, **below})
 
     async def redraw_original(self, token: str, components: Sequence[Mapping[str, Any]]) -> None:
-        """Leave *components* alone below the message whose button was pressed."""
+        """Replace the components of the message whose button was pressed."""
         await self._answer("PATCH", "/messages/@original", token, {"components": list(components)})
 
     async def follow_up(self, token: str, text: str) -> str:
-        """Say more to the one who used the command, and to nobody else."""
+        """Send another message to the user of the command alone."""
         return await self._answer("POST", "", token, {"content": text, "flags": _FOR_ONE})
 
     async def delete_original(self, token: str) -> None:
-        """Take "is thinking" away."""
+        """Remove "is thinking"."""
         with map_send_errors():
             await self._client.http.request(self._webhook("DELETE", "/messages/@original", token))
 
@@ -191,7 +261,7 @@ class DiscordApi:
     async def history(
         self, chat: str, *, after: int = 0, before: int = 0, limit: int = _PAGE
     ) -> Sequence[Mapping[str, Any]]:
-        """Return messages, the oldest first: those next *after* an id, or the newest there are (*before* an id)."""
+        """Return messages, oldest first: the next ones *after* an id, or the newest (*before* an id)."""
         with map_send_errors():
             page = await self._client.http.logs_from(int(chat), limit, before=before or None, after=after or None)
         return sorted(page, key=lambda message: int(message["id"]))
@@ -212,7 +282,7 @@ class DiscordApi:
             return await self._client.http.get_member(int(guild), int(user))
 
 
-def _put_below(params: MultipartParameters, components: Sequence[Mapping[str, Any]]) -> None:
-    """Add buttons as they are to what is sent; the library would want objects that wait for presses."""
+def _add_components(params: MultipartParameters, components: Sequence[Mapping[str, Any]]) -> None:
+    """Add raw *components* to a message; the library would demand objects that wait for presses."""
     if components and params.payload is not None:
         params.payload["components"] = list(components)

@@ -1,4 +1,4 @@
-"""Native commands: what a person sees behind the slash. The commands themselves are the gateway's."""
+"""Native slash commands of Discord's apps."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gateway.text import render_plain
 
 log = structlog.get_logger(__name__)
 
-_LONGEST = 100  # characters of a description
-_MOST = 100  # commands of a bot
+_DESCRIPTION_LIMIT = 100  # characters
+_COMMAND_LIMIT = 100
 _NOTE = "commands"
 _EVERYWHERE = ""
 # Our languages as Discord's apps name them (docs.discord.com/developers/reference, locales).
@@ -28,60 +28,61 @@ _NONE: tuple[dict[str, Any], ...] = ()
 
 
 def definition(language: str = FALLBACK) -> Sequence[dict[str, Any]]:
-    """Return every command as Discord is told it: each has its line of help in the catalogue.
+    """Return the definitions of all commands, described by their help lines in the catalogue.
 
-    Whose app speaks another of our languages reads that, everybody else *language*.
+    Apps in another supported language show that one, all others *language*.
     """
-    option = {"type": 3, "name": "text", **_described("discord.option", language), "required": False}
+    option = {"type": 3, "name": "text", **_descriptions("discord.option", language), "required": False}
     return [
-        {"type": 1, "name": name, **_described(f"{HELP}{name}", language), "options": [option]}
-        for name in command_names()[:_MOST]
+        {"type": 1, "name": name, **_descriptions(f"{HELP}{name}", language), "options": [option]}
+        for name in command_names()[:_COMMAND_LIMIT]
     ]
 
 
-def _described(key: str, language: str) -> dict[str, Any]:
-    said = {
+def _descriptions(key: str, language: str) -> dict[str, Any]:
+    localized = {
         code: _short(translate(key, each)) for each, codes in _LOCALES.items() if each != language for code in codes
     }
-    return {"description": _short(translate(key, language)), "description_localizations": said}
+    return {"description": _short(translate(key, language)), "description_localizations": localized}
 
 
 def _short(text: str) -> str:
-    return render_plain(text)[:_LONGEST]
+    return render_plain(text)[:_DESCRIPTION_LIMIT]
 
 
 class DiscordCommands:
-    """Registers the commands of a block; tells Discord only what changed."""
+    """Registers the commands of a channel; sends only what changed."""
 
-    def __init__(self, name: str, state: ChannelState, rest: DiscordApi, *, where: str, language: str) -> None:
+    def __init__(self, name: str, state: ChannelState, api: DiscordApi, *, where: str, language: str) -> None:
         """Register them `global`, in each `guild` (at once, but not in direct messages), or `off`."""
         self._name = name
         self._state = state
-        self._rest = rest
+        self._api = api
         self._where = where
         self._language = language
-        self._alone = asyncio.Lock()  # sessions may follow each other quickly
+        self._lock = asyncio.Lock()  # sessions may follow each other quickly
 
     async def register(self, guilds: Sequence[str]) -> None:
-        """Bring what Discord shows up to date; *guilds* are ours. Raises StoreUnavailable, SendFailed."""
-        async with self._alone:
+        """Update the registered commands; *guilds* are the bot's. Raises StoreUnavailable, SendFailed."""
+        async with self._lock:
             await self._register(guilds)
 
     async def _register(self, guilds: Sequence[str]) -> None:
-        noted: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
+        registered: dict[str, str] = json.loads(await self._state.load(_NOTE) or "{}")
         places = {"global": (_EVERYWHERE,), "guild": tuple(guilds)}.get(self._where, ())
         commands = definition(self._language)
-        for place in (*places, *(set(noted) - set(places))):
-            wanted = commands if place in places else _NONE
-            mark = hashlib.sha256(json.dumps([self._rest.me, *wanted]).encode()).hexdigest()[:16] if wanted else ""
-            if noted.get(place, "") != mark and await self._put(place, wanted):
-                noted[place] = mark
-                kept = {place: mark for place, mark in noted.items() if mark}
+        for place in (*places, *(set(registered) - set(places))):
+            definitions = commands if place in places else _NONE
+            text = json.dumps([self._api.me, *definitions])
+            mark = hashlib.sha256(text.encode()).hexdigest()[:16] if definitions else ""
+            if registered.get(place, "") != mark and await self._put(place, definitions):
+                registered[place] = mark
+                kept = {place: mark for place, mark in registered.items() if mark}
                 await self._state.save(_NOTE, json.dumps(kept) if kept else None)
 
     async def _put(self, guild: str, commands: Sequence[dict[str, Any]]) -> bool:
         try:
-            await self._rest.put_commands(guild, commands)
+            await self._api.put_commands(guild, commands)
         except SendRefused as error:
             hint = "invite the bot with the scope applications.commands"
             log.warning("discord.commands_refused", channel=self._name, guild=guild, reason=str(error), mend=hint)
@@ -91,7 +92,7 @@ class DiscordCommands:
 
 
 async def try_to_register(commands: DiscordCommands, guilds: Sequence[str]) -> None:
-    """Register; what fails now is tried again with the next session."""
+    """Register the commands; a failure is retried with the next session."""
     try:
         await commands.register(guilds)
     except SendFailed as error:

@@ -1,4 +1,4 @@
-"""Files of messages, from Discord's own hosts alone; an address that has ended is asked for once more."""
+"""Downloads of attachments, from Discord's own hosts only; an expired address is renewed once."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from gateway.net.aiohttp_proxy import connector
 log = structlog.get_logger(__name__)
 
 _HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
-_PIECE = 64 * 1024
-_SILENCE = 20.0  # seconds without a byte
-_ENDED = frozenset({403, 404, 410})  # what a signed address says when its day is over
+_CHUNK = 64 * 1024
+_SILENCE_LIMIT = 20.0  # seconds without a byte
+_EXPIRED = frozenset({403, 404, 410})  # statuses of an expired address
 _GONE = "it is gone from Discord"
 _BROKE_OFF = "the download broke off"
 
 
 class _UrlExpired(Exception):
-    """The signed address holds no more; the message knows a new one."""
+    """The signed address has expired; the message has a new one."""
 
 
 class DiscordFiles:
-    """The files of one block. Requests carry no token; addresses are never logged, since they are keys."""
+    """The files of one channel. Requests carry no token; addresses are secrets and never logged."""
 
-    def __init__(self, rest: DiscordApi, *, api_url: str, proxy: str) -> None:
-        self._rest = rest
+    def __init__(self, api: DiscordApi, *, api_url: str, proxy: str) -> None:
+        self._api = api
         self._proxy = proxy
         address = URL(api_url)
-        # A test server, or one in Discord's place, has its files where its API is.
+        # A test server, or one that replaces Discord, serves files where its API is.
         self._own = None if address.host == "discord.com" else (address.scheme, address.authority)
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
-        """Yield the file as it comes; see `gateway.ports.SupportsFiles`."""
+        """Yield the file in chunks; see `SupportsFiles`."""
         try:
             address = DiscordFileRef.read(attachment.url)
         except ValueError:
             raise FileUnavailable("its address is none of Discord's") from None
         for is_second in (False, True):
-            url = await self._fresh(address) if is_second else address.url
+            url = await self._renew(address) if is_second else address.url
             try:
                 async with aclosing(self._stream(url)) as pieces:
                     async for piece in pieces:
@@ -62,37 +62,37 @@ class DiscordFiles:
         if self._session is not None:
             await self._session.close()
 
-    def _is_discords(self, url: URL) -> bool:
+    def _is_allowed(self, url: URL) -> bool:
         if (url.scheme, url.authority) == self._own:
             return True
         return url.scheme == "https" and url.host in _HOSTS and url.port == 443 and not (url.user or url.password)
 
     async def _stream(self, address: str) -> AsyncGenerator[bytes, None]:
         try:
-            url = URL(address, encoded=True)  # a signature holds for the address as it stands
+            url = URL(address, encoded=True)  # the signature covers the exact address
         except ValueError:
             raise FileUnavailable("its address is none of Discord's") from None
-        if not self._is_discords(url):
+        if not self._is_allowed(url):
             raise FileUnavailable("its address is none of Discord's")
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE, sock_read=_SILENCE)
+            timeout = aiohttp.ClientTimeout(total=None, sock_connect=_SILENCE_LIMIT, sock_read=_SILENCE_LIMIT)
             self._session = aiohttp.ClientSession(connector=connector(self._proxy), timeout=timeout)
         try:
             async with self._session.get(url, allow_redirects=False) as response:
-                if response.status in _ENDED:
+                if response.status in _EXPIRED:
                     raise _UrlExpired
                 if response.status != 200:
                     raise FileUnavailable("Discord does not hand it out")
-                async for piece in response.content.iter_chunked(_PIECE):
+                async for piece in response.content.iter_chunked(_CHUNK):
                     yield piece
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.info("discord.download_failed", error=type(error).__name__)
             raise FileUnavailable(_BROKE_OFF) from error
 
-    async def _fresh(self, address: DiscordFileRef) -> str:
-        """Return the address that the message shows now."""
+    async def _renew(self, address: DiscordFileRef) -> str:
+        """Return the current address in the message."""
         try:
-            message = await self._rest.message(address.chat, address.message)
+            message = await self._api.message(address.chat, address.message)
         except SendFailed as error:
             raise FileUnavailable(_GONE) from error
         for each in message.get("attachments") or ():

@@ -1,4 +1,4 @@
-"""The servers we are in: durably known, so that one we were added to is told from those that a new session lists."""
+"""The guilds the bot is in, stored so that a new one is distinguished from those that a session lists."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NOTE = "guilds"  # the note that holds their ids, as JSON
 
 
 class DiscordGuilds:
-    """The servers of one block. The first session ever finds the ones we are in already: nobody added us just now.
+    """The guilds of one channel. Those of the very first session are not reported as new.
 
-    Discord does not say who added us, and says nothing of what happened while we were away but the list at its end.
+    Discord does not tell who added the bot, and of downtime only the list of guilds at its end.
     """
 
     def __init__(self, name: str, state: ChannelState, intake: Intake) -> None:
@@ -30,42 +30,42 @@ class DiscordGuilds:
         self._known: dict[str, None] | None = None
         self._is_unsaved = False
 
-    async def list(self, idents: Sequence[str], at: str) -> None:
-        """Take a new session's list, said *at* a time: we left what is not in it. Raises StoreUnavailable."""
+    async def update_all(self, guild_ids: Sequence[str], at: str) -> None:
+        """Take a new session's list of the time *at*: the bot left guilds not in it. Raises StoreUnavailable."""
         known = await self._load()
         if known is None:
-            # Soon enough, with the marks: until then a start would find the same.
-            self._known, self._is_unsaved = dict.fromkeys(idents), True
+            # Saved with the read cursors; a restart before that finds the same.
+            self._known, self._is_unsaved = dict.fromkeys(guild_ids), True
             return
-        for ident in [each for each in known if each not in idents]:
-            await self.note_removal(ident, at)
+        for guild_id in [each for each in known if each not in guild_ids]:
+            await self.note_removal(guild_id, at)
 
     async def note_guild(self, guild: Mapping[str, Any]) -> None:
-        """Take what Discord tells of a server: at the start of a session, after an outage, or since we were added."""
-        ident, known = str(int(guild["id"])), await self._load()
-        if known is None or ident in known:
+        """Take a guild that Discord announces: in a new session, after an outage, or after the bot was added."""
+        guild_id, known = str(int(guild["id"])), await self._load()
+        if known is None or guild_id in known:
             return
-        place = MembershipChange(
+        change = MembershipChange(
             channel=self._name,
-            id=f"place/{ident}/{guild.get('joined_at') or 'in'}",
-            guild=ident,
+            id=f"place/{guild_id}/{guild.get('joined_at') or 'in'}",
+            guild=guild_id,
             title=safe_display_name(sanitize(str(guild.get("name") or ""))),
         )
-        await self._intake.membership_changed(place)  # first: what is told twice has one id
-        await self._save({**known, ident: None})
+        await self._intake.membership_changed(change)  # before the note: a repetition has the same id
+        await self._save({**known, guild_id: None})
 
-    async def note_removal(self, ident: str, at: str) -> None:
-        """Take that we are gone from a server, said *at* a time."""
+    async def note_removal(self, guild_id: str, at: str) -> None:
+        """Take that the bot was removed from a guild at the time *at*."""
         known = await self._load()
-        if known is None or ident not in known:
+        if known is None or guild_id not in known:
             return
         await self._intake.membership_changed(
-            MembershipChange(channel=self._name, id=f"place/{ident}/out/{at}", guild=ident, is_gone=True),
+            MembershipChange(channel=self._name, id=f"place/{guild_id}/out/{at}", guild=guild_id, is_gone=True),
         )
-        await self._save({each: None for each in known if each != ident})
+        await self._save({each: None for each in known if each != guild_id})
 
     async def save(self) -> None:
-        """Write what the first session found, if it is not written yet; raises StoreUnavailable."""
+        """Store the guilds of the first session if they are not stored; raises StoreUnavailable."""
         if self._is_unsaved and self._known is not None:
             await self._save(self._known)
 

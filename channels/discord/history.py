@@ -1,4 +1,4 @@
-"""What was said before a mention: asked of Discord when the turn runs, by whom with the facts that admission needs."""
+"""Messages before a mention, read when the turn runs, with the senders' profiles that admission needs."""
 
 from __future__ import annotations
 
@@ -19,53 +19,53 @@ from gateway.events import ChatKind, InboundMessage
 
 log = structlog.get_logger(__name__)
 
-_MOST = 100  # messages of one request
-_AT_ONCE = 8  # look-ups of members
+_LIMIT = 100  # messages of one request
+_CONCURRENT = 8  # look-ups of members
 
 
 class DiscordHistory:
-    """Reads the chats of one block back."""
+    """Reads the history of one channel's chats."""
 
     def __init__(
-        self, name: str, rest: DiscordApi, lookups: DiscordMembers, *, client: Callable[[], DiscordGatewayClient | None]
+        self, name: str, api: DiscordApi, members: DiscordMembers, *, client: Callable[[], DiscordGatewayClient | None]
     ) -> None:
         self._name = name
-        self._rest = rest
-        self._lookups = lookups
+        self._api = api
+        self._members = members
         self._client = client
-        self._said: set[str] = set()  # chats that may not be read back
+        self._logged: set[str] = set()  # chats without the right to read the history
 
     async def messages_before(
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
-        """Return what was said before *message*; see `gateway.ports.SupportsHistory`."""
+        """Return the messages before *message*; see `SupportsHistory`."""
         client = self._client()
         if client is None or message.chat_kind is ChatKind.DIRECT or not message.message_id:
             return ()
-        begins = message.key.thread == message.message_id  # its thread has nothing in it yet
-        chat = message.key.parent.chat if begins else message.key.thread or message.key.chat
+        starts_thread = message.key.thread == message.message_id  # its thread is empty yet
+        chat = message.key.parent.chat if starts_thread else message.key.thread or message.key.chat
         if self.is_closed(client, chat):
             return ()
-        payloads = await self._payloads(message, chat, "" if begins else message.key.thread, min(limit, _MOST))
-        me = client.bot_member(message.guild)
+        payloads = await self._payloads(message, chat, "" if starts_thread else message.key.thread, min(limit, _LIMIT))
+        bot = client.bot_member(message.guild)
         profiles = await self._profiles(
-            codec.place_beside(message), [each for each in payloads if not codec.is_ours(each, me)], client
+            codec.place_beside(message), [each for each in payloads if not codec.is_ours(each, bot)], client
         )
-        said = (self._read(message, payload, me, profiles) for payload in payloads)
-        return [each for each in said if each is not None and (since is None or each.sent_at > since)]
+        messages = (self._parse(message, payload, bot, profiles) for payload in payloads)
+        return [each for each in messages if each is not None and (since is None or each.sent_at > since)]
 
     def is_closed(self, client: DiscordGatewayClient, chat: str) -> bool:
-        """Say whether we may not read *chat* back: then Discord shows nothing, without a word."""
+        """Return True if the bot may not read the history of *chat*: Discord would return nothing."""
         if client.may(chat, "read_message_history"):
             return False
-        if chat not in self._said:
-            self._said.add(chat)
+        if chat not in self._logged:
+            self._logged.add(chat)
             log.warning("discord.no_history", channel=self._name, chat=chat, mend="allow Read Message History")
         return True
 
     async def _payloads(self, message: InboundMessage, chat: str, thread: str, limit: int) -> list[Mapping[str, Any]]:
         try:
-            page = await self._rest.history(chat, before=int(message.message_id), limit=limit)
+            page = await self._api.history(chat, before=int(message.message_id), limit=limit)
         except SendRefused as error:
             log.info("discord.chat_closed", channel=self._name, chat=chat, reason=str(error))
             return []
@@ -75,10 +75,10 @@ class DiscordHistory:
         return [start, *page] if start else list(page)
 
     async def _start(self, parent: str, thread: str) -> Mapping[str, Any] | None:
-        """Return the message a thread began from: in its parent, or, for a forum's post, in itself."""
+        """Return the message a thread was started from: in its parent or, for a forum post, in itself."""
         for chat in (parent, thread):
             try:
-                return await self._rest.message(chat, thread)
+                return await self._api.message(chat, thread)
             except SendRefused:
                 continue
         return None
@@ -86,30 +86,30 @@ class DiscordHistory:
     async def _profiles(
         self, place: DiscordChat, payloads: Sequence[Mapping[str, Any]], client: DiscordGatewayClient
     ) -> Mapping[str, GuildProfile | None]:
-        slots = asyncio.Semaphore(_AT_ONCE)
+        slots = asyncio.Semaphore(_CONCURRENT)
 
         async def look_up(payload: Mapping[str, Any]) -> GuildProfile | None:
             async with slots:
                 try:
-                    return await self._lookups.profile(place, payload, client)
-                except SendFailed:  # who cannot be known now has no roles, and is perhaps no member
+                    return await self._members.profile(place, payload, client)
+                except SendFailed:  # without an answer: no roles, and perhaps not a member
                     return GuildProfile(is_gone=True)
 
         authors = {str(payload["author"]["id"]): payload for payload in payloads}
         found = await asyncio.gather(*(look_up(payload) for payload in authors.values()))
         return dict(zip(authors, found, strict=True))
 
-    def _read(
+    def _parse(
         self,
         message: InboundMessage,
         payload: Mapping[str, Any],
-        me: DiscordBotIdentity,
+        bot: DiscordBotIdentity,
         profiles: Mapping[str, GuildProfile | None],
     ) -> InboundMessage | None:
         try:
             place = codec.place_beside(message)
             return codec.parse_message(
-                message.key.channel, payload, place, me, profiles.get(str(payload["author"]["id"]))
+                message.key.channel, payload, place, bot, profiles.get(str(payload["author"]["id"]))
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             log.info("discord.unreadable", channel=self._name, error=type(error).__name__)

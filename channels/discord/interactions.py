@@ -1,7 +1,7 @@
-"""Native commands and presses that wait for their answer: Discord holds a place for it, for fifteen minutes.
+"""Native commands and presses that wait for their response, for which Discord gives fifteen minutes.
 
-The token of that place is noted durably once the command's row is, so that a restart in between answers there too.
-Editing the place is repeatable; what is for everybody is an ordinary message, which has its send key.
+The response token is stored once the command is durable, so that a restart responds there too. Editing the response is
+idempotent. An answer for the whole chat is an ordinary message with a send key.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from gateway.ports import ChannelState
 
 log = structlog.get_logger(__name__)
 
-_LASTS = timedelta(minutes=14, seconds=45)  # of the fifteen minutes that Discord gives
+_LIFETIME = timedelta(minutes=14, seconds=45)  # of fifteen minutes
 _NOTE = "interactions"
-_FIRST = ".1"
+_FIRST = ".1"  # suffix of a turn's first part
 
 
 @dataclass(frozen=True, slots=True)
 class PendingResponse:
-    """Where "is thinking" stands, until it is replaced; or the message whose button was *pressed*."""
+    """A response that shows "is thinking" until it is replaced, or the message whose button was pressed."""
 
     id: str
     token: str
-    is_shared: bool  # in a shared chat: then only the sender sees it
+    is_shared: bool  # in a shared chat, where only the sender sees it
     is_press: bool = False
-    rows: str = "[]"  # of a press: the buttons that stay when it is settled, as JSON
+    rows: str = "[]"  # of a press: the buttons that stay once it is settled, as JSON
 
 
 class DiscordInteractions:
-    """The places that are held for the turns of one block."""
+    """The pending responses of one channel, by turn."""
 
-    def __init__(self, name: str, state: ChannelState, rest: DiscordApi, now: Callable[[], datetime]) -> None:
+    def __init__(self, name: str, state: ChannelState, api: DiscordApi, now: Callable[[], datetime]) -> None:
         self._name = name
         self._state = state
-        self._rest = rest
+        self._api = api
         self._now = now
-        self._places: dict[str, PendingResponse] = {}  # turn -> place
+        self._pending: dict[str, PendingResponse] = {}  # by turn
 
     async def open(self) -> None:
-        """Read what an earlier run noted."""
+        """Load the pending responses of an earlier run."""
         noted = json.loads(await self._state.load(_NOTE) or "{}")
-        self._places = {turn: PendingResponse(**place) for turn, place in noted.items()}
+        self._pending = {turn: PendingResponse(**pending) for turn, pending in noted.items()}
 
-    async def take(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
-        """Have Discord hold a place for the answer to *message*, whose row is committed; raises StoreUnavailable."""
+    async def defer(self, payload: Mapping[str, Any], message: InboundMessage) -> None:
+        """Defer the response to *message*, which is durable; raises StoreUnavailable."""
         is_press = message.kind is InboundKind.BUTTON
-        self._places[turn_id(message)] = place = PendingResponse(
+        self._pending[turn_id(message)] = pending = PendingResponse(
             str(int(payload["id"])),
             str(payload["token"]),
             message.chat_kind is not ChatKind.DIRECT,
@@ -65,67 +65,69 @@ class DiscordInteractions:
         )
         await self._save()
         try:
-            await self._rest.respond(place.id, place.token, codec.initial_response(message))
+            await self._api.respond(pending.id, pending.token, codec.initial_response(message))
         except SendRefused as error:
-            # Too late, or told before: an event that came twice must not take the place from the first.
+            # Too late, or a repeated event: it must not replace the first response.
             log.info("discord.interaction_not_held", channel=self._name, reason=str(error))
         except SendFailed as error:
             log.info("discord.interaction_unsure", channel=self._name, reason=str(error))
 
-    async def tell(self, payload: Mapping[str, Any], line: str) -> None:
-        """Show *line* to the sender alone, at once."""
-        await self._rest.respond(str(int(payload["id"])), str(payload["token"]), codec.final_response(line))
+    async def respond_once(self, payload: Mapping[str, Any], line: str) -> None:
+        """Respond with *line*, which only the sender sees."""
+        await self._api.respond(str(int(payload["id"])), str(payload["token"]), codec.final_response(line))
 
-    async def put(self, part: MessagePart, text: str) -> str:
-        """Put a part where its command waits for it; "" when none does, or no more. Raises SendFailed."""
-        place = self._held(part)
-        if place is None or not _takes(place, part):
+    async def send(self, part: MessagePart, text: str) -> str:
+        """Send a part as the response to its command; return "" if none is pending. Raises SendFailed."""
+        pending = self._pending_of(part)
+        if pending is None or not _takes(pending, part):
             return ""
         try:
-            if part.id.endswith(_FIRST) and not place.is_press:
-                return await self._rest.edit_original(place.token, text, codec.render_buttons(part.choices))
-            return await self._rest.follow_up(place.token, text) if place.is_shared else ""
+            if part.id.endswith(_FIRST) and not pending.is_press:
+                return await self._api.edit_original(pending.token, text, codec.render_buttons(part.choices))
+            return await self._api.follow_up(pending.token, text) if pending.is_shared else ""
         except SendRefused as error:
             log.info("discord.interaction_ended", channel=self._name, reason=str(error))
             await self._drop(part.turn)
             return ""
 
     async def clear(self, part: MessagePart) -> None:
-        """Take away what the answer ends: "is thinking", where everybody is answered, or buttons. Raises SendFailed."""
-        place = self._held(part)
-        if place is not None and place.is_press:
+        """Remove "is thinking" after an answer for the whole chat, or a settled press's buttons. Raises SendFailed."""
+        pending = self._pending_of(part)
+        if pending is not None and pending.is_press:
             await self._drop(part.turn)
             if part.settles:
-                await self._rest.redraw_original(place.token, json.loads(place.rows))
-        elif place is not None and place.is_shared and not part.visible_to:
+                await self._api.redraw_original(pending.token, json.loads(pending.rows))
+        elif pending is not None and pending.is_shared and not part.visible_to:
             await self._drop(part.turn)
-            await self._rest.delete_original(place.token)
+            await self._api.delete_original(pending.token)
 
-    def is_here(self, part: MessagePart) -> bool:
-        """Say whether *part* belongs into a place that is held; raise OutcomeUnknown where a repeat could double it."""
-        place = self._held(part)
-        if place is None or not _takes(place, part):
+    def is_pending(self, part: MessagePart) -> bool:
+        """Return True if *part* belongs into a pending response; raise OutcomeUnknown if a retry could double it."""
+        pending = self._pending_of(part)
+        if pending is None or not _takes(pending, part):
             return False
-        if place.is_press or not part.id.endswith(_FIRST):
+        if pending.is_press or not part.id.endswith(_FIRST):
             raise OutcomeUnknown("a follow-up cannot be asked for")
         return True
 
-    def _held(self, part: MessagePart) -> PendingResponse | None:
-        place = self._places.get(part.turn)
-        is_good = place is not None and self._now() - codec.moment_of(place.id) < _LASTS
-        return place if is_good else None
+    def _pending_of(self, part: MessagePart) -> PendingResponse | None:
+        pending = self._pending.get(part.turn)
+        is_valid = pending is not None and self._now() - codec.moment_of(pending.id) < _LIFETIME
+        return pending if is_valid else None
 
     async def _drop(self, turn: str) -> None:
-        if self._places.pop(turn, None) is not None:
+        if self._pending.pop(turn, None) is not None:
             await self._save()
 
     async def _save(self) -> None:
         now = self._now()
-        self._places = {turn: place for turn, place in self._places.items() if now - codec.moment_of(place.id) < _LASTS}
-        kept = {turn: asdict(place) for turn, place in self._places.items()}
+        self._pending = {
+            turn: pending for turn, pending in self._pending.items() if now - codec.moment_of(pending.id) < _LIFETIME
+        }
+        kept = {turn: asdict(pending) for turn, pending in self._pending.items()}
         await self._state.save(_NOTE, json.dumps(kept) if kept else None)
 
 
-def _takes(place: PendingResponse, part: MessagePart) -> bool:
-    """Say whether *part* belongs into *place*: not what everybody sees; of a press, only what one person alone does."""
-    return bool(part.visible_to) if place.is_shared else not place.is_press
+def _takes(pending: PendingResponse, part: MessagePart) -> bool:
+    """Return True if *part* belongs into *pending*: a private part, or in a direct chat the answer to a command."""
+    return bool(part.visible_to) if pending.is_shared else not pending.is_press

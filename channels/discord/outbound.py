@@ -1,4 +1,4 @@
-"""What goes out: posts under their part's id, edits, files, and answers to native commands in their place."""
+"""Message parts on their way to Discord: posts with the part's id as nonce, edits, files, interaction responses."""
 
 from __future__ import annotations
 
@@ -7,39 +7,36 @@ from datetime import datetime
 from functools import partial
 
 from channels.discord import codec
-from channels.discord.activity import DiscordActivity
-from channels.discord.api import DiscordApi
-from channels.discord.errors import DiscordRefusal
+from channels.discord.api import DiscordApi, DiscordRefusal
 from channels.discord.interactions import DiscordInteractions
+from channels.discord.reactions import DiscordReactions
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.sent_lookup import find_sent_part
-from channels.kit.reactions import AckReactions
-from gateway.errors import FileUnavailable, SendRefused
+from channels.kit.parts import read_file
+from gateway.errors import SendRefused
 from gateway.events import MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports import BlobStore
 
 
 class DiscordOutbound:
-    """Of one channel. Every method raises SendFailed, and FileUnavailable where a file's bytes are lost."""
+    """Sends the parts of one channel. Methods raise SendFailed, and FileUnavailable if a file's bytes are lost."""
 
     def __init__(
         self,
-        rest: DiscordApi,
+        api: DiscordApi,
         threads: DiscordReplyThreads,
         interactions: DiscordInteractions,
-        signs: DiscordActivity,
-        reactions: AckReactions,
+        reactions: DiscordReactions,
         blobs: BlobStore,
         *,
         language: Callable[[SessionKey], str],
         file_limit: Callable[[str], int],
         now: Callable[[], datetime],
     ) -> None:
-        self._rest = rest
+        self._api = api
         self._threads = threads
         self._interactions = interactions
-        self._signs = signs
         self._reactions = reactions
         self._blobs = blobs
         self._language = language
@@ -49,74 +46,66 @@ class DiscordOutbound:
     async def send(self, part: MessagePart, *, marked: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
         text = codec.message_content(part, marked=marked, language=self._language(part.key))
-        if part.file is None and not part.reply_to and (placed := await self._interactions.put(part, text)):
-            self._signs.begin(partial(self._interactions.clear, part), "interaction")
-            return placed
+        if part.file is None and not part.reply_to and (message_id := await self._interactions.send(part, text)):
+            self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
+            return message_id
         file = await self._file(part)
         if part.visible_to:
-            message_id = await self._whisper(part, text, file)
-            self._reactions.settle(part.key)
+            message_id = await self._send_privately(part, text, file)
+            self._reactions.acks.settle(part.key)
             return message_id
-        chat = await self._threads.chat(part.key)
+        chat = await self._threads.chat_of(part.key)
         message_id = await self._post(part, chat, text, file)
         self._settle(part)
         return message_id
 
     async def edit(self, message_id: str, part: MessagePart) -> None:
-        """Replace what stands under *message_id*."""
+        """Replace the message *message_id*."""
         chat = await self._chat(part)
-        await self._rest.edit(chat, message_id, codec.message_content(part), codec.render_buttons(part.choices))
+        await self._api.edit(chat, message_id, codec.message_content(part), codec.render_buttons(part.choices))
         self._settle(part)
 
     async def find(self, part: MessagePart) -> str:
-        """Look for *part* among what we said after the message it answers; "" = it is not there."""
-        if not part.reply_to and self._interactions.is_here(part):
-            return ""  # putting it there again changes nothing
-        size = len(await self._bytes(part)) if part.file is not None else 0
-        return await find_sent_part(self._rest, await self._chat(part), part, self._now(), size=size)
+        """Return the id of the message that is *part*, or "" if it was not sent."""
+        if not part.reply_to and self._interactions.is_pending(part):
+            return ""  # sending it again has no effect
+        size = len(await read_file(part, self._blobs)) if part.file is not None else 0
+        return await find_sent_part(self._api, await self._chat(part), part, self._now(), size=size)
 
     async def _chat(self, part: MessagePart) -> str:
-        return await (self._rest.direct(part.visible_to) if part.visible_to else self._threads.chat(part.key))
+        return await (self._api.direct(part.visible_to) if part.visible_to else self._threads.chat_of(part.key))
 
     async def _post(self, part: MessagePart, chat: str, text: str, file: tuple[str, bytes] | None) -> str:
         limit = self._file_limit(chat)
         if file is not None and len(file[1]) > limit:
             raise SendRefused(f"the file is larger than the {limit >> 20} MiB that Discord takes there")
         is_first = part.id.endswith(".1") and part.reply_to.isdigit()
-        # A thread's own start stands above it anyway.
+        # The message that started a thread is shown above it anyway.
         reply_to = part.reply_to if is_first and part.reply_to != chat else ""
         below = codec.render_buttons(part.choices)
-        return await self._rest.post(chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below)
+        return await self._api.post(chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below)
 
-    async def _whisper(self, part: MessagePart, text: str, file: tuple[str, bytes] | None) -> str:
-        """Send what one person alone may see: as a direct message; where they take none, one line says so."""
+    async def _send_privately(self, part: MessagePart, text: str, file: tuple[str, bytes] | None) -> str:
+        """Send a part that one user may see as a direct message; if they accept none, post a line with a hint."""
         try:
-            return await self._rest.post(await self._rest.direct(part.visible_to), text, nonce=part.id, file=file)
+            return await self._api.post(await self._api.direct(part.visible_to), text, nonce=part.id, file=file)
         except DiscordRefusal:
             if file is not None:
                 raise
             # One line for all parts of the message: they share the key.
             line, _, _ = part.id.rpartition(".")
-            chat = await self._threads.chat(part.key)
+            chat = await self._threads.chat_of(part.key)
             reply_to = "" if part.reply_to == chat else part.reply_to
             words = translate("discord.write_privately", self._language(part.key))
-            return await self._rest.post(chat, words, nonce=f"{line}.0p", reply_to=reply_to)
+            return await self._api.post(chat, words, nonce=f"{line}.0p", reply_to=reply_to)
 
     def _settle(self, part: MessagePart) -> None:
-        """Take the signs of waiting away, once something of the answer stands."""
+        """Remove the reaction and "is thinking" once a part of the answer is delivered."""
         if part.kind is OutboundKind.PREVIEW:
             return
-        self._reactions.settle(part.key)
+        self._reactions.acks.settle(part.key)
         if not part.reply_to:
-            self._signs.begin(partial(self._interactions.clear, part), "interaction")
+            self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
 
     async def _file(self, part: MessagePart) -> tuple[str, bytes] | None:
-        return None if part.file is None else (part.file.name or "file", await self._bytes(part))
-
-    async def _bytes(self, part: MessagePart) -> bytes:
-        if part.file is None or not part.file.blob:
-            return part.plain.encode()
-        data = await self._blobs.get(part.file.blob)
-        if data is None:
-            raise FileUnavailable("it is lost")
-        return data
+        return None if part.file is None else (part.file.name or "file", await read_file(part, self._blobs))

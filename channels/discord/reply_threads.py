@@ -1,20 +1,19 @@
-"""`reply_in: thread`: a mention in a channel begins a thread of its own, which has the message's id.
+"""`reply_in: thread`: a mention in a channel starts a thread, which has the message's id.
 
-The session is `<channel>/<message id>` from the first moment on, whatever becomes of the thread: so the same
-message has the same key when it comes again. Where we may begin none, the answer stands in the channel.
+The session key is `<channel>/<message id>` from the start, so a redelivered message has the same key. Without the right
+to create threads the answer is posted in the channel.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
+from cachetools import FIFOCache
 
-from channels.discord.api import DiscordApi
+from channels.discord.api import DiscordApi, DiscordRefusal
 from channels.discord.codec import DiscordChat
-from channels.discord.errors import DiscordRefusal
 from gateway.errors import SendFailed, SendRefused
 from gateway.events import InboundKind, InboundMessage, SessionKey
 from gateway.i18n import command_names, translate
@@ -22,18 +21,18 @@ from gateway.ports import ChannelState
 
 log = structlog.get_logger(__name__)
 
-_MOST_KNOWN = 5_000
-_LONGEST_NAME = 100  # characters (docs.discord.com/developers/resources/channel, start thread)
-_MAY_NOT = 403
+_SIZE = 5_000  # threads
+_NAME_LIMIT = 100  # characters (docs.discord.com/developers/resources/channel, start thread)
+_FORBIDDEN = 403
 
 
 class DiscordReplyThreads:
-    """Which threads of a block were begun by us, and where the answers of a session stand."""
+    """The threads that the bot started, and the chats to which the answers of each session go."""
 
     def __init__(
         self,
         state: ChannelState,
-        rest: DiscordApi,
+        api: DiscordApi,
         *,
         name: str,
         is_on: Callable[[InboundMessage], bool],
@@ -41,86 +40,81 @@ class DiscordReplyThreads:
         exists: Callable[[str], bool],
         language: Callable[[SessionKey], str],
     ) -> None:
-        """Begin threads where *is_on*; *exists* says of a chat whether Discord has told us of it.
+        """Start threads for messages for which *is_on* is true; *exists* tells whether Discord announced a chat.
 
-        *anywhere* says whether there are such places. What is sent does not tell its server, so that then any thread
-        that nobody knows may be one to begin.
-        A thread that nothing names is named in the chat's *language*.
+        *anywhere* is True if any chat has `reply_in: thread`: a message part does not name its guild, so that then each
+        unknown thread may have to be started. A thread without text is named in the chat's *language*.
         """
         self._state = state
-        self._rest = rest
+        self._api = api
         self._name = name
         self._is_on = is_on
         self._anywhere = anywhere
         self._exists = exists
         self._language = language
-        self._where: OrderedDict[str, str] = OrderedDict()  # thread -> the chat that its words stand in
-        self._begun: OrderedDict[str, bool] = OrderedDict()  # message id -> whether it began one
-        self._said: set[str] = set()  # channels in which we may begin none
+        self._chats: FIFOCache[str, str] = FIFOCache(_SIZE)  # thread -> the chat of its messages
+        self._started: FIFOCache[str, bool] = FIFOCache(_SIZE)  # message id -> True if it started a thread
+        self._logged: set[str] = set()  # channels without the right to create threads
 
-    async def settle(self, message: InboundMessage, place: DiscordChat) -> InboundMessage:
-        """Return *message* under the key of the thread that it begins, or once began."""
+    async def with_thread(self, message: InboundMessage, place: DiscordChat) -> InboundMessage:
+        """Return *message* with the key of the thread that it starts or started."""
         if not place.has_threads or not self._is_on(message):
             return message
         is_command = message.command.startswith(("/", "!")) or message.command.lower() in command_names()
-        begins = message.kind is InboundKind.MESSAGE and message.is_addressed and not is_command
-        if not begins and not await self._has_begun(message.message_id):
+        starts = message.kind is InboundKind.MESSAGE and message.is_addressed and not is_command
+        if not starts and not await self._has_started(message.message_id):
             return message
         return replace(message, key=SessionKey(message.key.channel, f"{message.key.chat}/{message.message_id}"))
 
-    async def begin(self, message: InboundMessage) -> None:
-        """Remember that *message*, which was accepted, began its thread; and begin it. Raises SendFailed."""
+    async def start(self, message: InboundMessage) -> None:
+        """Store that *message*, which was accepted, started its thread, and start it. Raises SendFailed."""
         thread = message.key.thread
         if not thread or thread != message.message_id or not self._is_on(message):
             return
-        if not await self._has_begun(thread):
+        if not await self._has_started(thread):
             await self._state.save(f"begun/{thread}", "1")
-            self._begun[thread] = True
-        await self.chat(message.key, named=message.text)
+            self._started[thread] = True
+        await self.chat_of(message.key, name=message.text)
 
-    async def chat(self, key: SessionKey, *, named: str = "") -> str:
-        """Return the Discord channel in which the words of a session stand, begun if need be. Raises SendFailed."""
+    async def chat_of(self, key: SessionKey, *, name: str = "") -> str:
+        """Return the Discord channel of a session's messages; start the thread if necessary. Raises SendFailed."""
         thread = key.thread
         if not thread or not self._anywhere:
             return thread or key.chat
-        if thread not in self._where:
-            self._where[thread] = thread if self._exists(thread) else await self._start(key, named)
-            while len(self._where) > _MOST_KNOWN:
-                self._where.popitem(last=False)
-        return self._where[thread]
+        if thread not in self._chats:
+            self._chats[thread] = thread if self._exists(thread) else await self._start(key, name)
+        return self._chats[thread]
 
-    async def _start(self, key: SessionKey, named: str) -> str:
+    async def _start(self, key: SessionKey, text: str) -> str:
         parent, message = key.parent.chat, key.thread
-        name = " ".join(named.removeprefix("@").split())[:_LONGEST_NAME] or translate(
+        name = " ".join(text.removeprefix("@").split())[:_NAME_LIMIT] or translate(
             "discord.thread", self._language(key)
         )
         try:
-            await self._rest.start_thread(parent, message, name)
+            await self._api.start_thread(parent, message, name)
         except DiscordRefusal as error:
-            if error.status == _MAY_NOT:
-                self._say_once(parent)
+            if error.status == _FORBIDDEN:
+                self._log_once(parent)
                 return parent
         except SendRefused as error:
             log.debug("discord.thread_stands", channel=self._name, thread=message, reason=str(error))
-        # Begun already, or not begun from a message of that channel: a forum post, a thread of its own.
+        # It exists, or it was not started from a message of that channel, like a forum post.
         return message
 
-    def _say_once(self, parent: str) -> None:
-        if parent not in self._said:
-            self._said.add(parent)
+    def _log_once(self, parent: str) -> None:
+        if parent not in self._logged:
+            self._logged.add(parent)
             log.warning("discord.no_threads", channel=self._name, chat=parent, mend="allow Create Public Threads")
 
-    async def _has_begun(self, message: str) -> bool:
-        if message not in self._begun:
-            self._begun[message] = await self._state.load(f"begun/{message}") is not None
-            while len(self._begun) > _MOST_KNOWN:
-                self._begun.popitem(last=False)
-        return self._begun[message]
+    async def _has_started(self, message: str) -> bool:
+        if message not in self._started:
+            self._started[message] = await self._state.load(f"begun/{message}") is not None
+        return self._started[message]
 
 
-async def try_to_begin(threads: DiscordReplyThreads, message: InboundMessage) -> None:
-    """Begin the thread of an accepted message; what fails now is tried again when there is something to say."""
+async def try_to_start(threads: DiscordReplyThreads, message: InboundMessage) -> None:
+    """Start the thread of an accepted message; a failure is retried when the answer is sent."""
     try:
-        await threads.begin(message)
+        await threads.start(message)
     except SendFailed as error:
         log.info("discord.thread_later", thread=message.key.thread, reason=str(error))

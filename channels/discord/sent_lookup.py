@@ -1,6 +1,6 @@
-"""Whether a part whose outcome is unknown stands in its chat: read from the chat itself.
+"""Looks up parts of an uncertain delivery in the chat.
 
-Discord forgets a nonce after minutes and stores none, so what is compared is what was said.
+Discord forgets a nonce after minutes and stores none, so the texts are compared.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from gateway.errors import OutcomeUnknown
 from gateway.events import MessagePart
 
 _PAGES = 5  # of a hundred messages
-# Without the right to read the history Discord shows an empty chat. One in which we are spoken to is not empty.
-_SHOWS_NOTHING = "the chat shows nothing"
-_RECENT = timedelta(hours=1)  # the same words, said longer ago, may be another message
+# Without the right to read the history Discord shows an empty chat, but the chat of an answer contains the question.
+_NO_MESSAGES = "the chat shows nothing"
+_RECENT = timedelta(hours=1)  # an older message with the same text may be another one
 
 
-async def find_sent_part(rest: DiscordApi, chat: str, part: MessagePart, now: datetime, *, size: int = 0) -> str:
-    """Return the id of the message that is *part*, or ""; raise OutcomeUnknown when the chat does not tell.
+async def find_sent_part(api: DiscordApi, chat: str, part: MessagePart, now: datetime, *, size: int = 0) -> str:
+    """Return the id of the message that is *part*, or ""; raise OutcomeUnknown if the chat does not show it.
 
-    *size* is how many bytes its file has, where it is one.
+    *size* is the number of bytes of its file.
     """
     if part.reply_to.isdigit() and not part.visible_to:
-        return await _after(rest, chat, part, int(part.reply_to), size)
-    page = await rest.history(chat)
+        return await _find_after(api, chat, part, int(part.reply_to), size)
+    page = await api.history(chat)
     if not page and not part.visible_to:
-        raise OutcomeUnknown(_SHOWS_NOTHING)
-    same = [message for message in page if _is_it(message, part, rest.me, size)]
+        raise OutcomeUnknown(_NO_MESSAGES)
+    same = [message for message in page if _matches(message, part, api.me, size)]
     if not same:
         if len(page) < 100 or now - codec.moment_of(page[0]["id"]) > _RECENT:
             return ""
@@ -41,27 +41,27 @@ async def find_sent_part(rest: DiscordApi, chat: str, part: MessagePart, now: da
     return newest
 
 
-async def _after(rest: DiscordApi, chat: str, part: MessagePart, after: int, size: int) -> str:
+async def _find_after(api: DiscordApi, chat: str, part: MessagePart, after: int, size: int) -> str:
     for _ in range(_PAGES):
-        page = await rest.history(chat, after=after)
+        page = await api.history(chat, after=after)
         for message in page:
-            if _is_it(message, part, rest.me, size):
+            if _matches(message, part, api.me, size):
                 return str(message["id"])
-        if not page and not await rest.history(chat, limit=1):
-            raise OutcomeUnknown(_SHOWS_NOTHING)
+        if not page and not await api.history(chat, limit=1):
+            raise OutcomeUnknown(_NO_MESSAGES)
         if len(page) < 100:
             return ""
         after = int(page[-1]["id"])
     raise OutcomeUnknown("too much was said since")
 
 
-def _is_it(message: Mapping[str, Any], part: MessagePart, me: str, size: int) -> bool:
-    if str((message.get("author") or {}).get("id")) != me:
+def _matches(message: Mapping[str, Any], part: MessagePart, bot: str, size: int) -> bool:
+    if str((message.get("author") or {}).get("id")) != bot:
         return False
     if message.get("nonce") is not None:
         return str(message["nonce"]) == part.id
     if part.file is not None:
-        # A caption may be empty, and Discord changes names: what counts is the size.
+        # A caption may be empty, and Discord changes file names, so the size is compared.
         sizes = [int(each.get("size") or 0) for each in message.get("attachments") or ()]
         return sizes == [size]
     return codec.matches_part(str(message.get("content") or ""), part)

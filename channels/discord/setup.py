@@ -1,4 +1,4 @@
-"""What `parlour init` asks about Discord, and what real calls say of a block. The library is not imported here."""
+"""Questions and checks of `parlour init` and `parlour doctor`. The library is not imported here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.ports import SetupFinding, SetupLevel, SetupQuestion
+from channels.kit.setup import good, warning, wrong
+from gateway.ports import SetupFinding, SetupQuestion
 
 if TYPE_CHECKING:
     import aiohttp
@@ -23,7 +24,7 @@ STEPS = (
     "In Discord: Settings, Advanced, Developer Mode on; right-click your own name, Copy User ID.",
 )
 
-# docs.discord.com/developers/topics/permissions: all that the bot ever uses, by the names that Discord shows.
+# docs.discord.com/developers/topics/permissions: all permissions that the bot uses, by Discord's names.
 PERMISSIONS: Mapping[str, int] = {
     "Add Reactions": 1 << 6,
     "View Channels": 1 << 10,
@@ -34,12 +35,12 @@ PERMISSIONS: Mapping[str, int] = {
     "Send Messages in Threads": 1 << 38,
 }
 _CONTENT_INTENT = 1 << 18 | 1 << 19  # flags of the application: approved, or on by the switch
-_WITHIN = 12.0  # seconds for all calls
+_TIMEOUT = 12.0  # seconds for all calls
 _FEW_LEFT = 50  # of a day's 1,000 sessions
 
 
 def questions() -> Sequence[SetupQuestion]:
-    """Return what has to be asked, in order."""
+    """Return the questions of `parlour init`, in order."""
     return (
         SetupQuestion(
             setting="token",
@@ -56,7 +57,7 @@ def questions() -> Sequence[SetupQuestion]:
 
 
 def invite_url(application: str) -> str:
-    """Return the link that adds the bot to a server, with the rights it uses and no others."""
+    """Return the link that adds the bot to a guild with exactly the permissions it uses."""
     return (
         f"https://discord.com/oauth2/authorize?client_id={application}"
         f"&scope=bot+applications.commands&permissions={sum(PERMISSIONS.values())}"
@@ -64,43 +65,43 @@ def invite_url(application: str) -> str:
 
 
 def is_discord(api_url: str) -> bool:
-    """Say whether the address is Discord's own."""
+    """Return True if the address is Discord's own."""
     return (urlsplit(api_url).hostname or "").removeprefix("www.") in ("discord.com", "discordapp.com")
 
 
 def not_discord(api_url: str) -> str:
-    """Return what to do where something else answers at the configured address."""
+    """Return the error text for another server at the configured address."""
     return f"what answers at {api_url} is not Discord; correct `api_url`, or leave it out"
 
 
 async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
-    """Ask Discord whether the block would work. Never raises for what Discord answers."""
+    """Return the findings of real calls. Never raises for an answer of Discord."""
     import aiohttp
 
     from gateway.net.aiohttp_proxy import connector
 
     if settings.token is None:
-        return [SetupFinding(level=SetupLevel.WRONG, text=f"no token is set; {STEPS[1]}")]
+        return [wrong(f"no token is set; {STEPS[1]}")]
     headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
     try:
         async with (
-            asyncio.timeout(_WITHIN),
+            asyncio.timeout(_TIMEOUT),
             aiohttp.ClientSession(connector=connector(proxy), headers=headers) as session,
         ):
             return await _SetupCheck(session, settings.api_url.rstrip("/")).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
-        return [SetupFinding(level=SetupLevel.WRONG, text=text)]
+        return [wrong(text)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        return [SetupFinding(level=SetupLevel.WRONG, text=not_discord(settings.api_url))]
+        return [wrong(not_discord(settings.api_url))]
 
 
 class _SetupCallFailed(Exception):
-    """An answer that is no success; its text is the status."""
+    """An unsuccessful response; its text is the status."""
 
-    def __init__(self, status: int, *, is_discords: bool) -> None:
+    def __init__(self, status: int, *, is_from_discord: bool) -> None:
         super().__init__(str(status))
-        self.is_discords = is_discords
+        self.is_from_discord = is_from_discord
 
 
 class _SetupCheck:
@@ -110,13 +111,11 @@ class _SetupCheck:
 
     async def run(self) -> list[SetupFinding]:
         try:
-            me = await self._get("/users/@me")
+            bot = await self._get("/users/@me")
         except _SetupCallFailed as error:
-            is_other = not error.is_discords and not is_discord(self._base)
-            return [
-                SetupFinding(level=SetupLevel.WRONG, text=not_discord(self._base) if is_other else _why(str(error)))
-            ]
-        findings = [SetupFinding(level=SetupLevel.GOOD, text=f"the token is {me['username']}'s")]
+            is_other = not error.is_from_discord and not is_discord(self._base)
+            return [wrong(not_discord(self._base) if is_other else _explain(str(error)))]
+        findings = [good(f"the token is {bot['username']}'s")]
         try:
             application = await self._get("/applications/@me")
             findings.append(_intent(int(application.get("flags") or 0)))
@@ -125,36 +124,31 @@ class _SetupCheck:
             findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
         except _SetupCallFailed as error:
-            findings.append(
-                SetupFinding(level=SetupLevel.WARNING, text=f"Discord answered {error}; ask again in a minute")
-            )
+            findings.append(warning(f"Discord answered {error}; ask again in a minute"))
         return findings
 
     async def _get(self, path: str) -> Any:
         async with self._session.get(f"{self._base}{path}", allow_redirects=False) as response:
             if response.status != 200:
-                raise _SetupCallFailed(response.status, is_discords=_is_discords(await response.text()))
+                raise _SetupCallFailed(response.status, is_from_discord=_is_error_body(await response.text()))
             return await response.json(content_type=None)
 
 
-_ELSEWHERE = SetupFinding(
-    level=SetupLevel.WARNING,
-    text=(
-        "native commands and buttons go to an address of somebody else's; empty the field Interactions Endpoint URL:"
-        f" {PORTAL}, your application, General Information, Save Changes"
-    ),
+_ELSEWHERE = warning(
+    "native commands and buttons go to an address of somebody else's; empty the field Interactions Endpoint URL:"
+    f" {PORTAL}, your application, General Information, Save Changes"
 )
 
 
-def _is_discords(body: str) -> bool:
-    """Say whether the body of an error is Discord's: JSON with a message and a code."""
+def _is_error_body(body: str) -> bool:
+    """Return True if *body* is an error of Discord: JSON with a message and a code."""
     with suppress(ValueError):
         found = json.loads(body)
         return isinstance(found, dict) and {"message", "code"} <= found.keys()
     return False
 
 
-def _why(status: str) -> str:
+def _explain(status: str) -> str:
     if status == "401":
         return f"Discord refuses the token; make a new one ({PORTAL}, your bot, Bot, Reset Token) and set `token`"
     if status == "429":
@@ -164,29 +158,26 @@ def _why(status: str) -> str:
 
 def _intent(flags: int) -> SetupFinding:
     if flags & _CONTENT_INTENT:
-        return SetupFinding(level=SetupLevel.GOOD, text="Message Content Intent is on")
+        return good("Message Content Intent is on")
     text = (
         f"Message Content Intent is off, and Discord would end the connection; switch it on: {PORTAL},"
         " your application, Bot, Privileged Gateway Intents, Save Changes"
     )
-    return SetupFinding(level=SetupLevel.WRONG, text=text)
+    return wrong(text)
 
 
 def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
     left, minutes = int(limit["remaining"]), int(limit["reset_after"]) // 60_000
     if left > _FEW_LEFT:
-        return SetupFinding(level=SetupLevel.GOOD, text=f"{left} of {limit['total']} sessions are left today")
-    level = SetupLevel.WARNING if left else SetupLevel.WRONG
+        return good(f"{left} of {limit['total']} sessions are left today")
     text = f"only {left} of {limit['total']} sessions are left; new ones in {minutes} minutes. What keeps restarting?"
-    return SetupFinding(level=level, text=text)
+    return warning(text) if left else wrong(text)
 
 
 def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:
     link = invite_url(application)
     if not guilds:
-        return SetupFinding(
-            level=SetupLevel.WARNING, text=f"the bot is in no server; open this link and add it to yours: {link}"
-        )
+        return warning(f"the bot is in no server; open this link and add it to yours: {link}")
     names = ", ".join(str(guild["name"]) for guild in guilds[:5])
     more = f" and {len(guilds) - 5} more" if len(guilds) > 5 else ""
-    return SetupFinding(level=SetupLevel.GOOD, text=f"it is in {names}{more}; another one: {link}")
+    return good(f"it is in {names}{more}; another one: {link}")

@@ -14,15 +14,18 @@ def build_receipt(part: MessagePart, message_id: str) -> DeliveryReceipt:
     return DeliveryReceipt(part=part.id, message_id=message_id, at=datetime.now(UTC))
 
 
-async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes:
-    """Return the bytes of a part that is a file; a file without a blob is the part's plain text.
-
-    Raises FileUnavailable if they are lost, SendRefused if there are none or more than *limit*.
-    """
+async def read_file(part: MessagePart, blobs: BlobStore) -> bytes:
+    """Return the bytes of a part that is a file; without a blob they are its plain text. Raises FileUnavailable."""
     blob = part.file.blob if part.file is not None else ""
     data = await blobs.get(blob) if blob else part.plain.encode("utf-8", "replace")
     if data is None:
         raise FileUnavailable("its bytes are lost")
+    return data
+
+
+async def load_file(part: MessagePart, blobs: BlobStore, *, limit: int) -> bytes:
+    """Like `read_file`, and raise SendRefused for a file without bytes or with more than *limit*."""
+    data = await read_file(part, blobs)
     if not data:
         raise SendRefused("the file is empty")
     if len(data) > limit:

@@ -12,7 +12,7 @@ from channels.discord import plugin
 from channels.discord.adapter import DiscordChannel
 from channels.discord.settings import DiscordSettings
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
-from gateway.ports import ChannelPlugin, IntakeResult, IntakeVerdict
+from gateway.ports import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
@@ -32,13 +32,19 @@ class NotedChannel(DiscordChannel):
     `final`: messages that are no preview any more. `confirmed`: stored messages, once for each time they came.
     """
 
-    final: set[str]
-    confirmed: list[str]
+    def __init__(self, context: ChannelContext, **more: Any) -> None:
+        super().__init__(context, **more)
+        self.final: set[str] = set()
+        self.confirmed: list[str] = []
+        show_result = self._reactions.show_result
 
-    def _answered(self, chat: str, message: InboundMessage, accepted: IntakeResult) -> None:
-        if accepted.verdict is IntakeVerdict.ACCEPTED and message.kind is InboundKind.MESSAGE and not message.revision:
-            self.confirmed.append(message.message_id)
-        super()._answered(chat, message, accepted)
+        def note_result(chat: str, message: InboundMessage, result: IntakeResult) -> None:
+            is_new = message.kind is InboundKind.MESSAGE and not message.revision
+            if result.verdict is IntakeVerdict.ACCEPTED and is_new:
+                self.confirmed.append(message.message_id)
+            show_result(chat, message, result)
+
+        self._reactions.show_result = note_result  # type: ignore[method-assign]
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Edit, and note what it became."""
@@ -57,7 +63,6 @@ async def ready(channel: DiscordChannel) -> None:
 async def connected(house: FakeHouse, discord: Discord, **fields: Any) -> AsyncIterator[NotedChannel]:
     """Run the channel in front of *house* until the block ends; it hears when the block begins."""
     channel = NotedChannel(house.context("discord", block(discord, **fields)), identify_pause=0.01)
-    channel.final, channel.confirmed = set(), []
     house.channel = channel
     running = asyncio.create_task(channel.run(), name="discord channel")
     try:

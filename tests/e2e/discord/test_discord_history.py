@@ -97,7 +97,7 @@ async def test_who_cannot_be_looked_up_has_no_roles(discord: Discord, house: Fak
         message = await called(house)
         said = await channel.messages_before(message, since=None, limit=50)
         assert [each.sender.roles for each in said] == [(TEAM_ROLE,), (TEAM_ROLE,)]  # they spoke just now
-        channel._lookups._members.clear()  # as five minutes do
+        channel._members.members.expire()  # as five minutes do
         del discord.members[BEN]
         discord.fail("GET", "members", "503 0", times=2)
         said = await channel.messages_before(message, since=None, limit=50)

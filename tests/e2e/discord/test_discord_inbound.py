@@ -157,7 +157,7 @@ async def test_what_was_said_meanwhile_is_read_back(discord: Discord, house: Fak
             discord.say(direct, ANN, "before")
             discord.say(GENERAL, ANN, f"{CALL} before")
             await house.wait_deliveries(2)
-            await channel._connection._marks.save_account(discord.now())
+            await channel._connection._cursors.save_account(discord.now())
         discord.members[BEN]["roles"] = []
         said_meanwhile()
         discord.skew += STEP
@@ -168,7 +168,7 @@ async def test_what_was_said_meanwhile_is_read_back(discord: Discord, house: Fak
             discord.say(direct, ANN, "before")
             discord.say(GENERAL, ANN, f"{CALL} before")
             await house.wait_deliveries(2)
-            await channel._connection._marks.save_account(discord.now())
+            await channel._connection._cursors.save_account(discord.now())
             await discord.gateway.invalidate()
             said_meanwhile()
             await house.wait_deliveries(5)

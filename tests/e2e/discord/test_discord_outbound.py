@@ -181,4 +181,4 @@ async def test_typing_is_shown_and_never_raises(discord: Discord, channel: Noted
     await discord.until(lambda: discord.is_typing(GENERAL))
     for chat in (RANDOM, GENERAL):
         await channel.show(ChatActivity(key=SessionKey("discord", chat), on=False))
-    assert not channel._signs._typing
+    assert not channel._activity.repeated._shown

@@ -127,7 +127,7 @@ async def test_who_left_the_server_is_not_answered_any_more(discord: Discord, en
         while (await pocket.app.store.journal.depth())["queued"] < 1:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
         del discord.members[EVA]
-        pocket.app.channels["discord"]._lookups._members.clear()  # type: ignore[attr-defined]  # as five minutes do
+        pocket.app.channels["discord"]._members.members.expire()  # type: ignore[attr-defined]  # as five minutes do
         model.go_on.set()
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
         await pocket.idle()
@@ -173,10 +173,10 @@ async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: Discord) -> 
     async with team(discord, Listener(), ANN) as pocket:
         discord.say(GENERAL, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
-        lookups = pocket.app.channels["discord"]._lookups  # type: ignore[attr-defined]
-        lookups.patience = 0.1
-        lookups.note = lambda *_: None
-        lookups._members.clear()
+        lookups = pocket.app.channels["discord"]._members  # type: ignore[attr-defined]
+        lookups.members.timeout = 0.1
+        lookups.record = lambda *_: None
+        lookups.members.expire()
         for number, what in enumerate(("500 0", "limit", "drop"), 1):
             discord.fail("GET", "members", what, times=5, seconds=5.0)
             discord.say(GENERAL, ANN, f"{CALL} /new")

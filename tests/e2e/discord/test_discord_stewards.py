@@ -106,8 +106,8 @@ async def test_who_cannot_be_looked_up_has_no_role_and_decides_nothing(
     async with connected(house, discord) as channel:
         message = await said(discord, house)
         assert (await now(channel, message)).is_admin
-        channel._lookups._members.clear()  # as five minutes do
-        channel._lookups.patience = 0.2
+        channel._members.members.expire()  # as five minutes do
+        channel._members.members.timeout = 0.2
         discord.fail("GET", "members", what, times=5, seconds=5.0)
         if what.startswith("403"):
             sender = await now(channel, message)
@@ -122,7 +122,7 @@ async def test_who_left_the_server_is_a_stranger(discord: Discord, house: FakeHo
     async with connected(house, discord) as channel:
         message = await said(discord, house)
         assert not (await now(channel, message)).is_guest
-        channel._lookups._members.clear()
+        channel._members.members.expire()
         del discord.members[BEN]
         assert (await now(channel, message)).is_guest
         direct = replace(message, guild="")

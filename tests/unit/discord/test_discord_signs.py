@@ -1,4 +1,4 @@
-"""Signs beside the words, on virtual time."""
+"""Typing indicators, on virtual time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import cast
 
 from channels.discord.activity import DiscordActivity
 from channels.discord.api import DiscordApi
+from channels.kit.background import BackgroundTasks
 from gateway.errors import RetryLater, SendRefused
+from gateway.events import SessionKey
 from tests.fakes.clock import Clock
+
+KEY = SessionKey("discord", "7")
 
 
 class QuietRest:
-    """Takes typing, and fails as told."""
+    """Accepts typing, and fails as planned."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -21,48 +25,48 @@ class QuietRest:
         self.failures: list[Exception] = []
 
     async def typing(self, chat: str) -> None:
-        """Note when."""
+        """Record the time."""
         assert chat == "7"
         if self.failures:
             raise self.failures.pop()
         self.typed.append(self.clock.seconds)
 
 
-async def seventh() -> str:
+async def chat_of(key: SessionKey) -> str:
     """Return the chat."""
-    return "7"
+    return key.chat
 
 
-def signs(rest: QuietRest) -> DiscordActivity:
-    """Build the signs of a channel."""
-    return DiscordActivity(cast("DiscordApi", rest), name="discord")
+def build(rest: QuietRest, tasks: BackgroundTasks) -> DiscordActivity:
+    """Build the typing indicators of a channel."""
+    return DiscordActivity(cast("DiscordApi", rest), tasks, chat_of)
 
 
 async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
-    """Repeated before Discord forgets it, waiting where Discord says so, and over at once when it is over."""
+    """Repeated before Discord forgets it, not before Discord allows it, and over at once when it is over."""
     rest = QuietRest(clock)
-    rest.failures.append(RetryLater(timedelta(seconds=3)))
-    begun = signs(rest)
-    begun.typing("7", seventh, on=True)
-    begun.typing("7", seventh, on=True)
+    rest.failures.append(RetryLater(timedelta(seconds=11)))
+    activity = build(rest, BackgroundTasks("discord"))
+    activity.start(KEY)
+    activity.start(KEY)
     await asyncio.sleep(30)
     assert rest.typed == [11.0, 19.0, 27.0]
-    begun.typing("7", seventh, on=False)
-    begun.typing("7", seventh, on=False)
+    await activity.stop(KEY)
+    await activity.stop(KEY)
     await asyncio.sleep(60)
     assert len(rest.typed) == 3
 
 
 async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: Clock) -> None:
     """A closed channel types no more; a chat that is closed to us is left alone, and may be tried again."""
-    rest = QuietRest(clock)
+    rest, tasks = QuietRest(clock), BackgroundTasks("discord")
     rest.failures.append(SendRefused("closed"))
-    begun = signs(rest)
-    begun.typing("7", seventh, on=True)
+    activity = build(rest, tasks)
+    activity.start(KEY)
     await asyncio.sleep(20)
     assert rest.typed == []
-    begun.typing("7", seventh, on=True)
+    activity.start(KEY)
     await asyncio.sleep(1)
-    await begun.close()
+    await tasks.close()
     await asyncio.sleep(60)
     assert rest.typed == [20.0]
