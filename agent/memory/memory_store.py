@@ -195,14 +195,14 @@ class MemoryStore:
 
     async def _apply(self, session: str, answer: StoredAnswer) -> ConsolidationState:
         await self._consolidator.apply(_SCOPE, session, answer)
-        return await self._done(session, ConsolidatedRange(answer.transcript, answer.start, answer.end))
+        return await self._store_done(session, ConsolidatedRange(answer.transcript, answer.start, answer.end))
 
     async def _keep_raw(self, session: Session, span: TranscriptRange, messages: Sequence[Message]) -> bool:
         await self._consolidator.keep_raw(_SCOPE, span, messages)
-        state = await self._done(session.key, ConsolidatedRange(span.transcript, span.start, span.end))
+        state = await self._store_done(session.key, ConsolidatedRange(span.transcript, span.start, span.end))
         return self._follow(session, state.done)
 
-    async def _done(self, session: str, done: ConsolidatedRange) -> ConsolidationState:
+    async def _store_done(self, session: str, done: ConsolidatedRange) -> ConsolidationState:
         state = ConsolidationState(done=done)
         await asyncio.to_thread(self._pending.save, session, state)
         return state

@@ -78,10 +78,10 @@ class StoredSessions:
         if scope:
             return scope
         # Older journals and one-person homes do not name the scope: look for the file.
-        found = await asyncio.to_thread(self._find, key)
-        if found is not None:
-            self._scopes[key] = found
-        return found
+        located = await asyncio.to_thread(self._find, key)
+        if located is not None:
+            self._scopes[key] = located
+        return located
 
     def _find(self, key: SessionKey) -> str | None:
         name = f"sessions/{quote(str(key))}.jsonl"
@@ -134,7 +134,7 @@ def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: da
     A command answered during a turn is committed before it, and a message may be queued behind an answer.
     """
     ordered: list[_SeenLine] = []
-    for each in (*_shown(turns), *_waiting(waiting, turns, now)):
+    for each in (*_displayed(turns), *_queued_lines(waiting, turns, now)):
         place = len(ordered)
         while place and each.stands_before(ordered[place - 1]):
             place -= 1
@@ -142,13 +142,13 @@ def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: da
     return [each.line for each in ordered]
 
 
-def _shown(turns: dict[str, list[Line]]) -> list[_SeenLine]:
+def _displayed(turns: dict[str, list[Line]]) -> list[_SeenLine]:
     gone = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
     shown: list[_SeenLine] = []
     for turn, lines in turns.items():
         # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
         ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
-        seen = [(each, _since(line, each.role)) for line in lines for each in _seen(turn, line, gone)]
+        seen = [(each, _since(line, each.role)) for line in lines for each in _visible_lines(turn, line, gone)]
         shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
     return shown
 
@@ -160,7 +160,7 @@ def _since(line: Line, role: str) -> datetime | None:
     return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
 
 
-def _seen(turn: str, line: Line, gone: set[object]) -> list[DisplayedMessage]:
+def _visible_lines(turn: str, line: Line, gone: set[object]) -> list[DisplayedMessage]:
     """Return the visible messages of one transcript line. Text beside a tool call was never sent."""
     kind, role = kind_of(line), line.get("role")
     if kind in ("command", "notice"):
@@ -211,10 +211,10 @@ def _numbered(line: DisplayedMessage, n: int) -> DisplayedMessage:
     return replace(line, id=f"{line.turn}/{n}")
 
 
-def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: datetime) -> list[_SeenLine]:
+def _queued_lines(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: datetime) -> list[_SeenLine]:
     """Return the rows that are in no turn yet: accepted, not answered."""
     answered = {seq for lines in turns.values() for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
-    found: list[_SeenLine] = []
+    queued: list[_SeenLine] = []
     for row in rows:
         message = row.message
         if str(row.seq) in answered or message.kind not in (InboundKind.MESSAGE, InboundKind.COMMAND):
@@ -232,5 +232,5 @@ def _waiting(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: dateti
             message_id=message.message_id,
             state="waiting",
         )
-        found.append(_SeenLine(line, row.accepted_at, now))
-    return found
+        queued.append(_SeenLine(line, row.accepted_at, now))
+    return queued

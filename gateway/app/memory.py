@@ -21,8 +21,7 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier
 from agent.memory.dream.dream_service import DreamService
-from agent.memory.dream.dreamer import Dreamer
-from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.dream.dreamer import Dreamer, DreamSchedule
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
@@ -36,8 +35,7 @@ from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
 from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.notes.flush_jobs import FlushJobs
-from agent.memory.notes.session_note_jobs import SessionNoteJobs
+from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.privacy.export_jobs import ExportJobs
 from agent.memory.privacy.privacy_service import PrivacyFacts, PrivacyService
 from agent.memory.prompt.conversation_cache import ConversationCache
@@ -266,7 +264,7 @@ def build_dreamer(
         jobs=store.jobs,
         model=model,
         applier=DreamApplier(home=home, documents=memory.documents, versions=memory.versions, now=now),
-        teller=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=command_prefix),
+        notifier=DreamNotifier(records=store.records, session=store.journal.session, now=now, sign=command_prefix),
         writing=memory.jobs.writing,
         zone=zone,
         now=now,
@@ -293,11 +291,11 @@ def build_job_runner(
     """Build the runner of the jobs that no reply waits for."""
     home, store, now = context.home.path, context.store, context.now
     session_memory = context.settings.tools.session_memory
-    passages = MessageReader(home, store.records, flush=memory.projector.flush)
+    reader = MessageReader(home, store.records, flush=memory.projector.flush)
     consolidation = ConsolidationJobs(
         consolidator=Consolidator(home=home, documents=memory.documents, zone=zone, now=now),
         jobs=store.jobs,
-        passages=passages,
+        reader=reader,
         records=store.records,
         session=store.journal.session,
         adopt=memory.conversations.adopt,
@@ -312,7 +310,7 @@ def build_job_runner(
     flushes = FlushJobs(
         home=home,
         jobs=store.jobs,
-        passages=passages,
+        reader=reader,
         documents=memory.documents,
         writing=memory.jobs.writing,
         model=model,
@@ -322,7 +320,7 @@ def build_job_runner(
     )
     notes = SessionNoteJobs(
         home=home,
-        passages=passages,
+        reader=reader,
         model=model,
         zone=zone,
         now=now,
@@ -364,7 +362,7 @@ def build_job_runner(
             **memory.erasure.exclusive,
             **lock_handlers(memory.scope_lock, store.jobs, in_scope),
         },
-        purse=token_budget,
+        token_budget=token_budget,
         meter=context.meter,
         slots=slots,
     )

@@ -15,7 +15,7 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.notes.flush_jobs import FlushJobs
+from agent.memory.notes.note_jobs import FlushJobs
 from agent.memory.prompt.due_jobs import consolidation_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
@@ -148,7 +148,7 @@ class World:
         return ConsolidationJobs(
             consolidator=Consolidator(home=self.home, documents=documents, zone=lambda _: zone, now=now, disk=disk),
             jobs=self.jobs,
-            passages=MessageReader(self.home, self.records, flush=projector.flush),
+            reader=MessageReader(self.home, self.records, flush=projector.flush),
             records=self.records,
             session=session,
             adopt=self.adopt,
@@ -174,7 +174,7 @@ class World:
         return FlushJobs(
             home=self.home,
             jobs=self.jobs,
-            passages=MessageReader(
+            reader=MessageReader(
                 self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
             ),
             documents=FileDocumentStore(self.home, disk=disk),

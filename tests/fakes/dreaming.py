@@ -189,7 +189,7 @@ class DreamWorld:
             applier=DreamApplier(
                 home=self.home, documents=documents, versions=self.versions, now=lambda: self.now, disk=disk
             ),
-            teller=DreamNotifier(records=self.records, session=session, now=lambda: self.now),
+            notifier=DreamNotifier(records=self.records, session=session, now=lambda: self.now),
             writing=asyncio.Lock(),
             zone=lambda _: "Europe/Berlin",
             now=lambda: self.now,

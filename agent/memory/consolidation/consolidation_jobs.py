@@ -62,7 +62,7 @@ class ConsolidationJobs:
 
     consolidator: Consolidator
     jobs: JobQueue
-    passages: MessageReader
+    reader: MessageReader
     records: TurnRecordStore
     session: Callable[[SessionKey], Awaitable[SessionRow]]
     adopt: Callable[[TurnRecord], None]
@@ -96,7 +96,7 @@ class ConsolidationJobs:
             return None  # it queues its compaction itself
         if flushes:
             return RetryJobLater(_NOT_YET, "what lasts is written down first", counts=False)
-        start, _ = await self.passages.extent(span.scope, span.key, span.transcript)
+        start, _ = await self.reader.extent(span.scope, span.key, span.transcript)
         if start != span.start:
             return None
         return await self._consolidate(job, span, rounds=int(job.payload.get("rounds", ROUNDS)))
@@ -108,7 +108,7 @@ class ConsolidationJobs:
             await self.jobs.put(replace(job, id=f"{NOTE}:{transcript}", kind=NOTE))
         if any(self._is_about(each, transcript) for each in await self.jobs.pending_in(job.scope) if each.id != job.id):
             return RetryJobLater(_NOT_YET, "its last consolidation comes first", counts=False)
-        start, end = await self.passages.extent(job.scope, key, transcript)
+        start, end = await self.reader.extent(job.scope, key, transcript)
         if end < int(job.payload.get("length", 0)) and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         if start >= end:
@@ -151,7 +151,7 @@ class ConsolidationJobs:
             await self._move_pointer(whole)  # a crash came between the raw archive and the pointer
             return None
         epoch = await self.consolidator.epoch(whole.scope)
-        messages = await self.passages.messages(whole.scope, whole.key, whole.transcript, whole.start, whole.end)
+        messages = await self.reader.messages(whole.scope, whole.key, whole.transcript, whole.start, whole.end)
         if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         base = await self.consolidator.current_memory(whole.scope)

@@ -162,9 +162,9 @@ class Consolidator:
             only_propose = ReviewReason.UNTRUSTED
         elif len(answer.base) >= _TOO_LARGE * self.budget:
             only_propose = ReviewReason.TOO_LARGE
-        play = EditSimulation({MEMORY: answer.base}, budget=self.budget)
-        play.do([DocumentEdit(MEMORY, MergeText(answer.memory_update))])
-        return outcome(play, MEMORY, only_propose=only_propose)
+        simulation = EditSimulation({MEMORY: answer.base}, budget=self.budget)
+        simulation.do([DocumentEdit(MEMORY, MergeText(answer.memory_update))])
+        return outcome(simulation, MEMORY, only_propose=only_propose)
 
     def _timestamp(self, scope: str) -> str:
         return f"{self.now().astimezone(ZoneInfo(self.zone(scope))):%Y-%m-%d %H:%M}"

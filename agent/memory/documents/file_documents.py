@@ -105,7 +105,7 @@ class FileDocumentStore:
 
     def read_now(self, scope: str, name: str) -> ScopeDocument:
         """Do what `read` does; blocks."""
-        data = self._settled(document_path(self._home, scope, name))
+        data = self._read_settled(document_path(self._home, scope, name))
         if data is None:
             return ScopeDocument(name=name, text="", rev="")
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
@@ -115,7 +115,7 @@ class FileDocumentStore:
         if self._keeper is not None and scope_folder(self._home, scope).is_dir():
             await asyncio.to_thread(self._notice, scope)
 
-    def _settled(self, path: Path) -> bytes | None:
+    def _read_settled(self, path: Path) -> bytes | None:
         """Return the file once nobody is in the middle of saving it: some editors empty a file before they write."""
         data = self._disk.load(path)
         for _ in range(_LOOKS):
@@ -128,7 +128,7 @@ class FileDocumentStore:
         return data
 
     def _notice(self, scope: str) -> None:
-        with self._locked(scope):
+        with self._scope_lock(scope):
             for name in TRACKED:
                 self._keep(scope, name, self._disk.load(document_path(self._home, scope, name)))
 
@@ -136,7 +136,7 @@ class FileDocumentStore:
         if self._keeper is not None:
             self._keeper.notice(scope, name, data)
 
-    def _locked(self, scope: str) -> AbstractContextManager[None]:
+    def _scope_lock(self, scope: str) -> AbstractContextManager[None]:
         return self._disk.lock(scope_folder(self._home, scope) / "memory" / ".lock")
 
     def write_now(self, scope: str, name: str, text: str, *, was: str, why: str, by: str = "") -> ScopeDocument | None:
@@ -144,8 +144,8 @@ class FileDocumentStore:
         path = document_path(self._home, scope, name)
         data = text.encode("utf-8", "replace")
         # The lock keeps our own writers apart, in every process; an editor's save shows in the rev.
-        with self._locked(scope):
-            now = self._settled(path)
+        with self._scope_lock(scope):
+            now = self._read_settled(path)
             self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None

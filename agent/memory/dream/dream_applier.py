@@ -67,11 +67,11 @@ class DreamApplier:
         cause = run.cause(entries)
         session = entries[-1].session if entries else ""
         changes = waits = 0
-        for sitting in run.sittings:
-            play = await asyncio.to_thread(_played, run, sitting)
+        for dream_pass in run.passes:
+            simulation = await asyncio.to_thread(_simulate_pass, run, dream_pass)
             for name in DOCUMENTS:
-                only = _only_propose(scope, name, sitting.is_untrusted)
-                result = await asyncio.to_thread(outcome, play, name, only_propose=only)
+                only = _only_propose(scope, name, dream_pass.is_untrusted)
+                result = await asyncio.to_thread(outcome, simulation, name, only_propose=only)
                 left = await self._write(scope, name, run.base[name], result, cause)
                 changes += 0 if ReviewReason.BUSY in left.waiting else len(left.done)
                 waits += sum(map(len, left.waiting.values()))
@@ -117,8 +117,8 @@ def _only_propose(scope: str, name: str, is_untrusted: bool) -> str:
     return ReviewReason.PERSONA if name == SOUL and scope.startswith("chats/") else ""
 
 
-def _played(run: DreamRun, sitting: DreamPass) -> EditSimulation:
-    play = EditSimulation(run.base)
-    for answer in sitting.answers:
-        play.do(answer)
-    return play
+def _simulate_pass(run: DreamRun, dream_pass: DreamPass) -> EditSimulation:
+    simulation = EditSimulation(run.base)
+    for answer in dream_pass.answers:
+        simulation.do(answer)
+    return simulation

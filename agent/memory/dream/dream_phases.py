@@ -40,28 +40,28 @@ class DreamPhaseRunner:
     tokens_out: int = TOKENS_OUT
 
     async def run_phases(
-        self, sitting: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial, save: Save
+        self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial, save: Save
     ) -> DreamPass | UnusableAnswer:
         """Return the sitting at its end, or why it cannot go on now; each answer is saved before it counts."""
-        if not sitting.analysis:
-            studied = await self._study(sitting, base, new)
+        if not dream_pass.analysis:
+            studied = await self._study(dream_pass, base, new)
             if isinstance(studied, UnusableAnswer):
                 return studied
-            sitting = studied
-            await save(sitting)
-        play, step = EditSimulation(base), _EditRound(sitting)
-        for answer in sitting.answers:
-            step = _EditRound(sitting, *_seen(await asyncio.to_thread(play.do, answer)))
-        while not step.sitting.is_done:
-            edited = await self._edit(step, play, new)
+            dream_pass = studied
+            await save(dream_pass)
+        simulation, step = EditSimulation(base), _EditRound(dream_pass)
+        for answer in dream_pass.answers:
+            step = _EditRound(dream_pass, *_feedback_of(await asyncio.to_thread(simulation.do, answer)))
+        while not step.dream_pass.is_done:
+            edited = await self._edit(step, simulation, new)
             if isinstance(edited, UnusableAnswer):
                 return edited
             step = edited
-            await save(step.sitting)
-        return step.sitting
+            await save(step.dream_pass)
+        return step.dream_pass
 
     async def _study(
-        self, sitting: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
+        self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
     ) -> DreamPass | UnusableAnswer:
         asked = {"messages": dream_prompt.study(base, new), "max_tokens": dream_prompt.STUDY_TOKENS}
         response = await call_provider(self.provider, self.model, [asked], deadline=self.deadline)
@@ -70,18 +70,18 @@ class DreamPhaseRunner:
         analysis = clean(str(getattr(response, "content", None) or ""))
         if not analysis:
             return UnusableAnswer("an empty study")
-        return replace(_spent(sitting, asked, response), analysis=analysis[: dream_prompt.SHOWN])
+        return replace(_add_usage(dream_pass, asked, response), analysis=analysis[: dream_prompt.SHOWN])
 
     async def _edit(
-        self, last: _EditRound, play: EditSimulation, new: dream_prompt.DreamMaterial
+        self, last: _EditRound, simulation: EditSimulation, new: dream_prompt.DreamMaterial
     ) -> _EditRound | UnusableAnswer:
         """Ask for one answer with operations and do them on the copies; the sitting ends when nothing more comes."""
-        sitting = last.sitting
-        room = min(dream_prompt.EDIT_TOKENS, self.tokens_out - sitting.tokens_out)
-        attempts = list(dream_prompt.edit(play.texts, new, sitting.analysis, last.told))
-        if room < _LEAST_OUT or sitting.tokens_in + _weight(attempts[0]) > self.tokens_in:
-            log.warning("dream.ceiling", tokens_in=sitting.tokens_in, tokens_out=sitting.tokens_out)
-            return _EditRound(replace(sitting, is_done=True))
+        dream_pass = last.dream_pass
+        room = min(dream_prompt.EDIT_TOKENS, self.tokens_out - dream_pass.tokens_out)
+        attempts = list(dream_prompt.edit(simulation.texts, new, dream_pass.analysis, last.feedback))
+        if room < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
+            log.warning("dream.ceiling", tokens_in=dream_pass.tokens_in, tokens_out=dream_pass.tokens_out)
+            return _EditRound(replace(dream_pass, is_done=True))
         asked = [{**attempt, "max_tokens": room} for attempt in attempts]
         response = await call_provider(self.provider, self.model, asked, deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
@@ -89,43 +89,43 @@ class DreamPhaseRunner:
         edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
         if isinstance(edits, UnusableAnswer):
             return edits
-        results = await asyncio.to_thread(play.do, edits.edits)
-        told, is_idle = _seen(results)
+        results = await asyncio.to_thread(simulation.do, edits.edits)
+        feedback, is_idle = _feedback_of(results)
         has_mistakes = bool(edits.wrong) or any(each.fate is EditOutcome.REFUSED for each in results)
-        sitting = replace(_spent(sitting, asked[0], response), answers=(*sitting.answers, edits.edits))
+        dream_pass = replace(_add_usage(dream_pass, asked[0], response), answers=(*dream_pass.answers, edits.edits))
         is_over = (
-            len(sitting.answers) >= self.max_iterations
+            len(dream_pass.answers) >= self.max_iterations
             or (edits.is_done and not has_mistakes)
             or (is_idle and (last.is_idle or not has_mistakes))
         )
-        return _EditRound(replace(sitting, is_done=is_over), (*edits.wrong, *told), is_idle=is_idle)
+        return _EditRound(replace(dream_pass, is_done=is_over), (*edits.wrong, *feedback), is_idle=is_idle)
 
 
 @dataclass(frozen=True, slots=True)
 class _EditRound:
     """State of phase two: feedback to the model on its last answer, and whether that answer changed nothing."""
 
-    sitting: DreamPass
-    told: tuple[str, ...] = ()
+    dream_pass: DreamPass
+    feedback: tuple[str, ...] = ()
     is_idle: bool = False
 
 
-def _seen(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
+def _feedback_of(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
     """Return feedback to the model on its operations, and True if they changed nothing."""
-    told = tuple(
+    feedback = tuple(
         f"{str(each.edit.record())[:_TOLD]}: {each.fate}{f' ({each.why})' if each.why else ''}" for each in results
     )
-    return told, all(each.fate not in (EditOutcome.DONE, EditOutcome.LOSES) for each in results)
+    return feedback, all(each.fate not in (EditOutcome.DONE, EditOutcome.LOSES) for each in results)
 
 
-def _spent(sitting: DreamPass, asked: Mapping[str, Any], response: Any) -> DreamPass:
+def _add_usage(dream_pass: DreamPass, asked: Mapping[str, Any], response: Any) -> DreamPass:
     """Add what a call took, by the provider's figures or by ours, whichever is more."""
     tokens = getattr(response, "tokens", None)
     said = f"{getattr(response, 'content', '') or ''}{getattr(response, 'tool_calls', '') or ''}"
     return replace(
-        sitting,
-        tokens_in=sitting.tokens_in + max(getattr(tokens, "input", 0), _weight(asked)),
-        tokens_out=sitting.tokens_out + max(getattr(tokens, "output", 0), estimate_text(said)),
+        dream_pass,
+        tokens_in=dream_pass.tokens_in + max(getattr(tokens, "input", 0), _weight(asked)),
+        tokens_out=dream_pass.tokens_out + max(getattr(tokens, "output", 0), estimate_text(said)),
     )
 
 

@@ -68,16 +68,16 @@ def shown_in(room: int) -> int:
 
 def study(documents: Mapping[str, str], new: DreamMaterial) -> list[dict[str, Any]]:
     """Return the prompt of phase one."""
-    return _messages(_STUDY, [*_known(documents, new.shown), _new(new)])
+    return _messages(_STUDY, [*_document_parts(documents, new.shown), _entries_part(new)])
 
 
 def edit(
-    documents: Mapping[str, str], new: DreamMaterial, analysis: str, told: Sequence[str]
+    documents: Mapping[str, str], new: DreamMaterial, analysis: str, feedback: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the prompts of phase two: tool forced, optional, absent; *told* reports on the last answer."""
-    material = [_new(new), f"# Your study\n\n{analysis}", *_known(documents, new.shown)]
-    if told:
-        material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in told))
+    """Yield the prompts of phase two: tool forced, optional, absent; *feedback* reports on the last answer."""
+    material = [_entries_part(new), f"# Your study\n\n{analysis}", *_document_parts(documents, new.shown)]
+    if feedback:
+        material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in feedback))
     prompt = _messages(_EDIT, material)
     yield {"messages": prompt, "tools": edit_tools(), "tool_choice": dict(EDIT_CHOICE)}
     yield {"messages": prompt, "tools": edit_tools(), "tool_choice": "auto"}
@@ -88,7 +88,7 @@ def _messages(system: str, material: Sequence[str]) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(material)}]
 
 
-def _known(documents: Mapping[str, str], most: int) -> Iterator[str]:
+def _document_parts(documents: Mapping[str, str], most: int) -> Iterator[str]:
     for name, text in documents.items():
         shown = text.strip()
         room = f"{len(shown):,} of {BUDGET:,} characters"
@@ -96,7 +96,7 @@ def _known(documents: Mapping[str, str], most: int) -> Iterator[str]:
         yield f"# {name} as it stands ({room})\n\n{shown[:most] or NOTHING_YET}{more}"
 
 
-def _new(new: DreamMaterial) -> str:
+def _entries_part(new: DreamMaterial) -> str:
     room = new.shown
     lines = []
     for entry in new.entries:

@@ -57,10 +57,10 @@ class DreamService:
             return None
         for _ in range(_TRIES):
             now = {name: await self._documents.read(scope, name) for name in TRACKED}
-            wanted = await asyncio.to_thread(self._wanted, scope, version)
-            if isinstance(wanted, RestoreConflict):
-                return wanted
-            texts, kept = wanted
+            before_change = await asyncio.to_thread(self._texts_before, scope, version)
+            if isinstance(before_change, RestoreConflict):
+                return before_change
+            texts, kept = before_change
             changing = [name for name in TRACKED if texts.get(name, "") != now[name].text]
             written = [
                 await self._documents.write(
@@ -73,7 +73,7 @@ class DreamService:
             await self._documents.notice(scope)  # a person saved in between; keep that version too
         raise OSError("memory is being written to all the time")
 
-    def _wanted(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
+    def _texts_before(self, scope: str, version: DocumentVersion) -> tuple[Mapping[str, str], int] | RestoreConflict:
         """Return the texts before *version* with later changes by others, and the number of these changes. Blocks."""
         texts = _decoded(self._versions.documents_before(scope, version.sha) or {})
         kept = 0

@@ -43,11 +43,11 @@ class DreamRun:
     epoch: str  # of the scope at the start: after an erasure the run starts again
     base: Mapping[str, str]  # the documents as the model was shown them
     entries: tuple[str, ...] = ()  # names of the entries: merging scopes renumbers the history
-    sittings: tuple[DreamPass, ...] = field(default=())
+    passes: tuple[DreamPass, ...] = field(default=())
 
-    def with_sitting(self, n: int, sitting: DreamPass) -> DreamRun:
+    def with_pass(self, n: int, dream_pass: DreamPass) -> DreamRun:
         """Return the run with its *n*th sitting as far as it has come."""
-        return replace(self, sittings=(*self.sittings[:n], sitting, *self.sittings[n + 1 :]))
+        return replace(self, passes=(*self.passes[:n], dream_pass, *self.passes[n + 1 :]))
 
     def cause(self, entries: Sequence[HistoryEntry]) -> str:
         """Return the cause of the run's version: the cursors and ids of the entries."""
@@ -62,14 +62,14 @@ class DreamRun:
 def start_run(after: int, epoch: str, base: Mapping[str, str], entries: Sequence[HistoryEntry]) -> DreamRun:
     """Return the run over *entries*: a sitting for those that are trusted, and one for those that are not."""
     kinds = sorted({is_untrusted(each) for each in entries})
-    sittings = tuple(DreamPass(is_untrusted=kind) for kind in kinds)
+    passes = tuple(DreamPass(is_untrusted=kind) for kind in kinds)
     return DreamRun(
         after=after,
         to=entries[-1].cursor,
         epoch=epoch,
         base=dict(base),
         entries=names_of(entries),
-        sittings=sittings,
+        passes=passes,
     )
 
 
@@ -116,7 +116,7 @@ class DreamStateStore:
                     "done": each.is_done,
                     "tokens": [each.tokens_in, each.tokens_out],
                 }
-                for each in run.sittings
+                for each in run.passes
             ],
         }
         self._disk.replace(self._path, json.dumps(line, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
@@ -127,7 +127,7 @@ class DreamStateStore:
 
 
 def _read(found: Mapping[str, Any]) -> DreamRun:
-    sittings = [
+    passes = [
         DreamPass(
             is_untrusted=each["untrusted"],
             analysis=str(each["analysis"]),
@@ -145,5 +145,5 @@ def _read(found: Mapping[str, Any]) -> DreamRun:
         epoch=str(found["epoch"]),
         base=base,
         entries=tuple(map(str, found["entries"])),
-        sittings=tuple(sittings),
+        passes=tuple(passes),
     )

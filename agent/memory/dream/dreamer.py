@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import structlog
+from cronsim import CronSim
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.dream.dream_applier import DreamApplier, DreamReport
@@ -29,7 +30,6 @@ from agent.memory.dream.dream_state import (
     names_of,
     start_run,
 )
-from agent.memory.dream.schedule import DreamSchedule
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer
@@ -51,6 +51,20 @@ async def _unbounded() -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DreamSchedule:
+    """When a scope dreams next: *interval* after new entries, or by a *cron* line in the scope's time zone."""
+
+    interval: timedelta = timedelta(hours=2)
+    cron: str = ""
+
+    def next(self, now: datetime, zone: str) -> datetime:
+        """Return the next time after *now*, in UTC."""
+        if not self.cron:
+            return now + self.interval
+        return next(CronSim(self.cron, now.astimezone(ZoneInfo(zone)))).astimezone(UTC)
+
+
 class _ConcurrentErasure(Exception):
     """Something of the scope was forgotten while a model thought about it: nothing of that may count."""
 
@@ -63,7 +77,7 @@ class Dreamer:
     jobs: JobQueue
     model: ChatModel
     applier: DreamApplier
-    teller: DreamNotifier
+    notifier: DreamNotifier
     writing: asyncio.Lock
     zone: Callable[[str], str]
     now: Callable[[], datetime]
@@ -117,7 +131,7 @@ class Dreamer:
         if not self.is_scheduled:
             return
         try:
-            for scope in await asyncio.to_thread(self._behind):
+            for scope in await asyncio.to_thread(self._scopes_with_news):
                 await self.expect(scope)
         except (StoreUnavailable, OSError) as error:  # the next entry, or the next start, makes it good
             log.warning("dream.not_caught_up", error=type(error).__name__)
@@ -137,25 +151,25 @@ class Dreamer:
     # -- one run -----------------------------------------------------------------------------------
 
     async def _run(self, job: Job) -> RetryJobLater | None:
-        asked = DreamRequester.of(job)
+        requester = DreamRequester.of(job)
         run = await self._resume(job.scope) or await self._begin(job.scope)
         if run is None:
-            await self.teller.send_report(job, asked, DreamReport())
+            await self.notifier.send_report(job, requester, DreamReport())
             return None
         entries = await asyncio.to_thread(self._entries, job.scope, run)
-        for n, sitting in enumerate(run.sittings):
-            mine = [each for each in entries if is_untrusted(each) is sitting.is_untrusted]
-            thought = await self._think(job, run, n, mine)
-            if isinstance(thought, UnusableAnswer):
-                return await self._failed(job, asked, thought)
-            run = thought
+        for n, dream_pass in enumerate(run.passes):
+            mine = [each for each in entries if is_untrusted(each) is dream_pass.is_untrusted]
+            outcome = await self._think(job, run, n, mine)
+            if isinstance(outcome, UnusableAnswer):
+                return await self._failed(job, requester, outcome)
+            run = outcome
         async with self.writing:
             await self._check(job.scope, run)
             # If the cursor has moved, a crash came before the report; staged changes may have been decided since.
             is_applied = await asyncio.to_thread(lambda: self._history(job.scope).dream_cursor) >= run.to
             report = await self.applier.apply(job.scope, run, entries, stages=not is_applied)
             await asyncio.to_thread(self._point, job.scope, run.to)
-        await self.teller.send_report(job, asked, report)
+        await self.notifier.send_report(job, requester, report)
         await asyncio.to_thread(self._state(job.scope).drop)
         if await asyncio.to_thread(lambda: self._history(job.scope).after(run.to, 1)):
             await self.expect(job.scope)
@@ -185,26 +199,26 @@ class Dreamer:
     async def _think(self, job: Job, run: DreamRun, n: int, entries: list[HistoryEntry]) -> DreamRun | UnusableAnswer:
         """Return the run with its *n*th sitting done."""
 
-        async def save(sitting: DreamPass) -> None:
+        async def save(dream_pass: DreamPass) -> None:
             async with self.writing:
                 await self._check(job.scope, run)
-                await asyncio.to_thread(self._state(job.scope).save, run.with_sitting(n, sitting))
+                await asyncio.to_thread(self._state(job.scope).save, run.with_pass(n, dream_pass))
 
         provider = ModelProvider(model=self.model, purpose=DREAM, turn=job.id, key=entries[-1].session)
-        thinker = DreamPhaseRunner(
+        phase_runner = DreamPhaseRunner(
             provider=provider, model=self.model.name, max_iterations=self.max_iterations, deadline=self.deadline
         )
         today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
         new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.room()))
-        thought = await thinker.run_phases(run.sittings[n], run.base, new, save)
-        return thought if isinstance(thought, UnusableAnswer) else run.with_sitting(n, thought)
+        outcome = await phase_runner.run_phases(run.passes[n], run.base, new, save)
+        return outcome if isinstance(outcome, UnusableAnswer) else run.with_pass(n, outcome)
 
-    async def _failed(self, job: Job, asked: DreamRequester | None, why: UnusableAnswer) -> RetryJobLater | None:
+    async def _failed(self, job: Job, requester: DreamRequester | None, why: UnusableAnswer) -> RetryJobLater | None:
         """Schedule a retry that reuses the stored answers; a requester is notified at once."""
-        if asked is not None:
+        if requester is not None:
             log.warning("dream.failed", scope=job.scope, reason=why.reason)
             await self.expect(job.scope)
-            await self.teller.send_report(job, asked, DreamReport(failed=True))
+            await self.notifier.send_report(job, requester, DreamReport(failed=True))
             return None
         failures = job.attempts + 1
         if failures <= _BACKS_OFF:  # then it was said; metrics go on counting
@@ -234,7 +248,7 @@ class Dreamer:
     def _point(self, scope: str, cursor: int) -> None:
         self._history(scope).dream_cursor = cursor
 
-    def _behind(self) -> list[str]:
+    def _scopes_with_news(self) -> list[str]:
         if self.is_one:
             return [""] if self._has_news("") else []
         found = (str(path.relative_to(self.home)) for each in _SCOPES for path in sorted(self.home.glob(each)))

@@ -46,14 +46,14 @@ class EditSimulation:
         """Start with *base*; unless *may_lose*, an edit that removes something is left for approval."""
         self.base = dict(base)
         self.texts = dict(base)
-        self.played: list[EditResult] = []
+        self.results: list[EditResult] = []
         self.budget = budget
         self._may_lose = may_lose
 
     def do(self, edits: Sequence[DocumentEdit]) -> Sequence[EditResult]:
         """Apply the edits in order and return the result of each."""
         results = [self._apply(edit) for edit in edits]
-        self.played += results
+        self.results += results
         return results
 
     def _apply(self, edit: DocumentEdit) -> EditResult:
@@ -95,13 +95,13 @@ class DocumentOutcome:
     staged: StagedRemoval | None = None
 
 
-def outcome(play: EditSimulation, document: str, *, only_propose: str = "") -> DocumentOutcome:
+def outcome(simulation: EditSimulation, document: str, *, only_propose: str = "") -> DocumentOutcome:
     """Return the outcome for *document*; with *only_propose* (a reason) all of its changes need approval.
 
     Removals of more than a quarter of the entries and more than three, or of all entries, need approval too.
     """
-    base, text = play.base[document], play.texts[document]
-    mine = [each for each in play.played if each.edit.document == document]
+    base, text = simulation.base[document], simulation.texts[document]
+    mine = [each for each in simulation.results if each.edit.document == document]
     done = [each.edit.operation for each in mine if each.fate in (EditOutcome.DONE, EditOutcome.LOSES)]
     waiting: dict[str, tuple[Operation, ...]] = {
         ReviewReason.OVER_BUDGET: tuple(each.edit.operation for each in mine if each.fate is EditOutcome.WAITS)
@@ -111,15 +111,15 @@ def outcome(play: EditSimulation, document: str, *, only_propose: str = "") -> D
         proposed = (*done, *held, *waiting[ReviewReason.OVER_BUDGET])
         return DocumentOutcome(text=base, waiting={only_propose: proposed} if proposed else {})
     if why := _review_reason(base, text):
-        kept = EditSimulation({document: base}, budget=play.budget, may_lose=False)
+        kept = EditSimulation({document: base}, budget=simulation.budget, may_lose=False)
         kept.do([each.edit for each in mine if each.fate is EditOutcome.DONE])
-        stand = {id(each.edit) for each in kept.played if each.fate is EditOutcome.DONE}
+        stand = {id(each.edit) for each in kept.results if each.fate is EditOutcome.DONE}
         waiting[why] = tuple(
             each.edit.operation
             for each in mine
             if each.fate is EditOutcome.LOSES or (each.fate is EditOutcome.DONE and id(each.edit) not in stand)
         )
-        text, done = kept.texts[document], [each.edit.operation for each in kept.played if id(each.edit) in stand]
+        text, done = kept.texts[document], [each.edit.operation for each in kept.results if id(each.edit) in stand]
     return DocumentOutcome(
         text=text,
         done=tuple(done) if text != base else (),  # one edit may have reversed another

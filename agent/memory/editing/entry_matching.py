@@ -79,7 +79,7 @@ def _is_exact(word: str, *, first: bool) -> bool:
 def is_same(old: MemoryEntry, new: MemoryEntry) -> bool:
     """Return True if two entries have the same words in the same order (code: the same characters)."""
     if EntryKind.FENCE in (old.kind, new.kind):
-        return old.kind is new.kind and _trimmed(old.raw) == _trimmed(new.raw)
+        return old.kind is new.kind and _strip_lines(old.raw) == _strip_lines(new.raw)
     one, other = extract_words(old.text), extract_words(new.text)
     return one.words == other.words and (bool(one.words) or old.text == new.text)
 
@@ -173,7 +173,7 @@ def is_inflection(one: str, other: str) -> bool:
     return all(ending in _ENDINGS or (ending[0] == doubled and ending[1:] in _ENDINGS) for ending in endings)
 
 
-def _trimmed(raw: str) -> str:
+def _strip_lines(raw: str) -> str:
     return "\n".join(line.rstrip() for line in raw.strip("\n").split("\n"))
 
 

@@ -24,26 +24,26 @@ def sentences(text: str) -> list[str]:
     return [piece.strip() for piece in _SENTENCE.split(text) if piece.strip()]
 
 
-def remove_lines(folder: Path, disk: Disk, name: str, gone: Collection[str]) -> None:
+def remove_lines(folder: Path, disk: Disk, name: str, removed: Collection[str]) -> None:
     """Remove lines from *name* in a scope's `memory/`, or sentences from its history. Blocks; raises OSError."""
     if not is_plain_file(name):
         raise ValueError(f"nothing that was written down: {name!r}")
-    wanted = {each.strip() for each in gone}
+    targets = {each.strip() for each in removed}
     if name == HISTORY_JSONL:
-        redact_history(folder, disk, lambda text: _without(text, wanted))
+        redact_history(folder, disk, lambda text: _remove_sentences(text, targets))
         return
     with disk.lock(folder / LOCK):
         before = disk.load(folder / name)
         lines = (before or b"").decode("utf-8", "replace").splitlines(keepends=True)
-        after = "".join(line for line in lines if line.strip() not in wanted).encode()
+        after = "".join(line for line in lines if line.strip() not in targets).encode()
         if before is not None and after != before:
             disk.replace(folder / name, after)
 
 
-def _without(text: str, gone: Collection[str]) -> str:
-    """Return *text* without the sentences *gone*; unchanged when it has none of them."""
+def _remove_sentences(text: str, removed: Collection[str]) -> str:
+    """Return *text* without the sentences *removed*; unchanged when it has none of them."""
     pieces, gaps = _SENTENCE.split(text), [*_SENTENCE.findall(text), ""]
-    if not any(piece.strip() in gone for piece in pieces):
+    if not any(piece.strip() in removed for piece in pieces):
         return text
-    left = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=True) if piece.strip() not in gone).strip()
+    left = "".join(piece + gap for piece, gap in zip(pieces, gaps, strict=True) if piece.strip() not in removed).strip()
     return left or FORGOTTEN

@@ -82,7 +82,7 @@ class JobRunner:
         slow: Mapping[str, Handler],
         long: Mapping[str, Handler] | None = None,
         at_once: int = AT_ONCE,
-        purse: TokenBudget | None = None,
+        token_budget: TokenBudget | None = None,
         now: Callable[[], datetime] = utc_now,
         meter: MetricsRecorder | None = None,
         slots: WorkerSlots | None = None,
@@ -98,7 +98,7 @@ class JobRunner:
         self._slow = slow
         self._long = long or {}
         self._at_once = at_once
-        self._purse = purse
+        self._token_budget = token_budget
         self._now = now
         self._meter = meter
         self._running: dict[str, str] = {}  # job -> kind, of those that are in a slot
@@ -146,7 +146,7 @@ class JobRunner:
 
     async def budget(self) -> BudgetStatus | None:
         """Return the status of the day's token budget, or None without a budget. Raises StoreUnavailable."""
-        return await self._purse.budget() if self._purse is not None else None
+        return await self._token_budget.budget() if self._token_budget is not None else None
 
     async def record_metrics(self) -> None:
         """Set the gauges. Raises StoreUnavailable."""
@@ -190,8 +190,8 @@ class JobRunner:
             self._owed.remove(job)
         slow = await self._due(self._slow, await self._room())
         for job in slow:
-            if self._purse is not None:
-                self._purse.reserve(job.id)
+            if self._token_budget is not None:
+                self._token_budget.reserve(job.id)
         long = await self._due(self._long, 1 - self._in_slots(self._long))
         for job in (*slow, *long):
             self._running[job.id] = job.kind
@@ -201,7 +201,11 @@ class JobRunner:
     async def _room(self) -> int:
         """Return how many slow jobs may start: free slots, limited by the day's token budget."""
         free = self._at_once - self._in_slots(self._slow)
-        return await self._purse.startable_jobs(free) if self._purse is not None and free > 0 and self._slow else free
+        return (
+            await self._token_budget.startable_jobs(free)
+            if self._token_budget is not None and free > 0 and self._slow
+            else free
+        )
 
     async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
         return await self._jobs.due(self._now(), free, kinds=tuple(handlers)) if free > 0 and handlers else ()
@@ -233,8 +237,8 @@ class JobRunner:
                     return
         finally:
             self._running.pop(job.id, None)
-            if self._purse is not None:
-                self._purse.settle(job.id)
+            if self._token_budget is not None:
+                self._token_budget.settle(job.id)
             self._freed.set()
 
     async def _do(self, job: Job, handler: Handler) -> None:

@@ -67,7 +67,7 @@ class TokenBudget:
         fitting = min(wanted, left // min(self._guess, self._limit)) if left > 0 else 0
         if not fitting and not self._held and self._told != self._day:
             self._told = self._day
-            log.warning("background.budget_spent", limit=self._limit, spent=self._spent, waits_until="tomorrow")
+            log.warning("background.budget_spent", limit=self._limit, spent=self._tokens_used, waits_until="tomorrow")
         return fitting
 
     def reserve(self, job: str) -> None:
@@ -84,20 +84,20 @@ class TokenBudget:
     async def budget(self) -> BudgetStatus:
         """Return the budget's status. Raises StoreUnavailable."""
         await self._open_day()
-        left = self._limit - self._spent
+        left = self._limit - self._tokens_used
         return BudgetStatus(
             limit=self._limit,
-            spent=self._spent,
+            spent=self._tokens_used,
             is_spent=bool(self._limit) and left < min(self._guess, self._limit),
         )
 
     @property
-    def _spent(self) -> int:
+    def _tokens_used(self) -> int:
         return self._stored + self._noted
 
     def _reserved(self) -> int:
         """Return the tokens used plus those reserved by running jobs."""
-        return self._spent + sum(max(self._guess - taken, 0) for taken in self._held.values())
+        return self._tokens_used + sum(max(self._guess - taken, 0) for taken in self._held.values())
 
     async def _open_day(self) -> None:
         """Read the usage rows once a day of the zone."""

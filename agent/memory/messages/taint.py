@@ -57,7 +57,7 @@ def strip_untrusted(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
 
 
 def _without_words(message: Mapping[str, Any], *, all_of_it: bool) -> Mapping[str, Any]:
-    files = [fact if fact.get("origin") != UNTRUSTED else _named(fact) for fact in facts_in(message)]
+    files = [fact if fact.get("origin") != UNTRUSTED else _facts_only(fact) for fact in facts_in(message)]
     if not all_of_it and not files:
         return message
     changed: dict[str, Any] = {name: value for name, value in message.items() if name not in ("origin", "files")}
@@ -66,6 +66,6 @@ def _without_words(message: Mapping[str, Any], *, all_of_it: bool) -> Mapping[st
     return changed | {"files": files}
 
 
-def _named(fact: Mapping[str, Any]) -> Mapping[str, Any]:
+def _facts_only(fact: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the facts of a file without its content."""
     return {name: value for name, value in fact.items() if name not in (*_WORDS, "caption", "origin")}

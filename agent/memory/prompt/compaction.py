@@ -41,23 +41,23 @@ class PromptLimit:
 
 def compact(
     turns: Sequence[WindowTurn],
-    said: Sequence[Line],
+    new_lines: Sequence[Line],
     room: PromptLimit,
     *,
     start: int,
     replay_from: int,
     consolidated: int,
 ) -> CompactionPlan:
-    """Return the plan that makes history and *said* (the current turn's lines, from index *start* on) fit *room*.
+    """Return the plan that makes history and *new_lines* (the current turn's lines, from index *start* on) fit *room*.
 
     In this order, until it fits: trim old tool results; move the window, by whole turns, until half of the limit is
     free; trim the turn's own older tool results; cut the longest messages.
     """
-    weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(said)
+    weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(new_lines)
     if not room.tokens or weight <= room.tokens:
         return CompactionPlan(replay_from)
     plan = _Compactor(
-        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns], list(said), room.taken, start
+        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns], list(new_lines), room.taken, start
     )
     plan.drop_bodies()
     moved = plan.move(room.tokens) if plan.weight > room.tokens * 3 // 4 else 0
@@ -134,7 +134,7 @@ class _Compactor:
     """A prompt that is made lighter, step by step; each step that helps leaves its line."""
 
     turns: list[WindowTurn]
-    said: list[Line]
+    new_lines: list[Line]
     taken: int
     start: int
     lines: list[Line] = field(default_factory=list)
@@ -142,15 +142,15 @@ class _Compactor:
     @property
     def weight(self) -> int:
         """Estimated tokens of the whole prompt."""
-        return self.taken + sum(turn.weight for turn in self.turns) + self._own
+        return self.taken + sum(turn.weight for turn in self.turns) + self._own_weight
 
     @property
-    def _own(self) -> int:
-        return weigh_lines(self.said)
+    def _own_weight(self) -> int:
+        return weigh_lines(self.new_lines)
 
     @property
     def _end(self) -> int:
-        own: list[int] = [line["i"] + 1 for line in self.said if kind_of(line) == "message"]
+        own: list[int] = [line["i"] + 1 for line in self.new_lines if kind_of(line) == "message"]
         return max([self.start, *own])
 
     def drop_bodies(self) -> None:
@@ -160,7 +160,7 @@ class _Compactor:
 
     def move(self, room: int) -> int:
         """Remove the oldest turns until half of the limit, or of the rest of it, is free; return the new start."""
-        others, past = self.taken + self._own, sum(turn.weight for turn in self.turns)
+        others, past = self.taken + self._own_weight, sum(turn.weight for turn in self.turns)
         goal = max(room // 2, others + max(room - others, 0) // 4)
         while self.turns and others + past > (goal if len(self.turns) > 1 else room):
             past -= self.turns.pop(0).weight
@@ -168,7 +168,7 @@ class _Compactor:
 
     def drop_own_bodies(self) -> None:
         """Let go of what tools returned in this turn, the newest results excepted."""
-        calls = [line["i"] for line in self.said if line.get("tool_calls")]
+        calls = [line["i"] for line in self.new_lines if line.get("tool_calls")]
         if calls:
             self._try(build.trim(calls[-1], start=self.start, tools=0))
 
@@ -186,7 +186,7 @@ class _Compactor:
     def _try(self, trim: Line) -> None:
         tried = self._with(trim)
         if tried.weight < self.weight:
-            self.turns, self.said = tried.turns, tried.said
+            self.turns, self.new_lines = tried.turns, tried.new_lines
             self.lines.append(trim)
 
     def _with(self, trim: Line) -> _Compactor:
@@ -194,4 +194,4 @@ class _Compactor:
             WindowTurn(turn.low, turn.high, [apply_trim(trim, line) for line in turn.lines]) for turn in self.turns
         ]
         render(turns)
-        return _Compactor(turns, [apply_trim(trim, line) for line in self.said], self.taken, self.start)
+        return _Compactor(turns, [apply_trim(trim, line) for line in self.new_lines], self.taken, self.start)

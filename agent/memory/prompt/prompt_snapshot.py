@@ -208,7 +208,7 @@ def opening(
     known_rev = str(deltas[-1].get("rev", "")) if deltas else taken.rev
     if view.rev in (known_rev, conversation.seen_rev):
         return TurnOpening()
-    added, removed = _difference(_known(taken, deltas), view)
+    added, removed = _difference(_known_texts(taken, deltas), view)
     if not added and not removed:
         # Only then: a note is known once it is committed, and this turn may never be.
         conversation.seen_rev = view.rev
@@ -249,7 +249,7 @@ def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str
 Pairs = list[tuple[str, str]]
 
 
-def _known(taken: PromptSnapshot, deltas: Sequence[Line]) -> Counter[tuple[str, str]]:
+def _known_texts(taken: PromptSnapshot, deltas: Sequence[Line]) -> Counter[tuple[str, str]]:
     """Return the (document, line) pairs that the model has read by now."""
     known = Counter(_pairs(taken.texts))
     for line in deltas:

@@ -106,7 +106,7 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
     gone = taken_back(lines)
     if gone:
         for turn in state.turns:
-            turn.lines = [_without(line, gone) for line in turn.lines]
+            turn.lines = [_remove_message(line, gone) for line in turn.lines]
     if kept:
         state.turns.append(WindowTurn(low, high, kept))
     for line in lines:
@@ -139,7 +139,7 @@ def says(turn: WindowTurn, gone: frozenset[str]) -> bool:
     return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
 
 
-def _without(line: Line, gone: frozenset[str]) -> Line:
+def _remove_message(line: Line, gone: frozenset[str]) -> Line:
     if kind_of(line) != "message" or line.get("mid") not in gone:
         return line
     kept = {name: value for name, value in line.items() if name not in ("files", *ASIDE)}

@@ -55,8 +55,8 @@ class Office:
         raise NotImplementedError
 
     async def work(self) -> Mapping[str, Any]:
-        purse = TokenBudget(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
-        background = JobRunner(self.store.jobs, quick={}, slow={}, purse=purse)
+        token_budget = TokenBudget(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
+        background = JobRunner(self.store.jobs, quick={}, slow={}, token_budget=token_budget)
         return {"jobs": await background.work(), "background_budget": await background.budget()}
 
 

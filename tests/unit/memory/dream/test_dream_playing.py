@@ -17,29 +17,29 @@ from agent.memory.editing.text_operations import AddLines, Operation, RemoveLine
 NAME = "MEMORY.md"
 
 
-def played(base: str, *operations: Operation, budget: int = 32_000) -> EditSimulation:
+def simulated(base: str, *operations: Operation, budget: int = 32_000) -> EditSimulation:
     """Return the play of the operations on *base*."""
-    play = EditSimulation({NAME: base}, budget=budget)
-    play.do([DocumentEdit(NAME, each) for each in operations])
-    return play
+    simulation = EditSimulation({NAME: base}, budget=budget)
+    simulation.do([DocumentEdit(NAME, each) for each in operations])
+    return simulation
 
 
-def fates(play: EditSimulation) -> Sequence[EditOutcome]:
+def fates(simulation: EditSimulation) -> Sequence[EditOutcome]:
     """Return what became of each."""
-    return [each.fate for each in play.played]
+    return [each.fate for each in simulation.results]
 
 
 def test_small_edits_are_done() -> None:
     """Add, replace, remove: each names what it changes, and no more."""
     wanted = (AddLines("- dog"), ReplaceLines("- uses MySQL", "- uses SQL"), RemoveLines("- old"))
-    play = played("- tea\n- uses MySQL\n- old\n", *wanted)
-    assert fates(play) == [EditOutcome.DONE, EditOutcome.LOSES, EditOutcome.LOSES]
-    assert outcome(play, NAME) == DocumentOutcome(text="- tea\n- uses SQL\n- dog\n", done=wanted)
+    simulation = simulated("- tea\n- uses MySQL\n- old\n", *wanted)
+    assert fates(simulation) == [EditOutcome.DONE, EditOutcome.LOSES, EditOutcome.LOSES]
+    assert outcome(simulation, NAME) == DocumentOutcome(text="- tea\n- uses SQL\n- dog\n", done=wanted)
 
 
 def test_what_stands_there_already_changes_nothing() -> None:
     """The no-op that ends the edits."""
-    assert fates(played("- tea\n", AddLines("- tea"))) == [EditOutcome.NOTHING]
+    assert fates(simulated("- tea\n", AddLines("- tea"))) == [EditOutcome.NOTHING]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_what_stands_there_already_changes_nothing() -> None:
 )
 def test_what_an_operation_does_not_name_does_not_vanish(base: str, operation: Operation) -> None:
     """An edit that would take other lines with it, or fits nowhere, is refused, and the model hears why."""
-    play = played(base, operation)
-    assert fates(play) == [EditOutcome.REFUSED]
-    assert play.played[0].why
-    assert play.texts[NAME] == base
+    simulation = simulated(base, operation)
+    assert fates(simulation) == [EditOutcome.REFUSED]
+    assert simulation.results[0].why
+    assert simulation.texts[NAME] == base
 
 
 def facts(count: int) -> str:
@@ -74,7 +74,7 @@ def facts(count: int) -> str:
 def test_removals_beyond_a_quarter_and_three_wait(there: int, gone: int, waits: bool) -> None:
     """25 % and 3 entries, as for consolidation; and a text is never emptied unasked."""
     operations = [RemoveLines(f"- fact number {n}") for n in range(gone)]
-    result = outcome(played(facts(there), *operations), NAME)
+    result = outcome(simulated(facts(there), *operations), NAME)
     if waits:
         assert result == DocumentOutcome(
             text=facts(there), waiting={"empty" if there == gone else "many": tuple(operations)}
@@ -88,7 +88,7 @@ def test_replacing_everything_by_something_else_is_removing_it() -> None:
     operations = [
         ReplaceLines(f"- fact number {n}", f"- {word}") for n, word in enumerate(("ab", "cd", "ef", "gh", "ij"))
     ]
-    result = outcome(played(facts(6), *operations), NAME)
+    result = outcome(simulated(facts(6), *operations), NAME)
     assert result.text == facts(6)
     assert result.waiting == {"many": tuple(operations)}
 
@@ -98,7 +98,7 @@ def test_what_is_added_stands_although_the_removals_wait() -> None:
     removals = [RemoveLines(f"- fact number {n}") for n in range(4)]
     other = "- entirely different"
     hanging: list[Operation] = [ReplaceLines("- fact number 5", other), AddLines("- behind it", after=other)]
-    result = outcome(played(facts(6), *removals, AddLines("- new"), *hanging), NAME)
+    result = outcome(simulated(facts(6), *removals, AddLines("- new"), *hanging), NAME)
     assert result.text == facts(6) + "- new\n"
     assert result.waiting == {"many": (*removals, *hanging)}
 
@@ -107,43 +107,45 @@ def test_what_lived_on_in_a_line_that_was_not_made_stays() -> None:
     """A removal was harmless because another line said the same; that line waits, so the removal waits too."""
     moved = [ReplaceLines(f"- fact number {n + 5}", f"- fact number {n}, as we know") for n in range(5)]
     harmless = [RemoveLines(f"- fact number {n}") for n in range(5)]
-    play = played(facts(10), *moved, *harmless)
-    assert fates(play) == [EditOutcome.LOSES] * 5 + [EditOutcome.DONE] * 5
-    result = outcome(play, NAME)
+    simulation = simulated(facts(10), *moved, *harmless)
+    assert fates(simulation) == [EditOutcome.LOSES] * 5 + [EditOutcome.DONE] * 5
+    result = outcome(simulation, NAME)
     assert result.text == facts(10)
     assert result.waiting == {"many": (*moved, *harmless)}
 
 
 def test_a_section_that_is_not_there_is_begun() -> None:
     """The first line under a heading brings it along, the next one finds it; elsewhere nothing changes."""
-    play = played("- tea\n", AddLines("- a cat", under="## Pets"), AddLines("- a dog", under="Pets"))
-    assert play.texts[NAME] == "- tea\n\n## Pets\n\n- a cat\n- a dog\n"
-    assert fates(played("- tea\n", AddLines("- x", under="Pets", after="- y"))) == [EditOutcome.REFUSED]
+    simulation = simulated("- tea\n", AddLines("- a cat", under="## Pets"), AddLines("- a dog", under="Pets"))
+    assert simulation.texts[NAME] == "- tea\n\n## Pets\n\n- a cat\n- a dog\n"
+    assert fates(simulated("- tea\n", AddLines("- x", under="Pets", after="- y"))) == [EditOutcome.REFUSED]
 
 
 def test_what_is_done_and_undone_is_no_change() -> None:
     """A model that changes its mind leaves no version."""
-    play = played("- tea\n", AddLines("- milk"), RemoveLines("- milk"))
-    assert outcome(play, NAME) == DocumentOutcome(text="- tea\n")
+    simulation = simulated("- tea\n", AddLines("- milk"), RemoveLines("- milk"))
+    assert outcome(simulation, NAME) == DocumentOutcome(text="- tea\n")
 
 
 def test_a_text_does_not_outgrow_its_budget() -> None:
     """What has no room waits; what makes room first is done."""
-    play = played("- tea\n", AddLines("- " + "x" * 50), RemoveLines("- tea"), AddLines("- milk"), budget=20)
-    assert fates(play) == [EditOutcome.WAITS, EditOutcome.LOSES, EditOutcome.DONE]
-    assert list(outcome(play, NAME).waiting) == ["over budget"]
+    simulation = simulated("- tea\n", AddLines("- " + "x" * 50), RemoveLines("- tea"), AddLines("- milk"), budget=20)
+    assert fates(simulation) == [EditOutcome.WAITS, EditOutcome.LOSES, EditOutcome.DONE]
+    assert list(outcome(simulation, NAME).waiting) == ["over budget"]
 
 
 def test_what_stands_below_a_line_is_named_with_it() -> None:
     """Then the whole of it can be changed."""
     below = "- is allergic to\n  - nuts\n"
-    assert played(below, ReplaceLines(below, "- may eat\n  - nuts again")).texts[NAME] == "- may eat\n  - nuts again\n"
+    assert (
+        simulated(below, ReplaceLines(below, "- may eat\n  - nuts again")).texts[NAME] == "- may eat\n  - nuts again\n"
+    )
 
 
 def test_what_may_only_be_proposed_all_waits() -> None:
     """The reason is the caller's; nothing is done."""
-    play = played("- tea\n", AddLines("- milk"), RemoveLines("- tea"))
-    assert outcome(play, NAME, only_propose="soul") == DocumentOutcome(
+    simulation = simulated("- tea\n", AddLines("- milk"), RemoveLines("- tea"))
+    assert outcome(simulation, NAME, only_propose="soul") == DocumentOutcome(
         text="- tea\n", waiting={"soul": (AddLines("- milk"), RemoveLines("- tea"))}
     )
 
@@ -173,13 +175,13 @@ operations = st.one_of(
 @given(texts, st.lists(operations, max_size=8))
 def test_whatever_is_wanted_no_entry_is_lost(base: str, wanted: list[Operation]) -> None:
     """Every entry lives on, or was named by an operation that was done within the limits; what waits can be done."""
-    play = played(base, *wanted)
-    result = outcome(play, NAME)
+    simulation = simulated(base, *wanted)
+    result = outcome(simulation, NAME)
     old = parse(base)
     stated, heirs = statements(old), match_entries(old, parse(result.text))
     lost = [n for n in stated if n not in heirs]
     assert len(lost) <= max(3, len(stated) // 4)
-    done = [each.edit.operation for each in play.played if each.fate is EditOutcome.LOSES]
+    done = [each.edit.operation for each in simulation.results if each.fate is EditOutcome.LOSES]
     named = {
         line.strip() for each in done if isinstance(each, ReplaceLines | RemoveLines) for line in each.old.splitlines()
     }
@@ -188,5 +190,5 @@ def test_whatever_is_wanted_no_entry_is_lost(base: str, wanted: list[Operation])
     assert not lost or statements(parse(result.text))
     if result.waiting:
         assert apply(next(iter(result.waiting.values())), result.text) is not None
-    again = played(base, *wanted)
+    again = simulated(base, *wanted)
     assert outcome(again, NAME) == result

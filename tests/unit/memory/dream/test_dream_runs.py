@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from agent.memory.documents.file_documents import EPOCH, FileDocumentStore, document_path
 from agent.memory.dream.dream_phases import TOKENS_IN
-from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
 from gateway.errors import ModelRefused, ModelUnreachable

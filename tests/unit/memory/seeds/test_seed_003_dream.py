@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.commands import CommandRouter
-from agent.memory.dream.schedule import DreamSchedule
+from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import ExtraPlugins
 from gateway.app.models import ModelFactory

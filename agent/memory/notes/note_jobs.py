@@ -1,6 +1,6 @@
-"""The flush before a compaction, as durable jobs: `flush` asks the model, `flushed` writes its answer ([002]).
+"""The model calls of [002] as durable jobs: the flush before a compaction, the note about a session that /new ended.
 
-The answer is stored before it is written, so that a crash at any step leaves exactly one section.
+`flush` asks the model and `flushed` writes its answer, so that a crash at any step leaves exactly one section.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.model_calls import ModelProvider
 from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
-from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, ConversationSpan, after_flush
+from agent.memory.notes.session_note_writer import SessionMemoryWriter
+from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, NOTE, ConversationSpan, after_flush
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from gateway.events import SessionKey
 from gateway.ports import DocumentStore, Job, JobQueue
 
 log = structlog.get_logger(__name__)
 
 _NOT_YET = timedelta(seconds=5)
+_LOOK_BACK = 10  # messages that are read for each one that the note is to be about: tools stand between them
 _TRIES = 3  # to find the messages in their file
 
 
@@ -36,7 +39,7 @@ class FlushJobs:
 
     home: Path
     jobs: JobQueue
-    passages: MessageReader
+    reader: MessageReader
     documents: DocumentStore
     writing: asyncio.Lock
     model: ChatModel
@@ -63,7 +66,7 @@ class FlushJobs:
             await self._go_on(job)
             return None
         epoch = await read_epoch(self.documents, span.scope)
-        messages = await self.passages.messages(span.scope, span.key, span.transcript, span.start, span.end)
+        messages = await self.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
@@ -104,3 +107,38 @@ class FlushJobs:
             disk=self.disk,
             now=self.now,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNoteJobs:
+    """Writes them. *max_messages* and *min_user_messages* as the settings have them."""
+
+    home: Path
+    reader: MessageReader
+    model: ChatModel
+    zone: Callable[[str], str]
+    now: Callable[[], datetime]
+    max_messages: int
+    min_user_messages: int
+
+    @property
+    def slow(self) -> Mapping[str, Handler]:
+        """Handlers that call a model."""
+        return {NOTE: self.write}
+
+    async def write(self, job: Job) -> RetryJobLater | None:
+        """Write the note about the job's transcript unless it exists."""
+        key, transcript = SessionKey.parse(str(job.payload["key"])), str(job.payload["transcript"])
+        _, end = await self.reader.extent(job.scope, key, transcript)
+        start = max(end - _LOOK_BACK * self.max_messages, 0)
+        messages = await self.reader.messages(job.scope, key, transcript, start, end)
+        writer = SessionMemoryWriter(
+            scope_folder(self.home, job.scope),
+            ModelProvider(model=self.model, purpose="note", turn=job.id, key=str(key)),
+            self.model.name,
+            zone=self.zone(job.scope),
+            min_user_messages=self.min_user_messages,
+            now=self.now,
+        )
+        await writer.write_session_memory(str(key), messages, self.max_messages)
+        return None

@@ -1,4 +1,4 @@
-"""The purse of background work: what a day may cost, over restarts and midnight, with nothing failing for it."""
+"""The token budget of background jobs: what a day may cost, over restarts and midnight, with nothing failing for it."""
 
 from __future__ import annotations
 
@@ -45,28 +45,30 @@ class Time:
         return self.now
 
 
-def purse_of(rows: Rows, time: Time, limit: int = 100_000) -> TokenBudget:
-    """Return a purse in Berlin."""
+def budget_of(rows: Rows, time: Time, limit: int = 100_000) -> TokenBudget:
+    """Return a budget in Berlin."""
     return TokenBudget(rows, limit=limit, zone="Europe/Berlin", now=time)
 
 
-def take(purse: TokenBudget, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation") -> None:
+def take(
+    token_budget: TokenBudget, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation"
+) -> None:
     """Make a model call for a job, as the client accounts for it."""
     rows.rows.append((time.now, purpose, tokens))
-    purse.note(purpose, job, tokens)
+    token_budget.note(purpose, job, tokens)
 
 
 async def test_a_restart_spends_nothing_twice() -> None:
     """What the rows of the day say is spent, whatever process wrote them; answers are on no budget of this kind."""
     rows, time = Rows(), Time()
-    purse = purse_of(rows, time)
-    assert await purse.startable_jobs(2) == 2
+    token_budget = budget_of(rows, time)
+    assert await token_budget.startable_jobs(2) == 2
     for job, tokens, purpose in (("a", 60_000, "dream"), ("t", 900_000, "answer"), ("b", 30_000, "note")):
-        purse.reserve(job)
-        take(purse, rows, time, job, tokens, purpose)
-        purse.settle(job)
-    assert (await purse.budget()).spent == 90_000
-    again = purse_of(rows, time)
+        token_budget.reserve(job)
+        take(token_budget, rows, time, job, tokens, purpose)
+        token_budget.settle(job)
+    assert (await token_budget.budget()).spent == 90_000
+    again = budget_of(rows, time)
     assert (await again.budget()).spent == 90_000
     assert await again.startable_jobs(2) == 1
     assert rows.asked == 2  # once a process and day, not once a job
@@ -75,39 +77,39 @@ async def test_a_restart_spends_nothing_twice() -> None:
 async def test_what_is_under_way_is_reserved() -> None:
     """Two that would fit one by one do not begin at once; settled for less, there is room again."""
     rows, time = Rows(), Time()
-    purse = purse_of(rows, time, limit=15_000)
-    assert await purse.startable_jobs(2) == 1
-    purse.reserve("a")
-    assert await purse.startable_jobs(1) == 0
-    assert not (await purse.budget()).is_spent
-    take(purse, rows, time, "a", 3_000)
-    assert await purse.startable_jobs(1) == 0
-    purse.settle("a")
-    assert await purse.startable_jobs(1) == 1
+    token_budget = budget_of(rows, time, limit=15_000)
+    assert await token_budget.startable_jobs(2) == 1
+    token_budget.reserve("a")
+    assert await token_budget.startable_jobs(1) == 0
+    assert not (await token_budget.budget()).is_spent
+    take(token_budget, rows, time, "a", 3_000)
+    assert await token_budget.startable_jobs(1) == 0
+    token_budget.settle("a")
+    assert await token_budget.startable_jobs(1) == 1
 
 
 async def test_midnight_is_that_of_the_zone() -> None:
-    """Spent at 22:30 in Berlin: nothing begins at 23:59, and at 00:00, 23:00 in UTC, the new day's purse is whole."""
+    """Spent at 22:30 in Berlin: nothing begins at 23:59, and at 00:00, 23:00 in UTC, the new day's budget is whole."""
     rows, time = Rows(), Time()
-    purse = purse_of(rows, time)
-    assert await purse.startable_jobs(1)
-    take(purse, rows, time, "a", 120_000)
+    token_budget = budget_of(rows, time)
+    assert await token_budget.startable_jobs(1)
+    take(token_budget, rows, time, "a", 120_000)
     time.now = EVENING + timedelta(minutes=89)
-    assert await purse.startable_jobs(1) == 0
-    assert (await purse.budget()).is_spent
+    assert await token_budget.startable_jobs(1) == 0
+    assert (await token_budget.budget()).is_spent
     time.now = EVENING + timedelta(minutes=90)
-    assert await purse.startable_jobs(1) == 1
-    assert (await purse.budget()).spent == 0
+    assert await token_budget.startable_jobs(1) == 1
+    assert (await token_budget.budget()).spent == 0
 
 
 async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
     """A limit below what a job takes does not mean that nothing is ever summarised."""
     rows, time = Rows(), Time()
-    small = purse_of(rows, time, limit=500)
+    small = budget_of(rows, time, limit=500)
     assert await small.startable_jobs(2) == 1
     take(small, rows, time, "a", 9_000)
     assert await small.startable_jobs(2) == 0
-    endless = purse_of(rows, time, limit=0)
+    endless = budget_of(rows, time, limit=0)
     assert await endless.startable_jobs(2) == 2
     assert not (await endless.budget()).is_spent
 
@@ -115,13 +117,13 @@ async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
 async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> None:
     """Spent: slow jobs stay as they are, quick and long ones run, and the next day everything goes on by itself."""
     rows, time, jobs, meter = Rows(), Time(), FakeJobs(), FakeMeter()
-    purse = purse_of(rows, time, limit=20_000)
+    token_budget = budget_of(rows, time, limit=20_000)
     done: list[str] = []
 
     async def handle(job: Job) -> None:
         done.append(job.id)
         if job.kind == "think":
-            take(purse, rows, time, job.id, 15_000)
+            take(token_budget, rows, time, job.id, 15_000)
 
     for name, kind in (("a", "think"), ("b", "think"), ("c", "write"), ("d", "pack")):
         await jobs.put(Job(id=name, kind=kind, scope=SCOPE, payload={}, due_at=START))
@@ -131,7 +133,7 @@ async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> No
         slow={"think": handle},
         long={"pack": handle},
         at_once=1,
-        purse=purse,
+        token_budget=token_budget,
         now=time,
         meter=meter,
     )
