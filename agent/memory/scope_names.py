@@ -62,18 +62,18 @@ class ScopeNames:
         found += [SHARED] if (self._home / SHARED).is_dir() else []
         return found + ([""] if (self._home / "memory").is_dir() else [])
 
-    def find(self, wish: ScopeSelector) -> str:
+    def find(self, selector: ScopeSelector) -> str:
         """Return the one scope that is meant. Raises UserError, with near misses, when none or several are."""
-        given = [text for text in (wish.scope, wish.person, wish.chat) if text]
+        given = [text for text in (selector.scope, selector.person, selector.chat) if text]
         if len(given) > 1:
             raise UserError("say whose memory once: --scope, --person or --chat")
         there = self.all()
         if not given:
             if len(there) == 1:
                 return there[0]
-            raise UserError(f"say whose memory with --scope; {self._known(there)}")
+            raise UserError(f"say whose memory with --scope; {self._list_scopes(there)}")
         text = given[0]
-        asked = self._people(text) if wish.person else self._rooms(text) if wish.chat else self._any(text)
+        asked = self._people(text) if selector.person else self._rooms(text) if selector.chat else self._any(text)
         found = [scope for scope in dict.fromkeys(asked) if scope in there]
         if len(found) == 1:
             return found[0]
@@ -81,7 +81,7 @@ class ScopeNames:
             several = ", ".join(found)
             raise UserError(f"{text} may be {several}; name it in full, or say --person or --chat")
         near = difflib.get_close_matches(text, [label(each) for each in there], n=3, cutoff=0.75)
-        meant = f"did you mean {' or '.join(near)}?" if near else self._known(there)
+        meant = f"did you mean {' or '.join(near)}?" if near else self._list_scopes(there)
         raise UserError(f"nothing is remembered of {text!r}; {meant}")
 
     def person_scope(self, text: str) -> str:
@@ -131,7 +131,7 @@ class ScopeNames:
         there = [scope for scope in self.all() if scope.startswith("chats/")]
         return found + [each for each in there if label(each).partition(":")[2] == wanted]
 
-    def _known(self, there: Sequence[str]) -> str:
+    def _list_scopes(self, there: Sequence[str]) -> str:
         if not there:
             return "nobody has said anything here yet"
         names = ", ".join(label(each) for each in there[:_MOST_NAMED])

@@ -42,16 +42,16 @@ class AccessControlService:
     def __init__(
         self,
         roster: AccessRoster,
-        linked: Linked,
+        linked_accounts: Linked,
         *,
         now: Callable[[], datetime],
-        wrong: WrongEntry = lambda _channel, _entry: "",
+        entry_error: WrongEntry = lambda _channel, _entry: "",
     ) -> None:
         """*wrong* checks ids against each platform's shapes, so that a decision about an impossible id is refused."""
         self._roster = roster
-        self._linked = linked
+        self._linked = linked_accounts
         self._now = now
-        self._wrong = wrong
+        self._wrong = entry_error
 
     def list_access(self) -> Sequence[AccessListing]:
         """Return the accounts and chats with a status."""
@@ -140,8 +140,12 @@ class AccessControlService:
         if isinstance(found, AccessDecision):
             return found
         channel, entry = found
-        wrong = self._wrong(channel, str(entry))
-        return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=f"{channel}:{entry}", other=wrong) if wrong else found
+        entry_error = self._wrong(channel, str(entry))
+        return (
+            AccessDecision(ruling=DecisionOutcome.NOBODY, whom=f"{channel}:{entry}", other=entry_error)
+            if entry_error
+            else found
+        )
 
     def _read(self, text: str, here: str) -> tuple[str, AllowEntry] | AccessDecision:
         """Read "channel:who", or who alone in the block *here*."""
@@ -183,16 +187,16 @@ class AccessControlService:
         return "" if found == f"{channel}:{entry}" else found
 
     async def _put(
-        self, channel: str, entry: AllowEntry, standing: AccessStatus, decider: DecisionActor, name: str, what: str
+        self, channel: str, entry: AllowEntry, status: AccessStatus, decider: DecisionActor, name: str, what: str
     ) -> AccessDecision:
         whom = f"{channel}:{entry}"
         before = self._roster.access.members().get((channel, str(entry)))
-        if before is not None and before.standing is standing:
+        if before is not None and before.standing is status:
             return AccessDecision(ruling=DecisionOutcome.SAME, whom=whom)
         new = AccessEntry(
             channel=channel,
             who=str(entry),
-            standing=standing,
+            standing=status,
             by=decider.by,
             at=self._now(),
             name=name or (before.name if before else ""),

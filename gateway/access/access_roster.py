@@ -54,24 +54,24 @@ class AccessRoster:
         """Return a block's user as an account of the platform."""
         return PlatformAccount(kind=self._kinds.get(channel, channel), id=user)
 
-    def facts(self, message: InboundMessage, linked: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
+    def facts(self, message: InboundMessage, accounts: Sequence[PlatformAccount] = ()) -> AdmissionFacts:
         """Return the decisions about the sender of *message*; *linked* are all accounts of that person.
 
         All accounts linked to an owner's are owners', and a block of one account holds for all of its person.
         """
         index = self._derived()
         channel, user = message.key.channel, message.sender.id
-        is_owner = any(each in index.owner_accounts for each in linked)
+        is_owner = any(each in index.owner_accounts for each in accounts)
         owners = index.owners.get(channel, _NOBODY)
         entries = index.entries.get(channel, _NOTHING)
-        blocked_as = self._blocking(index, message, linked) if index.blocked or index.blocked_places else ""
+        blocked_as = self._blocking(index, message, accounts) if index.blocked or index.blocked_places else ""
         if not (is_owner or owners or entries or blocked_as):
             return NO_FACTS
         return AdmissionFacts(owners=owners | {user} if is_owner else owners, entries=entries, blocked_as=blocked_as)
 
-    def _blocking(self, index: _RosterIndex, message: InboundMessage, linked: Sequence[PlatformAccount]) -> str:
+    def _blocking(self, index: _RosterIndex, message: InboundMessage, accounts: Sequence[PlatformAccount]) -> str:
         channel = message.key.channel
-        accounts = (self.account(channel, message.sender.id), *linked)
+        accounts = (self.account(channel, message.sender.id), *accounts)
         found = next((index.blocked[each] for each in accounts if each in index.blocked), "")
         if found or message.chat_kind is not ChatKind.GROUP:
             return found
@@ -124,7 +124,7 @@ class AccessRoster:
         ]
         lines += [line for name in sorted(self.policies) for line in self._set(self.policies[name])]
         made = sorted(self.access.members().values(), key=lambda each: (each.channel, each.at, each.who))
-        return [*lines, *(_decided(each) for each in made)]
+        return [*lines, *(_listing_of(each) for each in made)]
 
     @staticmethod
     def _set(policy: AdmissionPolicy) -> Iterator[AccessListing]:
@@ -157,7 +157,7 @@ class AccessRoster:
         return index
 
 
-def _decided(member: AccessEntry) -> AccessListing:
+def _listing_of(member: AccessEntry) -> AccessListing:
     return AccessListing(
         channel=member.channel,
         who=member.who,

@@ -15,9 +15,9 @@ def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
         yield f"{people} and {places} to be let in: `parlour people pending`"
 
 
-def refusal_summary(unheard: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each channel that rejected messages addressed to the bot."""
-    for name, each in sorted(unheard.items()):
+    for name, each in sorted(refusals.items()):
         if each["messages"]:
             messages = _count(each["messages"], "message", "messages")
             people = _count(each["people"], "person", "people")

@@ -46,7 +46,7 @@ class ChatApprovals:
         owner: FindOwner,
         now: Callable[[], datetime],
         language: Language = english,
-        decided: Callable[[MembershipChange], str | None] = lambda _: None,
+        group_policy_of: Callable[[MembershipChange], str | None] = lambda _: None,
     ) -> None:
         """*policies* are the channels' policies from the settings; *owner* finds the address of a channel's owner.
 
@@ -57,7 +57,7 @@ class ChatApprovals:
         self._owner = owner
         self._now = now
         self._language = language
-        self._decided = decided
+        self._group_policy_of = group_policy_of
 
     async def handle_membership(self, place: MembershipChange) -> None:
         """Ask an owner about a place that is new and not let in; forget one we have left. Raises StoreUnavailable."""
@@ -89,7 +89,7 @@ class ChatApprovals:
         policy = self._policies.get(place.channel)
         if policy is None or policy.is_local:
             return True
-        if GroupPolicy(self._decided(place) or policy.group_policy) is GroupPolicy.OFF:
+        if GroupPolicy(self._group_policy_of(place) or policy.group_policy) is GroupPolicy.OFF:
             return True
         grants = {str(AllowEntry(AdmissionGrant.EVERYONE)), place.entry}
         grants |= {f"guild:{place.guild}"} if place.guild else set()

@@ -69,37 +69,37 @@ class OwnerClaims:
         async with self._lock:
             if self._roster.has_owner():
                 return None
-            kept = {"hash": digest, "salt": salt, "until": format_time(until), "wrong": 0, "spent": False}
+            claim = {"hash": digest, "salt": salt, "until": format_time(until), "wrong": 0, "spent": False}
             gone = self._notes.outdated(self._now())
-            await self._access.change(AccessChange(notes={**gone, _CODE: json.dumps(kept)}))
+            await self._access.change(AccessChange(notes={**gone, _CODE: json.dumps(claim)}))
         log.info("owner.code_issued", until=format_time(until))
         return IssuedClaimCode(code=codes.format_code(code), until=until)
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
         """Make the sender of a valid code the owner, and keep the message from admission."""
-        code = self._typed(message, decision)
+        code = self._code_of(message, decision)
         if not code:
             return None
         async with self._lock:
-            kept = self._kept()
-            if kept is None:
+            claim = self._valid_claim()
+            if claim is None:
                 return None
             if message.chat_kind is not ChatKind.DIRECT:
-                return await self._shown_to_all(code, message, kept)
+                return await self._revoke_public(code, message, claim)
             is_locked = self._tries(message) >= TRIES
             if is_locked and not isinstance(decision, Admitted):
                 return None
-            if not codes.hashes_match(await codes.hash_code(code, kept["salt"]), kept["hash"]):
-                await self._note_wrong(message, kept)
+            if not codes.hashes_match(await codes.hash_code(code, claim["salt"]), claim["hash"]):
+                await self._note_wrong(message, claim)
                 return None
-            if not (is_locked or kept["spent"]):
-                await self._take(message, kept)
+            if not (is_locked or claim["spent"]):
+                await self._take(message, claim)
         # Also of a second use, and of one that came too often: it stands in no row, and nothing is said.
         return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
     # -- inside ----------------------------------------------------------------------------------------
 
-    def _typed(self, message: InboundMessage, decision: Decision) -> str:
+    def _code_of(self, message: InboundMessage, decision: Decision) -> str:
         """Return the code that the whole of a message is; "" costs nothing, which is nearly always."""
         if _CODE not in self._access.notes():
             return ""
@@ -110,32 +110,32 @@ class OwnerClaims:
             return ""
         return codes.parse_code(message.text)
 
-    def _kept(self) -> dict[str, Any] | None:
+    def _valid_claim(self) -> dict[str, Any] | None:
         """Return the stored claim of a code that has not expired."""
         value = self._access.notes().get(_CODE)
-        kept: dict[str, Any] = json.loads(value) if value else {}
-        is_good = bool(kept) and self._now() < parse_time(kept["until"]) and kept["wrong"] < MOST_WRONG
-        return kept if is_good else None
+        claim: dict[str, Any] = json.loads(value) if value else {}
+        is_good = bool(claim) and self._now() < parse_time(claim["until"]) and claim["wrong"] < MOST_WRONG
+        return claim if is_good else None
 
-    async def _shown_to_all(self, code: str, message: InboundMessage, kept: Mapping[str, Any]) -> IntakeResult | None:
+    async def _revoke_public(self, code: str, message: InboundMessage, claim: Mapping[str, Any]) -> IntakeResult | None:
         """Revoke a code sent to a shared chat. Other text there is ignored and counts as no wrong try."""
-        if not codes.hashes_match(await codes.hash_code(code, kept["salt"]), kept["hash"]):
+        if not codes.hashes_match(await codes.hash_code(code, claim["salt"]), claim["hash"]):
             return None
-        if not kept["spent"]:
+        if not claim["spent"]:
             told = replace(
-                self._told(message, "people.owner_code_seen"),
+                self._notice(message, "people.owner_code_seen"),
                 chat_kind=message.chat_kind,
                 visible_to=message.sender.id,
                 reply_to=message.message_id,
             )
-            await self._access.change(AccessChange(notes={_CODE: json.dumps({**kept, "spent": True})}, told=(told,)))
+            await self._access.change(AccessChange(notes={_CODE: json.dumps({**claim, "spent": True})}, told=(told,)))
             log.warning("owner.code_seen", channel=message.key.channel, sender=message.sender.id)
         return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
-    async def _take(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
+    async def _take(self, message: InboundMessage, claim: Mapping[str, Any]) -> None:
         channel, user = message.key.channel, message.sender.id
         if self._roster.policies[channel].is_here(user):
-            await self._access.change(AccessChange(told=(self._told(message, "people.owner_here"),)))
+            await self._access.change(AccessChange(told=(self._notice(message, "people.owner_here"),)))
             return
         if self._roster.has_owner():  # the settings named one since
             return
@@ -145,16 +145,16 @@ class OwnerClaims:
             AccessChange(
                 put=(AccessEntry(channel=channel, who=user, standing=AccessStatus.OWNER, by=CODE, at=now, name=name),),
                 spends=(_CODE, self._access.notes()[_CODE]),
-                notes={_CODE: json.dumps({**kept, "spent": True})},
+                notes={_CODE: json.dumps({**claim, "spent": True})},
                 line=AuditEntry(
                     id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom
                 ),
-                told=(self._told(message, "people.owner_now"),),
+                told=(self._notice(message, "people.owner_now"),),
             )
         )
         log.info("owner.claimed", channel=channel, user=user, is_done=done)
 
-    def _told(self, message: InboundMessage, name: str) -> OutboundMessage:
+    def _notice(self, message: InboundMessage, name: str) -> OutboundMessage:
         text = translate(name, self._language(message.key))
         return OutboundMessage(id=f"{_id(message)}.1", key=message.key, text=text, kind=OutboundKind.NOTICE)
 
@@ -163,12 +163,12 @@ class OwnerClaims:
         note = self._notes.one(_tries_note(message))
         return int(note["count"]) if note is not None and parse_time(note["until"]) > self._now() else 0
 
-    async def _note_wrong(self, message: InboundMessage, kept: Mapping[str, Any]) -> None:
-        if kept["spent"]:
+    async def _note_wrong(self, message: InboundMessage, claim: Mapping[str, Any]) -> None:
+        if claim["spent"]:
             return
         count = {"count": self._tries(message) + 1, "until": format_time(self._now() + LOCKED_FOR)}
-        wrong = kept["wrong"] + 1
-        notes = {_tries_note(message): encode_note(count), _CODE: json.dumps({**kept, "wrong": wrong})}
+        wrong = claim["wrong"] + 1
+        notes = {_tries_note(message): encode_note(count), _CODE: json.dumps({**claim, "wrong": wrong})}
         await self._access.change(AccessChange(notes=notes))
         self.wrong[message.key.channel] += 1
         log.warning(

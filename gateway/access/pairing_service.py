@@ -105,7 +105,7 @@ def person_label(who: str, name: str, language: str) -> str:
 class _PendingRequest:
     note: str
     text: str
-    waiting: PairingRequest
+    request: PairingRequest
 
 
 class PairingService:
@@ -127,7 +127,7 @@ class PairingService:
 
     def pending_requests(self) -> Sequence[PairingRequest]:
         """Return the pending accounts and chats, the longest waiting first."""
-        return [each.waiting for each in self._found()]
+        return [each.request for each in self._find_pending()]
 
     def is_waiting(self, channel: str, who: str) -> bool:
         """Return True if the account or chat is pending."""
@@ -136,10 +136,10 @@ class PairingService:
     async def by_ref(self, ref: str, decider: DecisionActor, *, is_yes: bool) -> Outcome:
         """Decide about the one whose ref this is."""
         async with self._notes.lock:
-            found = next((each for each in self._found() if each.waiting.ref == ref), None)
-            if found is None:
+            pending = next((each for each in self._find_pending() if each.request.ref == ref), None)
+            if pending is None:
                 return await self._earlier(decider)
-            return await self._decide(found, decider, is_yes=is_yes)
+            return await self._decide(pending, decider, is_yes=is_yes)
 
     async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
         """Decide about the holder of *code*. Repeated wrong codes lock the decider out."""
@@ -151,9 +151,9 @@ class PairingService:
             minutes, tries = self._tries(decider)
             if minutes:
                 return PairingLocked(minutes)
-            found = next((each for each in self._found() if each.note == note), None)
-            if found is not None:
-                return await self._decide(found, decider, is_yes=is_yes)
+            pending = next((each for each in self._find_pending() if each.note == note), None)
+            if pending is not None:
+                return await self._decide(pending, decider, is_yes=is_yes)
             earlier = await self._earlier(decider)
             if isinstance(earlier, PairingNotFound):
                 count = {"count": tries + 1, "until": format_time(self._now() + LOCKED_FOR)}
@@ -171,19 +171,19 @@ class PairingService:
 
     # -- under the lock ------------------------------------------------------------------------
 
-    def _found(self) -> list[_PendingRequest]:
+    def _find_pending(self) -> list[_PendingRequest]:
         members, now = self._notes.members(), self._now()
-        found = []
+        pending = []
         for prefix, read in ((PERSON, _person), (PLACE, _place)):
             for note, value in self._notes.of(prefix):
-                waiting = read(note, value)
-                is_good = waiting.until is None or waiting.until > now
+                request = read(note, value)
+                is_good = request.until is None or request.until > now
                 # Who was let in or shut out by another way waits no more.
                 is_open = not value.get("no") and not value.get("gone")
-                who = (waiting.channel, waiting.who)
-                if is_good and is_open and who not in members and (waiting.is_place or not self._is_blocked(*who)):
-                    found.append(_PendingRequest(note, self._notes.text(note), waiting))
-        return sorted(found, key=lambda each: (each.waiting.at, each.note))
+                who = (request.channel, request.who)
+                if is_good and is_open and who not in members and (request.is_place or not self._is_blocked(*who)):
+                    pending.append(_PendingRequest(note, self._notes.text(note), request))
+        return sorted(pending, key=lambda each: (each.request.at, each.note))
 
     def _tries(self, decider: DecisionActor) -> tuple[int, int]:
         """Return for how many minutes *decider* may not try, and how often they tried in vain."""
@@ -201,50 +201,50 @@ class PairingService:
                 return PairingDecision(_remembered(line), line.what == YES)
         return PairingNotFound()
 
-    async def _decide(self, found: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
-        waiting, now = found.waiting, self._now()
+    async def _decide(self, pending: _PendingRequest, decider: DecisionActor, *, is_yes: bool) -> Outcome:
+        request, now = pending.request, self._now()
         line = AuditEntry(
             id=decider.id,
             at=now,
             by=decider.by,
             where=decider.where,
             what=YES if is_yes else NO,
-            whom=f"{waiting.channel}:{waiting.who}",
+            whom=f"{request.channel}:{request.who}",
         )
-        change = self._let_in(found, line) if is_yes else self._keep_out(found, line)
+        change = self._let_in(pending, line) if is_yes else self._keep_out(pending, line)
         if not await self._notes.change(change):
             return await self._earlier(decider)
-        log.info("pairing.decided", channel=waiting.channel, who=waiting.who, by=decider.by, yes=is_yes)
-        return PairingDecision(waiting, is_yes)
+        log.info("pairing.decided", channel=request.channel, who=request.who, by=decider.by, yes=is_yes)
+        return PairingDecision(request, is_yes)
 
-    def _let_in(self, found: _PendingRequest, line: AuditEntry) -> AccessChange:
-        waiting = found.waiting
+    def _let_in(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
+        request = pending.request
         member = AccessEntry(
-            channel=waiting.channel,
-            who=waiting.who,
-            standing=AccessStatus.ALLOWED if waiting.is_place else AccessStatus.PAIRED,
+            channel=request.channel,
+            who=request.who,
+            standing=AccessStatus.ALLOWED if request.is_place else AccessStatus.PAIRED,
             by=line.by,
             at=line.at,
-            name=waiting.name,
+            name=request.name,
         )
         told: tuple[OutboundMessage, ...] = ()
-        if not waiting.is_place:
-            key = SessionKey.parse((self._notes.one(found.note) or {})["key"])
+        if not request.is_place:
+            key = SessionKey.parse((self._notes.one(pending.note) or {})["key"])
             told = (
                 OutboundMessage(
-                    id=f"{derive_notice_id('welcome', found.note)}.1",
+                    id=f"{derive_notice_id('welcome', pending.note)}.1",
                     key=key,
                     text=translate("unknown_senders.welcome", self._language(key)),
                     kind=OutboundKind.NOTICE,
                 ),
             )
-        return AccessChange(line=line, put=(member,), spends=(found.note, found.text), told=told)
+        return AccessChange(line=line, put=(member,), spends=(pending.note, pending.text), told=told)
 
-    def _keep_out(self, found: _PendingRequest, line: AuditEntry) -> AccessChange:
-        if not found.waiting.is_place:
-            return AccessChange(line=line, spends=(found.note, found.text))
-        value = {**(self._notes.one(found.note) or {}), "no": True}
-        return AccessChange(line=line, notes={found.note: encode_note(value)})
+    def _keep_out(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
+        if not pending.request.is_place:
+            return AccessChange(line=line, spends=(pending.note, pending.text))
+        value = {**(self._notes.one(pending.note) or {}), "no": True}
+        return AccessChange(line=line, notes={pending.note: encode_note(value)})
 
 
 def _person(note: str, value: Mapping[str, Any]) -> PairingRequest:

@@ -46,45 +46,45 @@ class RefusalExplanation:
     paste: tuple[str, ...] = ()
 
 
-def explain_refusal(refused: RefusalRecord) -> RefusalExplanation:
+def explain_refusal(refusal: RefusalRecord) -> RefusalExplanation:
     """Explain a refusal, with the setting or decision that would admit the sender."""
-    words = WORDS.get(str(refused.reason), str(refused.reason))
-    if refused.reason is SilenceReason.QUARANTINED and refused.would_admit:
-        words = f"{words}: {refused.would_admit}"
-    return RefusalExplanation(words, tuple(_mends(refused)))
+    words = WORDS.get(str(refusal.reason), str(refusal.reason))
+    if refusal.reason is SilenceReason.QUARANTINED and refusal.would_admit:
+        words = f"{words}: {refusal.would_admit}"
+    return RefusalExplanation(words, tuple(_mends(refusal)))
 
 
-def _mends(refused: RefusalRecord) -> Iterable[str]:
-    reason = refused.reason
+def _mends(refusal: RefusalRecord) -> Iterable[str]:
+    reason = refusal.reason
     if reason in (RejectionReason.STRANGER, RejectionReason.GUEST):
-        yield _allow(refused, refused.sender)
+        yield _allow(refusal, refusal.sender)
     if reason in (RejectionReason.STRANGER, RejectionReason.PLACE_PENDING):
-        yield from _allow_place(refused)
-    if reason is RejectionReason.STRANGER and refused.team:
-        yield _allow(refused, f"team:{refused.team}")
+        yield from _allow_place(refusal)
+    if reason is RejectionReason.STRANGER and refusal.team:
+        yield _allow(refusal, f"team:{refusal.team}")
     if reason in (RejectionReason.NOT_ADDRESSED, RejectionReason.GROUPS_OFF):
-        yield _group_policy(refused)
+        yield _group_policy(refusal)
     if reason is RejectionReason.BLOCKED or isinstance(reason, CapKind):
-        yield refused.would_admit.strip("`")
+        yield refusal.would_admit.strip("`")
     if reason in _LOOK_AT:
         yield _LOOK_AT[reason]
 
 
-def _allow(refused: RefusalRecord, who: str) -> str:
-    return f"parlour people allow {refused.channel}:{who}"
+def _allow(refusal: RefusalRecord, who: str) -> str:
+    return f"parlour people allow {refusal.channel}:{who}"
 
 
-def _allow_place(refused: RefusalRecord) -> Iterable[str]:
-    if refused.chat_kind is ChatKind.GROUP:
-        yield _allow(refused, f"chat:{refused.chat}")
-        if refused.guild:
-            yield _allow(refused, f"guild:{refused.guild}")
+def _allow_place(refusal: RefusalRecord) -> Iterable[str]:
+    if refusal.chat_kind is ChatKind.GROUP:
+        yield _allow(refusal, f"chat:{refusal.chat}")
+        if refusal.guild:
+            yield _allow(refusal, f"guild:{refusal.guild}")
 
 
-def _group_policy(refused: RefusalRecord) -> str:
+def _group_policy(refusal: RefusalRecord) -> str:
     """Return the setting that opens the chat: an override of the chat is in the file, not in a variable."""
-    policy = "open" if refused.reason is RejectionReason.NOT_ADDRESSED else "mention"
-    place = refused.would_admit.partition("chats.")[2].removesuffix(".group_policy")
+    policy = "open" if refusal.reason is RejectionReason.NOT_ADDRESSED else "mention"
+    place = refusal.would_admit.partition("chats.")[2].removesuffix(".group_policy")
     if place:  # stronger than the block's
         return f'in parlour.yaml, below chats and "{place}": group_policy: {policy}'
-    return f"PARLOUR_CHANNELS__{refused.channel.upper().replace('-', '_')}__GROUP_POLICY={policy}"
+    return f"PARLOUR_CHANNELS__{refusal.channel.upper().replace('-', '_')}__GROUP_POLICY={policy}"

@@ -93,11 +93,11 @@ class UnknownSenderHandler:
         The line goes out as a row of the outbox. It is returned only if it answers a press or a slash command, which
         cannot wait.
         """
-        if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._was_told(message):
+        if isinstance(decision, Admitted) or not self._calls_us(message, decision) or self._has_reply(message):
             return None
         try:
             async with self._notes.lock:
-                line = "" if self._was_told(message) else await self._tell(message, decision)
+                line = "" if self._has_reply(message) else await self._reply(message, decision)
         except StoreUnavailable as error:  # a stranger's line is worth no redelivery
             log.warning("strangers.not_told", channel=message.key.channel, reason=str(error))
             return None
@@ -118,19 +118,19 @@ class UnknownSenderHandler:
         is_direct = message.chat_kind is ChatKind.DIRECT
         return is_direct or message.is_addressed or message.kind is not InboundKind.MESSAGE
 
-    def _was_told(self, message: InboundMessage) -> bool:
+    def _has_reply(self, message: InboundMessage) -> bool:
         """Return True if the sender had their line; one in a shared chat may have sent them to a direct message."""
         prefixes = (TOLD,) if message.chat_kind is ChatKind.DIRECT else (TOLD, TOLD_HERE)
         notes = [self._notes.one(f"{prefix}{_who(message)}") for prefix in prefixes]
         return any(note is not None and datetime.fromisoformat(note["until"]) > self._now() for note in notes)
 
-    async def _tell(self, message: InboundMessage, rejected: Rejected) -> str:
+    async def _reply(self, message: InboundMessage, rejected: Rejected) -> str:
         """Write the reply and its notes in one transaction; return the line if it must be sent at once."""
         now, key = self._now(), message.key
-        gone = self._notes.outdated(now)
-        if not self._has_room(message, gone):
+        expired = self._notes.outdated(now)
+        if not self._fits_budget(message, expired):
             return ""
-        answer = await self._answer(message, rejected, now, gone)
+        answer = await self._answer(message, rejected, now, expired)
         if not answer.text:
             return ""
         is_on_the_spot = not message.message_id
@@ -140,19 +140,19 @@ class UnknownSenderHandler:
             "until": format_time(now + DAY),
             "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat,
         }
-        notes = {**gone, **answer.notes, _told_note(message): encode_note(told)}
+        notes = {**expired, **answer.notes, _told_note(message): encode_note(told)}
         await self._notes.change(AccessChange(notes=notes, told=tuple(answer.told)))
         log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
         return answer.text if is_on_the_spot else ""
 
-    def _has_room(self, message: InboundMessage, gone: dict[str, str]) -> bool:
+    def _fits_budget(self, message: InboundMessage, expired: dict[str, str]) -> bool:
         """Return True if another reply fits into today's budget, so that many accounts cannot make the bot flood.
 
         Direct messages and shared chats have separate budgets.
         """
         channel, here = message.key.channel, message.key.parent.chat
         prefix = f"{_prefix(message)}{channel}:"
-        places = [value["place"] for name, value in self._notes.of(prefix) if name not in gone]
+        places = [value["place"] for name, value in self._notes.of(prefix) if name not in expired]
         if len(places) >= MOST_LINES:
             self.unanswered[channel] += 1
             log.warning("strangers.no_lines_left", channel=channel, is_direct=message.chat_kind is ChatKind.DIRECT)
@@ -160,12 +160,12 @@ class UnknownSenderHandler:
         return message.chat_kind is ChatKind.DIRECT or places.count(here) < MOST_LINES_HERE
 
     async def _answer(
-        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+        self, message: InboundMessage, rejected: Rejected, now: datetime, expired: dict[str, str]
     ) -> _UnknownSenderReply:
         has_pairing, language = self._has_pairing(message.key.channel), self._language(message.key)
         if message.chat_kind is ChatKind.DIRECT:
             if has_pairing:
-                return await self._with_code(message, rejected, now, gone)
+                return await self._with_code(message, rejected, now, expired)
             return _UnknownSenderReply(translate("unknown_senders.nobody_direct", language))
         if rejected.reason is RejectionReason.PLACE_PENDING:
             return _UnknownSenderReply(translate("unknown_senders.place_waits", language))
@@ -174,12 +174,14 @@ class UnknownSenderHandler:
         )
 
     async def _with_code(
-        self, message: InboundMessage, rejected: Rejected, now: datetime, gone: dict[str, str]
+        self, message: InboundMessage, rejected: Rejected, now: datetime, expired: dict[str, str]
     ) -> _UnknownSenderReply:
         """Give a code, and ask an owner who can be reached; nothing while as many wait as may."""
         channel, sender = message.key.channel, message.sender
         members = self._notes.members()
-        of_block = [value for name, value in self._notes.of(PERSON) if name not in gone and value["channel"] == channel]
+        of_block = [
+            value for name, value in self._notes.of(PERSON) if name not in expired and value["channel"] == channel
+        ]
         if sum((channel, value["who"]) not in members for value in of_block) >= MOST_WAITING:
             return _UnknownSenderReply()
         code = codes.new_code()

@@ -114,9 +114,9 @@ class UsageCapTracker:
         """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
         now = self._open_day()
         rules = tuple(self._rules(message, person))
-        pasts = [past for rule in rules if (past := self._past(rule, turn, now)) is not None]
-        if pasts:
-            return self._telling(max(pasts, key=lambda past: past.until), turn, now)
+        all_exceeded = [exceeded for rule in rules if (exceeded := self._find_exceeded(rule, turn, now)) is not None]
+        if all_exceeded:
+            return self._mark_notified(max(all_exceeded, key=lambda exceeded: exceeded.until), turn, now)
         tallies = counter_names(person, str(message.key), is_own=_is_own(message))
         self._tallies.begin(tallies, turn, now)
         self._entered[turn] = _ActiveTurn(tallies, rules)
@@ -135,22 +135,24 @@ class UsageCapTracker:
         for rule in entered.rules:
             if rule.cap.is_daily and self._tallies.tokens(rule.names) + tokens > rule.limit:
                 # From here on it is past: what is left over is too little for a prompt, and would only be tried again.
-                raise CapReached(self._telling(self._ended(rule, self._midnight(now), turn, now), turn, now))
+                raise CapReached(
+                    self._mark_notified(self._exceeded_until(rule, self._midnight(now), turn, now), turn, now)
+                )
         self._tallies.hold(entered.tallies, tokens)
         return lambda: self._tallies.hold(entered.tallies, -tokens)
 
-    def note_refusal(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
+    def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Count and note messages that a cap left unanswered."""
-        setting, ends = _SETTINGS[past.cap].upper(), past.until.astimezone(self._zone)
-        mend = f"PARLOUR_CAPS__{setting}={2 * past.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
+        setting, ends = _SETTINGS[exceeded.cap].upper(), exceeded.until.astimezone(self._zone)
+        mend = f"PARLOUR_CAPS__{setting}={2 * exceeded.limit}  # or wait until {ends:%Y-%m-%d %H:%M} {self._zone.key}"
         for message in messages:
-            self._meter.count("cap_refusals", cap=past.cap.value)
-            self._refusals.note(message, OtherRefusal(reason=past.cap, would_admit=mend), self._now())
+            self._meter.count("cap_refusals", cap=exceeded.cap.value)
+            self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
 
     def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap of the sender."""
         now = self._open_day()
-        return tuple(self._stands(rule, now) for rule in self._rules(message, person))
+        return tuple(self._allowance_of(rule, now) for rule in self._rules(message, person))
 
     # -- the house --------------------------------------------------------------------------------------
 
@@ -190,12 +192,12 @@ class UsageCapTracker:
         wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
         if is_own:  # a reminder that asks for the next one has nobody who tires of it
             wanted = [
-                (CapKind.OWN_TURNS, _or(limits.person_turns, FIRST_TURNS), own, chat),
-                (CapKind.OWN_TOKENS, _or(limits.person_tokens, FIRST_TOKENS), own, chat),
+                (CapKind.OWN_TURNS, _or_default(limits.person_turns, FIRST_TURNS), own, chat),
+                (CapKind.OWN_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS), own, chat),
             ]
         wanted += [
-            (CapKind.PERSON_TURNS, _or(limits.person_turns, FIRST_TURNS if first else 0), mine, people[0]),
-            (CapKind.PERSON_TOKENS, _or(limits.person_tokens, FIRST_TOKENS if first else 0), mine, people[0]),
+            (CapKind.PERSON_TURNS, _or_default(limits.person_turns, FIRST_TURNS if first else 0), mine, people[0]),
+            (CapKind.PERSON_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS if first else 0), mine, people[0]),
             (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
             (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
             (CapKind.HOUSE_TOKENS, limits.house_tokens or 0, (HOUSE,), chat),
@@ -204,43 +206,47 @@ class UsageCapTracker:
             if limit:
                 yield CapRule(cap, limit, names, f"{cap}/{whose}", chat)
 
-    def _past(self, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
-        told = self._told(rule, now)
+    def _find_exceeded(self, rule: CapRule, turn: str, now: datetime) -> ExceededCap | None:
+        notice = self._notified_window(rule, now)
         if rule.cap.is_daily:
-            is_free = told is None and self._tallies.tokens(rule.names) < rule.limit
-            return None if is_free else self._ended(rule, told.until if told else self._midnight(now), turn, now)
+            is_free = notice is None and self._tallies.tokens(rule.names) < rule.limit
+            return (
+                None
+                if is_free
+                else self._exceeded_until(rule, notice.until if notice else self._midnight(now), turn, now)
+            )
         before = self._tallies.times_before(rule.names, turn, now)
         # What was let in is let in again, whoever was told to wait meanwhile.
-        if len(before) < rule.limit and (told is None or self._tallies.is_counted(rule.names, turn)):
+        if len(before) < rule.limit and (notice is None or self._tallies.is_counted(rule.names, turn)):
             return None
-        return self._ended(rule, told.until if told else _half_free(before, rule.limit), turn, now)
+        return self._exceeded_until(rule, notice.until if notice else _half_free(before, rule.limit), turn, now)
 
-    def _ended(self, rule: CapRule, until: datetime, turn: str, now: datetime) -> ExceededCap:
-        told = self._told(rule, now)
-        is_news = told is None or self._tallies.needs_notice(rule.told_as, rule.told_in, turn)
+    def _exceeded_until(self, rule: CapRule, until: datetime, turn: str, now: datetime) -> ExceededCap:
+        notice = self._notified_window(rule, now)
+        is_news = notice is None or self._tallies.needs_notice(rule.told_as, rule.told_in, turn)
         mark = CapNotice(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
         return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, told=mark)
 
-    def _told(self, rule: CapRule, now: datetime) -> CapNotice | None:
+    def _notified_window(self, rule: CapRule, now: datetime) -> CapNotice | None:
         longest = _DAY if rule.cap.is_daily else WINDOW
         return self._tallies.notified_window(rule.told_as, rule.limit, now, longest=longest)
 
-    def _telling(self, past: ExceededCap, turn: str, now: datetime) -> ExceededCap:
-        if past.told is not None:
-            self._tallies.mark_notified(past.told, turn, now)
-        return past
+    def _mark_notified(self, exceeded: ExceededCap, turn: str, now: datetime) -> ExceededCap:
+        if exceeded.told is not None:
+            self._tallies.mark_notified(exceeded.told, turn, now)
+        return exceeded
 
-    def _stands(self, rule: CapRule, now: datetime) -> CapAllowance:
-        told = self._told(rule, now)
+    def _allowance_of(self, rule: CapRule, now: datetime) -> CapAllowance:
+        notice = self._notified_window(rule, now)
         if rule.cap.is_daily:
             used = self._tallies.tokens(rule.names)
-            until = self._midnight(now) if used or told else None
+            until = self._midnight(now) if used or notice else None
         else:
             before = self._tallies.times_before(rule.names, "", now)
             used = len(before)
             until = _half_free(before, rule.limit) if used >= rule.limit else None
-        if told is not None:
-            used, until = max(used, rule.limit), told.until
+        if notice is not None:
+            used, until = max(used, rule.limit), notice.until
         return CapAllowance(cap=rule.cap, used=used, limit=rule.limit, until=until)
 
     def _open_day(self) -> datetime:
@@ -259,8 +265,8 @@ def _is_own(message: InboundMessage) -> bool:
     return message.kind is InboundKind.JOB
 
 
-def _or(given: int | None, otherwise: int) -> int:
-    return otherwise if given is None else given
+def _or_default(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
 
 
 def _half_free(before: Sequence[datetime], limit: int) -> datetime:

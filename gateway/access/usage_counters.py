@@ -34,20 +34,20 @@ class UsageCounters:
     """Counters by name. Nothing here grows with what was said before the running windows."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
+        self._turns: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
         self._spent: dict[str, int] = {}  # since `day` began
         self._held: dict[str, int] = {}  # reserved by calls under way
-        self._told: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
+        self._notices: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
         self.day: datetime | None = None  # when the running day ends
 
-    def restore(self, counted: CapUsage) -> None:
+    def restore(self, usage: CapUsage) -> None:
         """Take over what the journal knows."""
-        for each in sorted(counted.begun, key=lambda begun: begun.at):
+        for each in sorted(usage.turns, key=lambda turn: turn.at):
             self.begin(counter_names(each.person, each.chat, is_own=each.is_own), each.turn, each.at)
-        for row in counted.spent:
+        for row in usage.tokens:
             self.spend(counter_names(row.person, row.chat, is_own=row.is_own), row.tokens)
-        for told in counted.told:
-            self.mark_notified(told, "", told.until)
+        for notice in usage.notices:
+            self.mark_notified(notice, "", notice.until)
 
     def open_day(self, until: datetime) -> None:
         """Begin a new day that ends at *until*; the same one again changes nothing."""
@@ -61,15 +61,15 @@ class UsageCounters:
         """Count a turn once. Turns of the whole installation are not listed: they have no cap."""
         for name in names:
             if name != HOUSE:
-                begun = self._begun.setdefault(name, {})
-                _expire(begun, at)
-                begun.setdefault(turn, at)
-        if len(self._begun) > _SWEEP_AT:
+                turns = self._turns.setdefault(name, {})
+                _expire(turns, at)
+                turns.setdefault(turn, at)
+        if len(self._turns) > _SWEEP_AT:
             self._sweep(at)
 
     def is_counted(self, names: Iterable[str], turn: str) -> bool:
         """Return True if *turn* began within the last ten minutes."""
-        return any(turn in self._begun.get(name, ()) for name in names)
+        return any(turn in self._turns.get(name, ()) for name in names)
 
     def times_before(self, names: Sequence[str], turn: str, now: datetime) -> Sequence[datetime]:
         """Return when the turns began that stand between *turn* and its beginning, in order.
@@ -77,9 +77,9 @@ class UsageCounters:
         A turn that is counted already (it was killed, and is taken up again) is judged by those before it alone, so
         that it is let in again exactly as it was; a new one by all of the last ten minutes.
         """
-        begun = [each for name in names for each in self._begun.get(name, {}).items()]
-        own = next(((at, turn) for found, at in begun if found == turn), (now, _LAST))
-        return sorted(at for found, at in begun if own[0] - WINDOW < at and (at, found) < own)
+        turns = [each for name in names for each in self._turns.get(name, {}).items()]
+        own = next(((at, turn) for found, at in turns if found == turn), (now, _LAST))
+        return sorted(at for found, at in turns if own[0] - WINDOW < at and (at, found) < own)
 
     # -- tokens ---------------------------------------------------------------------------------------
 
@@ -110,38 +110,38 @@ class UsageCounters:
         if found is None or found.limit != limit:
             return None
         if not now < found.until <= now + longest:
-            del self._told[name]
+            del self._notices[name]
             return None
         return found
 
     def needs_notice(self, name: str, chat: str, turn: str) -> bool:
         """Return True if *chat* has no notification of the current window, or *turn* sends it."""
-        places = self._told.get(name, {})
+        places = self._notices.get(name, {})
         return places[chat][1] == turn if chat in places else len(places) < TOLD_IN
 
-    def mark_notified(self, told: CapNotice, turn: str, now: datetime) -> None:
+    def mark_notified(self, notice: CapNotice, turn: str, now: datetime) -> None:
         """Note a notification and the turn that sends it: a retry of the turn sends it again."""
-        last = self._window(told.name)
-        if last is None or (last.until, last.limit) != (told.until, told.limit):
-            self._told[told.name] = {}
-        self._told[told.name][told.chat] = (told, turn)
-        if len(self._told) > _SWEEP_AT:
-            running = {name for name in self._told if (each := self._window(name)) is not None and each.until > now}
-            self._told = {name: each for name, each in self._told.items() if name in running}
+        last = self._window(notice.name)
+        if last is None or (last.until, last.limit) != (notice.until, notice.limit):
+            self._notices[notice.name] = {}
+        self._notices[notice.name][notice.chat] = (notice, turn)
+        if len(self._notices) > _SWEEP_AT:
+            running = {name for name in self._notices if (each := self._window(name)) is not None and each.until > now}
+            self._notices = {name: each for name, each in self._notices.items() if name in running}
 
     def _window(self, name: str) -> CapNotice | None:
-        return next((told for told, _ in self._told.get(name, {}).values()), None)
+        return next((notice for notice, _ in self._notices.get(name, {}).values()), None)
 
     def _sweep(self, now: datetime) -> None:
-        for begun in self._begun.values():
-            _expire(begun, now)
-        self._begun = {name: begun for name, begun in self._begun.items() if begun}
+        for turns in self._turns.values():
+            _expire(turns, now)
+        self._turns = {name: turns for name, turns in self._turns.items() if turns}
 
 
-def _expire(begun: dict[str, datetime], now: datetime) -> None:
+def _expire(turns: dict[str, datetime], now: datetime) -> None:
     """Take out what is older than the window, or of a clock that ran ahead; each turn is taken out once."""
-    while begun:
-        first = next(iter(begun))
-        if now - WINDOW < begun[first] <= now + WINDOW:
+    while turns:
+        first = next(iter(turns))
+        if now - WINDOW < turns[first] <= now + WINDOW:
             return
-        del begun[first]
+        del turns[first]

@@ -64,12 +64,14 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
 
     notes = NoteStore(store.access)
     owner = OwnerChats(roster, store.records, store.links, platforms, is_open)
-    places = ChatApprovals(notes, roster.policies, owner=owner, now=now, language=language, decided=group_policy)
+    places = ChatApprovals(
+        notes, roster.policies, owner=owner, now=now, language=language, group_policy_of=group_policy
+    )
     judge = build_admission_judge(roster, store.links, platforms, context.chats)
     return AccessServices(
         roster=roster,
         owners_at=owner,
-        decisions=AccessControlService(roster, linked_accounts, now=now, wrong=check_entry),
+        decisions=AccessControlService(roster, linked_accounts, now=now, entry_error=check_entry),
         claims=OwnerClaims(roster, now=now, language=language),
         pairing=PairingService(notes, now=now, language=language, is_blocked=is_blocked),
         strangers=UnknownSenderHandler(

@@ -143,9 +143,9 @@ class SpentTokens:
 class CapUsage:
     """Stored counts of the current windows."""
 
-    begun: tuple[StartedTurn, ...]
-    spent: tuple[SpentTokens, ...]
-    told: tuple[CapNotice, ...]
+    turns: tuple[StartedTurn, ...]
+    tokens: tuple[SpentTokens, ...]
+    notices: tuple[CapNotice, ...]
 
 
 class CapUsageStore(Protocol):

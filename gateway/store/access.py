@@ -58,21 +58,21 @@ def load(database: sqlite3.Connection) -> AccessSnapshot:
 class SqliteAccess:
     """Implements `Access` over the writer."""
 
-    def __init__(self, engine: StoreEngine, known: AccessSnapshot) -> None:
+    def __init__(self, engine: StoreEngine, snapshot: AccessSnapshot) -> None:
         self._engine = engine
-        self._known = known
+        self._snapshot = snapshot
 
     def members(self) -> Mapping[tuple[str, str], AccessEntry]:
         """Return every effective decision."""
-        return MappingProxyType(self._known.members)
+        return MappingProxyType(self._snapshot.members)
 
     def notes(self) -> Mapping[str, str]:
         """Return the stored notes."""
-        return MappingProxyType(self._known.notes)
+        return MappingProxyType(self._snapshot.notes)
 
     def edition(self) -> int:
         """Return a number that grows with every change of `members`."""
-        return self._known.edition
+        return self._snapshot.edition
 
     async def change(self, change: AccessChange) -> bool:
         """Write *change* durably, then let it count."""
@@ -87,20 +87,20 @@ class SqliteAccess:
         return [_read_line(each) for each in found]
 
     def _adopt(self, change: AccessChange) -> None:
-        known = self._known
+        snapshot = self._snapshot
         for each in change.put:
-            known.members[each.channel, each.who] = each
+            snapshot.members[each.channel, each.who] = each
         for gone in change.remove:
-            known.members.pop(gone, None)
+            snapshot.members.pop(gone, None)
         if change.spends is not None:
-            known.notes.pop(change.spends[0], None)
+            snapshot.notes.pop(change.spends[0], None)
         for name, value in (change.notes or {}).items():
             if value:
-                known.notes[name] = value
+                snapshot.notes[name] = value
             else:
-                known.notes.pop(name, None)
+                snapshot.notes.pop(name, None)
         if change.put or change.remove:
-            known.edition += 1
+            snapshot.edition += 1
         for message in change.told:
             self._engine.chats.put(message.key)
 

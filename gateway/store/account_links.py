@@ -50,32 +50,32 @@ def load(database: sqlite3.Connection) -> LinkSnapshot:
 class SqliteAccountLinks:
     """Implements `Links` over the writer."""
 
-    def __init__(self, engine: StoreEngine, known: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:
+    def __init__(self, engine: StoreEngine, snapshot: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:
         """*choices* is the cache of the PreferenceStore port: a linked person's choices are merged in it."""
         self._engine = engine
-        self._known = known
+        self._snapshot = snapshot
         self._choices = choices
 
     def person(self, identity: str) -> str:
         """Return the person whom an account belongs to."""
-        linked = self._known.accounts.get(identity)
+        linked = self._snapshot.accounts.get(identity)
         return linked.person if linked is not None else identity
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
         """Return the accounts of a person with several, the one that names the person first."""
-        found = [each for each in self._known.accounts.values() if each.person == person]
+        found = [each for each in self._snapshot.accounts.values() if each.person == person]
         return tuple(sorted(found, key=lambda each: (each.identity != person, each.at, each.identity)))
 
     def account_of(self, key: SessionKey) -> str:
         """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
-        return self._known.chats.get(write_key(key), "")
+        return self._snapshot.chats.get(write_key(key), "")
 
     async def note_chat(self, key: SessionKey, identity: str) -> None:
         """Note whose a linked person's direct chat is."""
         columns = (write_key(key), quote(identity))
         await self._engine.writer.submit(
             lambda database: database.execute("INSERT OR REPLACE INTO account_chat VALUES (?, ?)", columns).close(),
-            lambda _: self._known.chats.update({columns[0]: identity}),
+            lambda _: self._snapshot.chats.update({columns[0]: identity}),
         )
 
     async def notes(self) -> Mapping[str, str]:
@@ -134,8 +134,8 @@ class SqliteAccountLinks:
                 )
             return load(database)
 
-        def adopt(known: LinkSnapshot) -> None:
-            self._known.accounts, self._known.chats = known.accounts, known.chats
+        def adopt(snapshot: LinkSnapshot) -> None:
+            self._snapshot.accounts, self._snapshot.chats = snapshot.accounts, snapshot.chats
             if move.kind != "unlink":
                 mine = self._choices.get(move.target, {})
                 self._choices[move.target] = {**self._choices.get(move.source, {}), **mine}
@@ -152,8 +152,8 @@ def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     single: list[str] = []
     for person in (target, source):
         # Chats of somebody with one account are that account's; the others are noted already.
-        known = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
-        if known is None:
+        snapshot = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
+        if snapshot is None:
             single.append(person)
             database.execute(
                 "INSERT OR REPLACE INTO account VALUES (?, ?, ?)", (quote(person), quote(person), micros(move.at))

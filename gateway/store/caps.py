@@ -34,11 +34,11 @@ class SqliteCapUsage:
         wanted = write_json(sorted(purposes))
 
         def read(database: sqlite3.Connection) -> CapUsage:
-            begun = database.execute(_BEGUN, (micros(window), wanted)).fetchall()
-            spent = database.execute(_SPENT, (micros(day), wanted)).fetchall()
-            told = database.execute(_TOLD).fetchall()
+            turns = database.execute(_BEGUN, (micros(window), wanted)).fetchall()
+            tokens_spent = database.execute(_SPENT, (micros(day), wanted)).fetchall()
+            notices = database.execute(_TOLD).fetchall()
             return CapUsage(
-                begun=tuple(
+                turns=tuple(
                     StartedTurn(
                         turn=unquote(turn),
                         person=unquote(person),
@@ -46,26 +46,28 @@ class SqliteCapUsage:
                         is_own=bool(is_own),
                         at=moment(at),
                     )
-                    for turn, person, chat, is_own, at in begun
+                    for turn, person, chat, is_own, at in turns
                 ),
-                spent=tuple(
+                tokens=tuple(
                     SpentTokens(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
-                    for person, chat, is_own, tokens in spent
+                    for person, chat, is_own, tokens in tokens_spent
                 ),
-                told=tuple(
+                notices=tuple(
                     CapNotice(name=unquote(name), chat=unquote(chat), until=moment(until), limit=most)
-                    for name, chat, until, most in told
+                    for name, chat, until, most in notices
                 ),
             )
 
         return await self._engine.writer.submit(read)
 
 
-def mark_notified(database: sqlite3.Connection, told: Iterable[CapNotice]) -> None:
+def mark_notified(database: sqlite3.Connection, notices: Iterable[CapNotice]) -> None:
     """Note sent cap notifications in place of those of earlier windows."""
-    told = tuple(told)
-    database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in told])
-    database.executemany(_TELL, [(quote(each.name), quote(each.chat), micros(each.until), each.limit) for each in told])
+    notices = tuple(notices)
+    database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in notices])
+    database.executemany(
+        _TELL, [(quote(each.name), quote(each.chat), micros(each.until), each.limit) for each in notices]
+    )
 
 
 def prune(database: sqlite3.Connection, now: int) -> int:

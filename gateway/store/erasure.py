@@ -165,7 +165,7 @@ def _redact_inbox(
     database: sqlite3.Connection, after: int, *, keys: str, sender: str, reach: ErasureFilter, change: Redaction
 ) -> tuple[int, int]:
     found = database.execute(_INBOX, (after, reach.upto, keys, sender, reach.is_over, _AT_ONCE)).fetchall()
-    changes = [(new, seq) for seq, payload in found if (new := _without(payload, _SAID, change)) is not None]
+    changes = [(new, seq) for seq, payload in found if (new := _change_fields(payload, _SAID, change)) is not None]
     database.executemany("UPDATE inbox SET payload = ? WHERE seq = ?", changes)
     return (found[-1][0] if len(found) == _AT_ONCE else -1), len(changes)
 
@@ -184,7 +184,7 @@ def _redact_outbox(
     for seq, id_, payload in found:
         if turns is not None and id_.rpartition(".")[0] not in turns:
             continue
-        new = _without(payload, ("text", "attachments"), change)
+        new = _change_fields(payload, ("text", "attachments"), change)
         if new is not None:
             database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
         changed += (new is not None) + _redact_parts(database, id_, change)
@@ -251,7 +251,7 @@ def _redact_jobs(database: sqlite3.Connection, scope: str, spare: frozenset[str]
     return len(changes)
 
 
-def _without(payload: str, names: Iterable[str], change: Redaction) -> str | None:
+def _change_fields(payload: str, names: Iterable[str], change: Redaction) -> str | None:
     """Return a payload whose fields *names* and sender's name went through *change*; None when nothing changed."""
     fields: Mapping[str, Any] = read_json(payload)
     after = {**fields, **change({name: fields[name] for name in names if name in fields})}

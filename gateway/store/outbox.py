@@ -30,9 +30,9 @@ class SqliteOutbox:
         """Yield each chat that has something to deliver."""
         return self._engine.chats.stream()
 
-    def _ended(self, ended: FinishedMessage) -> None:
-        if ended.chat is not None:
-            self._engine.chats.put(ended.chat)
+    def _wake_next(self, finished: FinishedMessage) -> None:
+        if finished.chat is not None:
+            self._engine.chats.put(finished.chat)
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
@@ -47,7 +47,7 @@ class SqliteOutbox:
         now, payloads, adopted = self._engine.now(), outbox_parts.encode_parts(parts), self._engine.adopted
         rows, _ = await self._engine.writer.submit(
             lambda database: outbox_parts.freeze(database, message, payloads, now, adopted),
-            lambda result: self._ended(result[1]),
+            lambda result: self._wake_next(result[1]),
         )
         return rows
 
@@ -61,7 +61,7 @@ class SqliteOutbox:
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
         await self._engine.writer.submit(
-            lambda database: outbox_parts.mark_sent(database, receipt, stamp, following, now), self._ended
+            lambda database: outbox_parts.mark_sent(database, receipt, stamp, following, now), self._wake_next
         )
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
@@ -84,7 +84,7 @@ class SqliteOutbox:
         """Dead-letter *part* and the later parts of its message."""
         now = self._engine.now()
         await self._engine.writer.submit(
-            lambda database: outbox_parts.bury(database, part.id, reason, now), self._ended
+            lambda database: outbox_parts.bury(database, part.id, reason, now), self._wake_next
         )
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:

@@ -73,10 +73,10 @@ class SqlitePreferences:
     """The PreferenceStore port on SQLite; reads are served from memory."""
 
     def __init__(
-        self, engine: StoreEngine, known: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]
+        self, engine: StoreEngine, preferences: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]
     ) -> None:
         self._engine = engine
-        self._known = known
+        self._preferences = preferences
         self._choosers = choosers
 
     def choosers(self) -> Mapping[SessionKey, str]:
@@ -85,15 +85,15 @@ class SqlitePreferences:
 
     def preferences(self, subject: str) -> Mapping[str, str]:
         """Return the choices of *subject*."""
-        return MappingProxyType(self._known.get(subject, {}))
+        return MappingProxyType(self._preferences.get(subject, {}))
 
     async def prefer(self, subject: str, name: str, value: str) -> None:
         """Store one choice; an empty value removes it."""
         columns = (quote(subject), quote(name))
 
         def change(_: object) -> None:
-            chosen = {key: old for key, old in self._known.get(subject, {}).items() if key != name}
-            self._known[subject] = chosen | ({name: value} if value else {})
+            chosen = {key: old for key, old in self._preferences.get(subject, {}).items() if key != name}
+            self._preferences[subject] = chosen | ({name: value} if value else {})
 
         await self._engine.writer.submit(
             lambda database: (

@@ -85,7 +85,7 @@ def merge_rows(
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
             return group, None
         group.append(row)
-    return group, _held(group[-1], limits, now)
+    return group, _merge_delay(group[-1], limits, now)
 
 
 def _age(row: QueuedRow, limits: StoreLimits, now: int) -> int:
@@ -120,7 +120,7 @@ def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:
     return last.length >= limits.split_length and row.sent_at - last.sent_at <= limits.split_seconds * SECOND
 
 
-def _held(last: QueuedRow, limits: StoreLimits, now: int) -> MergeDelay | None:
+def _merge_delay(last: QueuedRow, limits: StoreLimits, now: int) -> MergeDelay | None:
     if not last.album and last.length < limits.split_length:
         return None
     age = (now - last.accepted_at) / SECOND

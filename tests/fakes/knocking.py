@@ -55,7 +55,9 @@ class Door:
             meter=FakeMeter(),
             now=now,
         )
-        self.places = ChatApprovals(notes, POLICIES, owner=at, now=now, decided=lambda place: DECIDED.get(place.entry))
+        self.places = ChatApprovals(
+            notes, POLICIES, owner=at, now=now, group_policy_of=lambda place: DECIDED.get(place.entry)
+        )
 
     async def knock(self, sender: str, *, reason: RejectionReason = RejectionReason.STRANGER, **facts: Any) -> str:
         """Let a stranger write; return the line that is said on the spot, if one is."""

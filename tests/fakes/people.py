@@ -31,7 +31,7 @@ class Door:
     @property
     def decisions(self) -> AccessControlService:
         """What owners decide."""
-        return AccessControlService(self.roster, self.linked, now=self.wall.now, wrong=_wrong)
+        return AccessControlService(self.roster, self.linked, now=self.wall.now, entry_error=_wrong)
 
     @property
     def claims(self) -> OwnerClaims:

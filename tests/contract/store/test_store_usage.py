@@ -111,19 +111,19 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     store = await house.open()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
     counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
-    assert [(each.turn, each.at) for each in counted.begun] == [(lease.turn, START - timedelta(minutes=9))]
-    assert sorted((each.is_own, each.tokens) for each in counted.spent) == [(False, 24), (True, 12)]
-    assert counted.told == (told,)
+    assert [(each.turn, each.at) for each in counted.turns] == [(lease.turn, START - timedelta(minutes=9))]
+    assert sorted((each.is_own, each.tokens) for each in counted.tokens) == [(False, 24), (True, 12)]
+    assert counted.notices == (told,)
     there = replace(told, chat="telegram:7")
     later = replace(told, until=told.until + timedelta(seconds=1))
     for number, (each, left) in enumerate(((there, {told, there}), (later, {later})), start=2):
         await accept(store, said(id=str(number)))
         lease = await claim(store)
         await store.journal.commit(lease, replace(answered(lease, "one"), told=(each,)))
-        assert set((await store.caps.load_usage(window=window, day=day, purposes=())).told) == left
+        assert set((await store.caps.load_usage(window=window, day=day, purposes=())).notices) == left
     house.wall.advance(minutes=2)
     await store.prune()
-    assert not (await store.caps.load_usage(window=window, day=day, purposes={"answer"})).told
+    assert not (await store.caps.load_usage(window=window, day=day, purposes={"answer"})).notices
 
 
 async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
@@ -140,7 +140,7 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
     store.journal.spend(spent("t1", person="ann", at=START - timedelta(days=40)))
     await store.prune()
     await store.erasing.unlink(person="ann", keys=[SessionKey("telegram", "42")])
-    left = (await store.caps.load_usage(window=START, day=START, purposes=())).told
+    left = (await store.caps.load_usage(window=START, day=START, purposes=())).notices
     assert [(each.name, each.chat) for each in left] == [("p/bob", "x:1")]
     assert await by(store, "person") == [("", 1, 12, None, 1)]
     assert await by(store, "day") == [("2026-10-12", 1, 12, None, 1)]

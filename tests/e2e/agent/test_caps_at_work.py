@@ -52,7 +52,7 @@ async def used(pocket: Pocket) -> tuple[int, int]:
 async def turns(pocket: Pocket) -> Counter[str]:
     """Return how many turns of each person asked a model since noon."""
     counted = await pocket.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
-    return Counter(each.person.removeprefix("pocket%3a") for each in counted.begun)
+    return Counter(each.person.removeprefix("pocket%3a") for each in counted.turns)
 
 
 def notices(pocket: Pocket, chat: str = "hall") -> list[str]:

@@ -81,7 +81,7 @@ class House:
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""
         begun = tuple(each for each in self.begun if each.at > window)
-        return CapUsage(begun=begun, spent=tuple(self.spent), told=tuple(self.told))
+        return CapUsage(turns=begun, tokens=tuple(self.spent), notices=tuple(self.told))
 
     def ask(
         self, message: InboundMessage | None = None, *, turn: str = "", tokens: int = 0, person: str = ""
