@@ -9,11 +9,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from gateway.commands.access import add_to as add_access
-from gateway.commands.access import owner
-from gateway.commands.admission import add_to
 from gateway.commands.memory import app as memory
 from gateway.commands.people import app as people
+from gateway.commands.people import owner
 from gateway.commands.web import app as web
 from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
@@ -32,8 +30,6 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
 app.add_typer(people, name="people")
-add_to(people)
-add_access(people)
 app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
@@ -210,7 +206,7 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Explain silence: who was not heard lately, why, and what would let them be."""
-    from gateway.commands.admission import explain_silence
+    from gateway.commands.people import explain_silence
 
     explain_silence(channel, ident, as_json=as_json)
 

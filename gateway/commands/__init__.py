@@ -1,1 +1,1 @@
-"""What the command line does, apart from reading its arguments."""
+"""The commands of `parlour`; `gateway/cli.py` reads their arguments."""

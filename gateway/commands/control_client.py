@@ -1,4 +1,4 @@
-"""Commands that ask the gateway that runs, or, when none does, own the home for a moment and ask themselves."""
+"""Commands that call operations of the running gateway, or run them on the home themselves when none runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,18 @@ import typer
 
 from gateway.access.access_summary import pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
-from gateway.commands.sums import summarize_usage
 from gateway.control import Line
 from gateway.control.gateway_client import connect
 from gateway.home import Home
 from gateway.logs import configure_logs
 from gateway.settings import Settings, load_settings, secret_values
 
-# What people wrote is shown on a terminal: nothing in it may move the cursor or hide what follows.
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Messages of people are printed: nothing in them may move the cursor or hide what follows.
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def call_operation(name: str, arguments: Line | None = None) -> list[Line]:
-    """Run one operation and return its lines; raises UserError with the operation's own line."""
+    """Run one operation and return its lines; raises UserError with its error line."""
     settings = load_settings(os.environ)
 
     async def collect() -> list[Line]:
@@ -51,7 +50,7 @@ async def _lines(settings: Settings, name: str, arguments: Line) -> AsyncIterato
 
 
 def show_status(*, as_json: bool) -> None:
-    """Print the one line of the operation `status`, a field per row."""
+    """Print the status, one field per row."""
     (line,) = call_operation("status")
     if as_json:
         print_json([line])
@@ -61,16 +60,16 @@ def show_status(*, as_json: bool) -> None:
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     today = rows.pop("today", [])
-    door = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]
-    door += [("unheard", each) for each in refusal_summary(rows.pop("unheard", {}))]
-    door += [("alerts", strip_control_characters(status_line(each))) for each in rows.pop("alerts", [])]
-    door += [("delayed", strip_control_characters(line_of_delay(each))) for each in rows.pop("delayed", [])]
+    notices = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]
+    notices += [("unheard", each) for each in refusal_summary(rows.pop("unheard", {}))]
+    notices += [("alerts", strip_control_characters(status_line(each))) for each in rows.pop("alerts", [])]
+    notices += [("delayed", strip_control_characters(line_of_delay(each))) for each in rows.pop("delayed", [])]
     for name, value in rows.items():
         typer.echo(f"{name:16} {value}")
-    for name, told in door:
-        typer.echo(f"{name:16} {told}")
+    for name, text in notices:
+        typer.echo(f"{name:16} {text}")
     for job in jobs:
-        typer.echo(f"{'job ' + job['kind']:16} {_job(job)}")
+        typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
     if today:
         calls, tokens, cached, cost = summarize_usage(today)
         typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of the input cached, {cost}")
@@ -78,12 +77,12 @@ def show_status(*, as_json: bool) -> None:
         spent = ", spent: what waits goes on tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")
     for group in dead:
-        given_up = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
-        typer.echo(f"{'dead letters':16} {_OBEYED.sub('', given_up)}")
+        row = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
+        typer.echo(f"{'dead letters':16} {strip_control_characters(row)}")
 
 
-def _job(job: Mapping[str, Any]) -> str:
-    """Return how the jobs of one kind stand; what is done and failed counts since the gateway's start."""
+def _job_row(job: Mapping[str, Any]) -> str:
+    """Return the counts of one kind of jobs; done and failed ones are counted since the start of the gateway."""
     oldest = f" (the oldest for {job['lag_seconds']:.0f} s)" if job["waiting"] else ""
     last = f", last run {job['last_run'][:19]}Z" if job["last_run"] else ""
     return (
@@ -93,7 +92,7 @@ def _job(job: Mapping[str, Any]) -> str:
 
 
 def list_sessions(*, as_json: bool) -> None:
-    """Print a line per session."""
+    """Print one row per session."""
     print_lines(
         call_operation("sessions list"),
         as_json,
@@ -102,31 +101,31 @@ def list_sessions(*, as_json: bool) -> None:
 
 
 def show_session(key: str, *, limit: int, as_json: bool) -> None:
-    """Print what was said."""
+    """Print the newest messages of a session."""
 
-    def shown(line: Line) -> str:
+    def message_row(line: Line) -> str:
         who = line.get("name") or line["role"]
         waiting = " (waiting)" if line.get("state") == "waiting" else ""
         return f"{line['at'][:19]}Z  {who}{waiting}: {line['text']}"
 
-    print_lines(call_operation("sessions show", {"key": key, "limit": limit}), as_json, shown)
+    print_lines(call_operation("sessions show", {"key": key, "limit": limit}), as_json, message_row)
 
 
 def send(key: str, text: str) -> None:
-    """Hand a text over and print the turn's reference."""
+    """Submit a text to a session and print the reference of its turn."""
     (line,) = call_operation("send", {"key": key, "text": text})
     when = "" if line.get("running") else "; it is answered when a gateway runs"
     typer.echo(f"accepted as {line['reference']}{when}")
 
 
 def show_turn(reference: str) -> None:
-    """Print everything the journal knows of a turn."""
+    """Print the trace of a turn as JSON."""
     (line,) = call_operation("turn", {"reference": reference})
     typer.echo(json.dumps(line, indent=2))
 
 
 def make_backup(file: Path) -> None:
-    """Write a backup and say what is not in it."""
+    """Write a backup and print what it leaves out."""
     (line,) = call_operation("backup", {"file": str(file.absolute())})
     typer.echo(f"{line['file']}: {line['files']} files, {line['size']:,} bytes")
     for left_out in line["left_out"]:
@@ -134,13 +133,13 @@ def make_backup(file: Path) -> None:
 
 
 def prune() -> None:
-    """Remove what is past its time."""
+    """Remove expired rows and events."""
     (line,) = call_operation("prune")
     typer.echo(f"{line['rows']} rows and {line['events']} quarantined events removed")
 
 
 def list_quarantine(*, as_json: bool) -> None:
-    """Print what was set aside, and where it stands."""
+    """Print the quarantined events, each with its file."""
     lines = call_operation("quarantine list")
     print_lines(
         lines,
@@ -152,29 +151,40 @@ def list_quarantine(*, as_json: bool) -> None:
 
 
 def drop_from_quarantine(name: str) -> None:
-    """Remove one event from quarantine."""
+    """Remove one event from the quarantine."""
     call_operation("quarantine drop", {"name": name})
     typer.echo(f"{name} is dropped; it is handled when its platform brings it again")
 
 
 def replay_from_quarantine(name: str) -> None:
-    """Have one event of the quarantine taken in by the running gateway."""
+    """Have the running gateway handle one quarantined event again."""
     call_operation("quarantine replay", {"name": name})
     typer.echo(f"{name} was taken in, and is no longer in quarantine")
 
 
+def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, str]:
+    """Return calls, tokens, the cached percentage of the input, and the cost in words, of lines of `parlour usage`."""
+    calls, tokens_in = sum(line["calls"] for line in lines), sum(line["tokens_in"] for line in lines)
+    tokens = tokens_in + sum(line["tokens_out"] for line in lines)
+    cached = round(100 * sum(line["tokens_cached"] for line in lines) / tokens_in) if tokens_in else 0
+    known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
+    if calls and unpriced == calls:
+        return calls, tokens, cached, "unknown"
+    return calls, tokens, cached, f"${known:.4f}" + (f" and {unpriced} calls unknown" if unpriced else "")
+
+
 def strip_control_characters(text: str) -> str:
-    """Return *text* without what a terminal obeys."""
-    return _OBEYED.sub("", text)
+    """Return *text* without control characters and direction marks."""
+    return _CONTROL_CHARACTERS.sub("", text)
 
 
-def print_lines(lines: Iterable[Line], as_json: bool, shown: Callable[[Line], str]) -> None:
-    """Print a row per line, as *shown* words it, or JSON."""
+def print_lines(lines: Iterable[Line], as_json: bool, format_row: Callable[[Line], str]) -> None:
+    """Print one row per line, formatted by *format_row*, or JSON."""
     if as_json:
         print_json(lines)
         return
     for line in lines:
-        typer.echo(strip_control_characters(shown(line)))
+        typer.echo(strip_control_characters(format_row(line)))
 
 
 def print_json(lines: Iterable[Mapping[str, Any]]) -> None:

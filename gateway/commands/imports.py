@@ -47,7 +47,7 @@ def import_folder(
 def _show(lines: Sequence[Line]) -> None:
     for line in lines:
         if line["what"] != "left":
-            typer.echo(strip_control_characters(_taken(line)))
+            typer.echo(strip_control_characters(_import_row(line)))
     left = [line for line in lines if line["what"] == "left"]
     if left:
         typer.echo("left where it is:")
@@ -74,7 +74,7 @@ def _pairs(mapped: Sequence[str]) -> Mapping[str, str]:
     return {old: new or old for old, _, new in (each.partition("=") for each in mapped)}
 
 
-def _taken(line: Line) -> str:
+def _import_row(line: Line) -> str:
     known = f", {line['known']} here already" if line["known"] else ""
     bad = f", {line['bad']} unreadable lines kept beside" if line["bad"] else ""
     loose = f", {line['unsummarised']} in no summary" if line["unsummarised"] else ""

@@ -12,7 +12,6 @@ from pathlib import Path
 import typer
 from pydantic import ValidationError
 
-from gateway.commands.access import claim_line
 from gateway.commands.control_client import call_operation
 from gateway.commands.init_config import (
     InitConfig,
@@ -26,6 +25,7 @@ from gateway.commands.init_config import (
 from gateway.commands.init_model_step import ModelStep
 from gateway.commands.init_prompts import KEEP, SKIP, InitPrompter, TerminalPrompter, UnattendedPrompter, choose_next
 from gateway.commands.init_writer import Path_, SettingChanges, names_of
+from gateway.commands.people import claim_line
 from gateway.doctor import verify
 from gateway.errors import ParlourError, UserError
 from gateway.home import is_held

@@ -26,7 +26,7 @@ from gateway.store.engine import new_transcript
 
 
 def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
-    """Say what is lost, ask, and make the home one that starts."""
+    """Print what is lost, ask, and make the home one that starts."""
     home = Home(home_of(os.environ))
     if not home.path.is_dir():
         raise UserError(f"there is no home at {home.path}; nothing is lost")
@@ -53,7 +53,7 @@ def _loss(home: Home) -> str:
 
 
 def _begin_anew(home: Home) -> str:
-    """Keep what is left of the journal aside. Transcripts of before it are kept beside those that begin."""
+    """Move the rest of the journal to backups/. Transcripts remain beside the new ones."""
     make_private(home.backups)
     aside = Path(tempfile.mkdtemp(prefix=f"lost-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-", dir=home.backups))
     left = [file for file in files_of(home.journal) if file.exists()]

@@ -1,4 +1,4 @@
-"""`parlour memory …`: what the bot remembers of whom, where it came from, and having it changed or forgotten."""
+"""`parlour memory …`: memory of a scope, its origin, changes and erasure."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def forget(
 
 @app.command()
 def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
-    """Run Dream now: what the history says that is new becomes lasting knowledge. Asks the model."""
+    """Run Dream now: new entries of the history become lasting memory. Calls the model."""
     lines = _ask("dream", scope=scope, person=person, chat=chat)
     told = []
     for line in lines:
@@ -147,7 +147,7 @@ def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJs
 
 @app.command()
 def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
-    """Make anew what is derived from the records (HISTORY.md, the search index), of one scope or of all."""
+    """Rebuild derived data (HISTORY.md, the search index) of one scope or of all."""
     lines = _ask("rebuild", scope=scope, person=person, chat=chat)
     rows = [f"{line['scope'] or 'home'}: {line['name']}, {line['count']} entries" for line in lines]
     _print(lines, "\n".join(rows) or "there is nothing to rebuild", as_json=as_json)

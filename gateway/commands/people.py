@@ -1,39 +1,252 @@
-"""`parlour people …`: what an operator decides about people."""
+"""`parlour people …`, `parlour owner …` and `parlour why`: access, pairing, owners, and the data of one person."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.commands.control_client import call_operation
+from gateway.commands.control_client import call_operation, print_json, print_lines, strip_control_characters
+from gateway.control import Line
 
 app = typer.Typer(help="The people who talk to the bot.", no_args_is_help=True)
+owner = typer.Typer(help="The owners of the bot.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
+Subject = Annotated[str, typer.Argument(help="channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID.")]
+Request = Annotated[str, typer.Argument(help="The code, or channel:id, such as telegram:42 or slack:chat:C0TEAM.")]
+Account = Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")]
+
+_RESULTS = {
+    ("allow", "done"): "{whom} may write from the next message on",
+    ("allow", "same"): "{whom} may write already",
+    ("block", "done"): "{whom} is blocked",
+    ("block", "same"): "{whom} is blocked already",
+    ("remove", "done"): "the decision about {whom} is removed; the settings apply again",
+    ("disown", "done"): "{whom} is no longer an owner",
+}
+
+
+# -- access ------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_people(
+    channel: Annotated[str, typer.Argument(help="Only this channel.")] = "", as_json: AsJson = False
+) -> None:
+    """List access entries: who may write or is blocked, and by whose decision."""
+    lines = call_operation("people list", {"channel": channel})
+    print_lines(lines, as_json, _access_row)
+    if not lines and not as_json:
+        where = f" on {channel}" if channel else ""
+        typer.echo(f"nobody may write{where} yet: see `parlour owner claim` and `parlour people allow`")
+
+
+@app.command()
+def allow(who: Subject, as_json: AsJson = False) -> None:
+    """Admit a person, chat, guild, team or role at once, and lift a block."""
+    _print_result("allow", call_operation("people allow", {"who": who}), as_json)
+
+
+@app.command()
+def block(who: Subject, as_json: AsJson = False) -> None:
+    """Block a person, chat or guild, whatever the settings say."""
+    _print_result("block", call_operation("people block", {"who": who}), as_json)
+
+
+@app.command()
+def remove(who: Subject, as_json: AsJson = False) -> None:
+    """Remove a decision, so that the settings apply again."""
+    _print_result("remove", call_operation("people remove", {"who": who}), as_json)
+
+
+@app.command()
+def link(
+    account: Account,
+    other: Annotated[str, typer.Argument(help="Another account of the same person.")],
+    as_json: AsJson = False,
+) -> None:
+    """Link two accounts to one person with one memory. The person is not asked; `/unlink` separates them again."""
+
+    def describe(line: Line) -> str:
+        result = "are one person from now on" if line["done"] else "become one person when their turns have finished"
+        return f"{account} and {other} {result}"
+
+    print_lines(call_operation("people link", {"accounts": [account, other]}), as_json, describe)
+
+
+@app.command()
+def audit(
+    about: Annotated[str, typer.Argument(help="Only decisions by or about this channel:user_id.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List decisions about people and shared chats, with actor, time and place. They are kept for a year."""
+    lines = call_operation("people audit", {"about": about, "limit": limit})
+    print_lines(lines, as_json, _audit_row)
+    if not lines and not as_json:
+        typer.echo(f"there are no decisions by or about {about}" if about else "there are no decisions yet")
+
+
+def _print_result(command: str, lines: list[Line], as_json: bool) -> None:
+    print_lines(lines, as_json, lambda line: _RESULTS[command, line["ruling"]].format(whom=line["whom"]))
+
+
+def _access_row(line: Line) -> str:
+    ways = {"setting": "by the settings", "code": "by a claim code"}
+    how = ways.get(line["came_by"], f"by {line['by']}")
+    since = f" since {line['at'][:10]}" if line["at"] else ""
+    name = f"  ({line['name']})" if line["name"] else ""
+    return f"{line['channel']}:{line['who']}".ljust(32) + f"  {line['standing']:8}{how}{since}{name}"
+
+
+def _audit_row(line: Line) -> str:
+    whom = f" {line['whom']}" if line["whom"] else ""
+    where = f" in {line['where']}" if line["where"] else ""
+    return f"{line['at'][:19]}Z  {line['by']}{where}: {line['what']}{whom}: {line['outcome']}"
+
+
+# -- owners ------------------------------------------------------------------------------------------
+
+
+@owner.command("claim")
+def claim(as_json: AsJson = False) -> None:
+    """Print a code that makes its sender the owner. It works once, for 15 minutes, while there is no owner."""
+    print_lines(call_operation("owner claim"), as_json, claim_line)
+
+
+@owner.command("list")
+def list_owners(as_json: AsJson = False) -> None:
+    """List the owners."""
+    lines = call_operation("owner list")
+    print_lines(lines, as_json, _access_row)
+    if not lines and not as_json:
+        typer.echo("there is no owner yet, except on this machine's page: see `parlour owner claim`")
+
+
+@owner.command("remove")
+def disown(who: Annotated[str, typer.Argument(help="As channel:user_id.")], as_json: AsJson = False) -> None:
+    """Remove an owner who claimed the bot with a code."""
+    _print_result("disown", call_operation("owner remove", {"who": who}), as_json)
+
+
+def claim_line(line: Line) -> str:
+    """Return a claim code and the instruction how to use it."""
+    where = " or ".join(line["channels"]) or "a channel, once one is set up"
+    when = "" if line["running"] else "; start the gateway first"
+    until = f"{line['until'][11:16]} UTC"
+    hint = f"Send this code, alone, to the bot in a direct message on {where}: good once, until {until}{when}."
+    return f"{line['code']}\n{hint}"
+
+
+# -- pairing -----------------------------------------------------------------------------------------
+
+
+@app.command()
+def pending(as_json: AsJson = False) -> None:
+    """List pairing requests: people who asked for access, and chats that the bot was added to."""
+    lines = call_operation("people pending")
+    print_lines(lines, as_json, _request_row)
+    if not as_json:
+        typer.echo("nobody waits" if not lines else "decide with: parlour people approve|deny CHANNEL:ID")
+
+
+@app.command()
+def approve(who: Request, as_json: AsJson = False) -> None:
+    """Approve a pairing request."""
+    print_lines(call_operation("people approve", {"who": who}), as_json, _pairing_result)
+
+
+@app.command()
+def deny(who: Request, as_json: AsJson = False) -> None:
+    """Deny a pairing request. Its sender is not notified."""
+    print_lines(call_operation("people deny", {"who": who}), as_json, _pairing_result)
+
+
+def _pairing_result(line: Line) -> str:
+    name = f" ({line['name']})" if line["name"] else ""
+    return f"{line['who']}{name} {'may write now' if line['yes'] else 'is not admitted'}"
+
+
+def _request_row(line: Line) -> str:
+    name = f" ({line['name']})" if line["name"] else ""
+    by = f", added by {line['by_name'] or line['by']}" if line["by"] else ""
+    until = f", until {_time(line['until'])}" if line["until"] else ""
+    return f"{line['channel']}:{line['who']}{name}{by}, since {_time(line['at'])}{until}"
+
+
+# -- why ---------------------------------------------------------------------------------------------
+
+
+def explain_silence(channel: str, id_: str, *, as_json: bool) -> None:
+    """Print recent rejections with their reasons and the settings that would admit the senders."""
+    header, *refusals = call_operation("why", {"channel": channel, "id": id_})
+    if as_json:
+        print_json([header, *refusals])
+        return
+    for line in refusals:
+        for row in _refusal_rows(line):
+            typer.echo(strip_control_characters(row))
+    for row in _state_rows(header, is_empty=not refusals, subject=" ".join(filter(None, (channel, id_)))):
+        typer.echo(strip_control_characters(row))
+
+
+def _refusal_rows(line: Line) -> Iterable[str]:
+    where = f"{line['channel']}:{line['chat']}" if line["chat"] else line["channel"]
+    who = f"  {line['sender']}" if line["sender"] else ""
+    name = f" ({line['name']})" if line["name"] else ""
+    times = f", {line['times']} times since {_time(line['first_at'])}" if line["times"] > 1 else ""
+    yield f"{_time(line['last_at'])}  {where}{who}{name}: {line['words']} ({line['reason']}{times})"
+    for paste in line["paste"]:
+        yield f"    {paste}"
+
+
+def _state_rows(header: Line, *, is_empty: bool, subject: str) -> Iterable[str]:
+    """Yield the state that the list of rejections does not show: its start, and channels without a connection."""
+    if not header["running"]:
+        yield "no gateway runs here; rejections are kept in the memory of a running gateway"
+        return
+    if is_empty:
+        about = f" of {subject}" if subject else ""
+        yield f"no message{about} was rejected since the gateway started at {_time(header['since'])}"
+    for name, is_connected in header["hears"].items():
+        if is_connected is not True:
+            state = "has not reached its platform yet" if is_connected is None else "is not connected to its platform"
+            reason = header["refused_by"].get(name, "see `parlour doctor`")
+            yield f"{name} {state}, so it receives no messages: {reason}"
+
+
+def _time(stamp: str) -> str:
+    return f"{stamp[:10]} {stamp[11:19]}Z"
+
+
+# -- the data of one person --------------------------------------------------------------------------
 
 
 @app.command()
 def export(
-    person: Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")],
-    file: Annotated[Path, typer.Argument(help="Where to; a .zip that is not there yet.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    person: Account,
+    file: Annotated[Path, typer.Argument(help="The .zip file to write; it must not exist yet.")],
+    as_json: AsJson = False,
 ) -> None:
-    """Write all that is kept of somebody into a zip: memory, conversations, files, usage."""
+    """Write all data of a person into a zip file: memory, conversations, files and usage."""
     (line,) = call_operation("people export", {"person": person, "file": str(file.expanduser().absolute())})
     typer.echo(json.dumps(line) if as_json else f"{line['file']} holds {line['files']} files of {line['scope']}")
 
 
 @app.command()
 def forget(
-    person: Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+    person: Account,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Forget somebody everywhere: memory, conversations, files, choices, and what they said in groups."""
+    """Erase a person everywhere: memory, conversations, files, preferences, and their messages in groups."""
     if not yes:
-        (found,) = call_operation("people look", {"person": person})
-        what = "Everything" if found["is_known"] else "Nothing of their own is kept, but everything said in groups"
+        (known,) = call_operation("people look", {"person": person})
+        what = "Everything" if known["is_known"] else "Nothing of their own is kept, but everything said in groups"
         typer.confirm(f"{what} of {person} will be gone, and nothing brings it back. Go on?", abort=True)
     (line,) = call_operation("people forget", {"person": person})
     if as_json:

@@ -1,4 +1,4 @@
-"""`parlour restore`: what a backup brings is listed and asked for before it replaces anything."""
+"""`parlour restore`: shows the contents of a backup and asks before it replaces anything."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_LINES = 40  # of one list; a backup names what it likes
 
 
 def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> None:
-    """Restore a backup into the home, once the operator has seen what it brings, and say what is missing in it."""
+    """Restore a backup into the home once the operator has confirmed its contents; print what it lacks."""
     home = home_of(os.environ)
 
     def confirm(contents: BackupContents) -> None:

@@ -33,7 +33,7 @@ def run_gateway() -> None:
     settings = report.require()
     for warning in report.warnings:
         typer.echo(f"parlour: {warning}", err=True)
-    # Before the imports below, which take most of the start: a mistake is told at once.
+    # Before the imports below, which take most of the start: errors are reported at once.
     require_startable(settings)
     configure_logs(level=settings.log.level, form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import run
@@ -56,7 +56,7 @@ def run_local_chat() -> int:
 
 
 def _run(work: Any) -> Any:
-    """Run *work*; of several failures at once the one a person can mend is told."""
+    """Run *work*; of several errors at once, raise the first UserError."""
     # Long texts are formatted in a thread: the event loop has its turn after a millisecond of that, not after five.
     sys.setswitchinterval(_SWITCH_INTERVAL)
     # A core dump would hold the keys of the settings and what people said.
@@ -130,6 +130,6 @@ async def _converse(connection: ControlConnection, settings: Settings) -> int:
     from channels.console.files import ConsoleFiles
     from channels.console.terminal_client import run_chat
 
-    # Whoever opens the control socket owns the home, so that the terminal reads what is stored itself.
+    # Access to the control socket means ownership of the home, so the terminal reads stored files itself.
     downloads = ConsoleFiles(Home(settings.home).downloads, AttachmentBlobStore(settings.home).get)
     return await run_chat(connection.receive, connection.send, downloads=downloads)

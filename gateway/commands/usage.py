@@ -1,4 +1,4 @@
-"""`parlour usage`: who and what the tokens went to."""
+"""`parlour usage`: calls, tokens and cost, by person, chat, purpose or day."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any
 
 import typer
 
-from gateway.commands.control_client import call_operation, print_json, strip_control_characters
-from gateway.commands.sums import summarize_usage
+from gateway.commands.control_client import call_operation, print_json, strip_control_characters, summarize_usage
 
-_NOBODY = "(nobody)"  # embeddings, and who was forgotten
+_NOBODY = "(nobody)"  # embeddings, and persons who were erased
 
 
 def show_usage(by: str, since: str, *, as_json: bool) -> None:
-    """Print a row per person, chat, purpose or day, and below them all together."""
+    """Print a row per person, chat, purpose or day, and the total."""
     lines = call_operation("usage", {"by": by, "since": since})
     if as_json:
         print_json(lines)

@@ -1,4 +1,4 @@
-"""`parlour web login|logins|logout`: who gets onto the page, and who is on it."""
+"""`parlour web login|logins|logout`: logins to the page."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gateway.control import Line
 from gateway.errors import UserError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="A person of that name, who is no owner.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="A user of this name, who is not an owner.")]
 
 app = typer.Typer(help="The chat page.", no_args_is_help=True)
 
 
 @app.command()
 def login(name: As = None, as_json: AsJson = False) -> None:
-    """Print a code that lets a browser in: ten minutes, once. Without --as it is the owner's."""
+    """Print a login code for the page. It works once, for ten minutes; without --as it is the owner's."""
     if name == "":  # a variable that a script forgot to set must not end in the owner's code
         raise UserError("--as needs a name, such as ann; without --as the code is the owner's")
     (line,) = call_operation("web login", {"as": name or ""})
@@ -32,24 +32,24 @@ def login(name: As = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def logins(as_json: AsJson = False) -> None:
-    """Show who is logged in."""
+    """List the users who are logged in."""
     lines = call_operation("web logins")
-    print_lines(lines, as_json, _standing)
+    print_lines(lines, as_json, _login_row)
     if not lines and not as_json:
         typer.echo("nobody is logged in; `parlour web login --as NAME` prints a code for somebody")
 
 
 @app.command()
 def logout(name: Annotated[str, typer.Argument(help="As `logins` shows it.")], as_json: AsJson = False) -> None:
-    """End every login of somebody, open pages included."""
+    """End every login of a user, open pages included."""
 
-    def shown(line: Line) -> str:
+    def describe(line: Line) -> str:
         return f"{line['who']} is logged out ({_browsers(line['browsers'])})"
 
-    print_lines(call_operation("web logout", {"who": name}), as_json, shown)
+    print_lines(call_operation("web logout", {"who": name}), as_json, describe)
 
 
-def _standing(line: Line) -> str:
+def _login_row(line: Line) -> str:
     return f"{line['who']:24} {_browsers(line['browsers'])}, until {str(line['until'])[:16].replace('T', ' ')} UTC"
 
 

@@ -1,4 +1,4 @@
-"""Who may write, who decides, and what it may cost: what the settings say of people."""
+"""Checks of access in the settings: admission entries, owners, caps."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gateway.settings import Settings
 from gateway.settings.channel_blocks import entry_error
 
 SEVERAL = frozenset({"role", "guild", "team", "chat"})  # admission entries that are not one person
-_MANY = ("guild:", "team:")  # entries that let in people nobody here counts
+_MANY = ("guild:", "team:")  # entries that admit an unknown number of people
 _LEAST_TOKENS = 10_000  # a first answer may take so many, its prompt and tools included
 _ENOUGH_TOKENS = 2_000_000  # a day: some two hundred answers over a long conversation
 
 
 def check_access(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
-    """Yield what is to be said of who is let in, of caps, and of owners."""
+    """Yield findings about admission entries, caps and owners."""
     yield from _everyone(settings)
     yield from _caps(settings)
     yield from _owners(home, settings)

@@ -1,4 +1,4 @@
-"""What the doctor says: one line each, with a name that programs can rely on."""
+"""Findings of `parlour doctor`: one line each, with an id for programs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from enum import StrEnum
 
 
 class FindingLevel(StrEnum):
-    """How a finding stands."""
+    """The severity of a finding."""
 
     OK = "OK"
-    WARN = "WARN"  # works, and should be mended
+    WARN = "WARN"  # works, but should be fixed
     FAIL = "FAIL"  # does not start, or loses something
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """One line of the doctor's."""
+    """One line of `parlour doctor`."""
 
     level: FindingLevel
     name: str  # for people: channel telegram
     text: str
-    about: str = ""  # what of it, where several things are looked at: token
+    about: str = ""  # the part, where one check has several: token
 
     @property
     def id(self) -> str:
-        """Say what was looked at, for programs, the same in every release: channel.telegram.token."""
+        """The id for programs, the same in every release: channel.telegram.token."""
         return ".".join(part for part in (*self.name.split(), self.about) if part)

@@ -1,4 +1,4 @@
-"""What went wrong lately, as the home tells it: quarantine, dead letters, unclean stops, deaf channels."""
+"""Recent incidents: quarantine, dead letters, unclean stops, disconnected channels, alerts."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from gateway.home import Home, in_use, is_held
 from gateway.journal_file import read_only
 from gateway.quarantine import count, list_events
 
-_SHOWN = 3
-_DEAD = 5
+_MOST_EVENTS = 3
+_MOST_GROUPS = 5
 LATELY = timedelta(days=1)
 
 
 async def check_incidents(home: Home, *, port: int = 0) -> AsyncIterator[DoctorFinding]:
-    """Yield what the home tells, through the gateway that runs on it or from the files themselves.
+    """Yield findings from the status of the running gateway, or from the files of the home.
 
-    *port* is the page's by the settings, 0 when it may be any: a gateway with another one has other settings.
+    *port* is the page's port in the settings, 0 when unknown: a gateway with another port has other settings.
     """
     for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
         yield finding
     try:
         status = await _status(home)
-    except UserError as wrong:
+    except UserError as error:
         if is_held(home):
             yield _holder({}, home, port)
-        yield DoctorFinding(FindingLevel.WARN, "gateway", str(wrong))
+        yield DoctorFinding(FindingLevel.WARN, "gateway", str(error))
         return
     if status is not None:
         yield _holder(status, home, port)
     else:
         status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
-    for finding in _told(status):
+    for finding in _status_findings(status):
         yield finding
 
 
 def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
-    """Say whether the home is held by the gateway of these settings, or by another one: a home is for one."""
+    """Return an error if the gateway that holds the home has other settings than these."""
     theirs = urlsplit(str(status.get("page", ""))).port
     if port and theirs and theirs != port:
         line = (
@@ -60,21 +60,20 @@ def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
 
 def _quarantine(home: Home) -> Iterator[DoctorFinding]:
     held = count(home.quarantine)
-    for event in list_events(home.quarantine, _SHOWN):
+    for event in list_events(home.quarantine, _MOST_EVENTS):
         at = f" at {event.at[:19]}Z" if event.at else ""
         line = f"an event of {event.channel} was set aside{at}: {event.reason}; it stands in {event.file}"
         yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
-    if held > _SHOWN:
-        line = (
-            f"and {held - _SHOWN:,} more; `parlour quarantine list` shows them, `parlour quarantine replay` retries one"
-        )
+    if held > _MOST_EVENTS:
+        commands = "`parlour quarantine list` shows them, `parlour quarantine replay` retries one"
+        line = f"and {held - _MOST_EVENTS:,} more; {commands}"
         yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
     if not held:
         yield DoctorFinding(FindingLevel.OK, "quarantine", "is empty")
 
 
 async def _status(home: Home) -> dict[str, Any] | None:
-    """Return what a running gateway says of itself; None when none runs."""
+    """Return the status of the running gateway; None when none runs."""
     async with connect(home) as client:
         if client is None:
             return None
@@ -82,9 +81,9 @@ async def _status(home: Home) -> dict[str, Any] | None:
         return dict(lines[0]) if lines else {}
 
 
-def _told(status: dict[str, Any]) -> Iterator[DoctorFinding]:
-    for name, hears in dict(status.get("channels", {})).items():
-        if hears is False:
+def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
+    for name, is_connected in dict(status.get("channels", {})).items():
+        if is_connected is False:
             line = "the gateway does not hear it now; its log says why"
             yield DoctorFinding(FindingLevel.WARN, f"channel {name}", line, "heard")
     yield from _delayed(status)
@@ -97,13 +96,13 @@ def _told(status: dict[str, Any]) -> Iterator[DoctorFinding]:
     for line in refusal_summary(status.get("unheard", {})):
         yield DoctorFinding(FindingLevel.OK, "unheard", line)
     groups = list(status.get("dead_letters", ()))
-    for group in groups[:_DEAD]:
+    for group in groups[:_MOST_GROUPS]:
         line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"
         yield DoctorFinding(FindingLevel.WARN, "given up", line)
-    if len(groups) > _DEAD:
+    if len(groups) > _MOST_GROUPS:
         yield DoctorFinding(FindingLevel.WARN, "given up", "and more of other kinds; `parlour status` names them")
-    for told in status.get("alerts", ()):
-        yield from _alert(told)
+    for alert in status.get("alerts", ()):
+        yield from _alert(alert)
     stops = int(status.get("unclean_stops", 0))
     if stops:
         times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
@@ -114,29 +113,29 @@ def _told(status: dict[str, Any]) -> Iterator[DoctorFinding]:
 
 def _delayed(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     waits = list(status.get("delayed", ()))
-    for each in waits[:_SHOWN]:
+    for each in waits[:_MOST_EVENTS]:
         yield DoctorFinding(FindingLevel.WARN, "delivery", line_of_delay(each), "delayed")
-    more = int(status.get("delayed_chats", 0)) - len(waits[:_SHOWN])
+    more = int(status.get("delayed_chats", 0)) - len(waits[:_MOST_EVENTS])
     if more > 0:
         yield DoctorFinding(
             FindingLevel.WARN, "delivery", f"and in {more:,} more chats; `parlour status` shows them", "delayed"
         )
 
 
-def _alert(told: Mapping[str, Any]) -> Iterator[DoctorFinding]:
-    """What is wrong now, what the owners were told lately, and what nobody could tell them."""
-    if told["untold"]:
-        mend = "write to the bot once, which Telegram asks for, or " if told.get("lost") else ""
-        line = f"{status_line(told)}; {mend}set PARLOUR_OWNERS to somebody on a channel that works"
+def _alert(alert: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+    """Yield an active or recent alert, and one that no owner could be notified of."""
+    if alert["untold"]:
+        mend = "write to the bot once, which Telegram asks for, or " if alert.get("lost") else ""
+        line = f"{status_line(alert)}; {mend}set PARLOUR_OWNERS to somebody on a channel that works"
         yield DoctorFinding(FindingLevel.WARN, "alerts", line, "untold")
-    elif told["state"] == "firing":
-        yield DoctorFinding(FindingLevel.WARN, "alerts", status_line(told), str(told["cause"]))
-    elif datetime.now(UTC) - datetime.fromisoformat(str(told["since"])) < LATELY:
-        yield DoctorFinding(FindingLevel.OK, "alerts", status_line(told), str(told["cause"]))
+    elif alert["state"] == "firing":
+        yield DoctorFinding(FindingLevel.WARN, "alerts", status_line(alert), str(alert["cause"]))
+    elif datetime.now(UTC) - datetime.fromisoformat(str(alert["since"])) < LATELY:
+        yield DoctorFinding(FindingLevel.OK, "alerts", status_line(alert), str(alert["cause"]))
 
 
 def _read(home: Home, read: Any) -> Any:
-    """Read from the journal without changing it; None where it cannot be read, which another check says."""
+    """Read from the journal without changing it; None if it cannot be read, which another check reports."""
     if not home.journal.exists():
         return None
     try:
@@ -147,9 +146,9 @@ def _read(home: Home, read: Any) -> Any:
 
 
 def _journal(home: Home) -> dict[str, Any]:
-    """Return what the journal of a gateway that does not run tells."""
+    """Return the incidents in the journal of a home whose gateway does not run."""
     # Here, since the store's own imports are not light, and most doctors need none of it.
-    from gateway.store.alerts import load_alerts as look_at_alerts
+    from gateway.store.alerts import load_alerts
     from gateway.store.outbox_parts import dead_groups
     from gateway.store.sqlite_store import count_unclean_stops
 
@@ -162,13 +161,13 @@ def _journal(home: Home) -> dict[str, Any]:
         return {"unclean_stops": stops, "dead_letters": dead}
 
     # By itself: a journal that is not migrated yet has none.
-    alerts = _read(home, look_at_alerts) or ()
-    told = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
-    return {**(_read(home, read) or {}), "alerts": told}
+    alerts = _read(home, load_alerts) or ()
+    statuses = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
+    return {**(_read(home, read) or {}), "alerts": statuses}
 
 
 def claimed_owners(home: Home) -> list[str]:
-    """Return who became owner by a code, as channel:user_id. Blocks."""
+    """Return the owners who claimed the bot with a code, as channel:user_id. Blocks."""
 
     def read(database: sqlite3.Connection) -> list[str]:
         found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")

@@ -1,4 +1,4 @@
-"""What can be seen on this machine alone: settings, rights, space, the journal."""
+"""Checks of this machine alone: settings, permissions, disk space, the journal."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _privacy(home: Home) -> Iterator[DoctorFinding]:
 
 
 def _owner(home: Home, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Whose the home is, and what in it is somebody else's: a gateway of its owner could not use that."""
+    """Yield the owner of the home, and files in it that belong to another user and cannot be used."""
     if not home.path.is_dir():
         return
     owner = home.path.stat()
@@ -119,7 +119,7 @@ def _everything(folder: Path) -> Iterator[Path]:
 def _uid(path: Path) -> int | None:
     try:
         return path.lstat().st_uid
-    except OSError:  # gone meanwhile
+    except OSError:  # removed in the meantime
         return None
 
 
@@ -160,7 +160,7 @@ def _model(settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _meaning(settings: Settings) -> Iterator[DoctorFinding]:
-    """What search compares meanings with; whether a model that is reached over the net answers, `status` tells."""
+    """Yield findings about the local embedding model; `parlour status` reports one that is reached over the network."""
     name = settings.tools.vector_memory.embedding_model
     folder = Path(name.removeprefix(_LOCAL)).expanduser()
     where = "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
@@ -193,7 +193,7 @@ def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[Do
 
 
 def _isolation(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
-    """One memory for everything is for one person; what it does not read is nobody's to miss."""
+    """Warn of one shared memory where several people may write, and of scopes that it does not read."""
     if settings.memory.isolation != "shared":
         return
     owners = [owner.partition(":") for owner in settings.owners]

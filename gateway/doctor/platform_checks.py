@@ -1,4 +1,4 @@
-"""What the platforms themselves say: every enabled block's token, rights and conflicts, by real calls."""
+"""Checks by real calls to the platforms: token, permissions and conflicts of every enabled channel."""
 
 from __future__ import annotations
 
@@ -27,21 +27,22 @@ _LEVELS = {
 
 
 async def check_platforms(settings: Settings, environment: Mapping[str, str]) -> AsyncIterator[DoctorFinding]:
-    """Ask every platform that can be asked, all at once; nothing is changed there."""
-    found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
+    """Check every platform that supports it, concurrently; nothing is changed there."""
+    entry_points = {entry.name: entry for entry in load_entry_points("parlour.channels")}
     environment = with_proxy(environment, settings)
-    asked: dict[str, asyncio.Task[Sequence[setup.SetupFinding]]] = {}
+    checks: dict[str, asyncio.Task[Sequence[setup.SetupFinding]]] = {}
     async with asyncio.TaskGroup() as tasks:
         for name, block in settings.channels.items():
-            if block.enabled and block.kind in found:
-                asked[name] = tasks.create_task(_asked(found[block.kind], block, environment), name=f"ask {name}")
-    for name, task in asked.items():
+            if block.enabled and block.kind in entry_points:
+                check = _check_channel(entry_points[block.kind], block, environment)
+                checks[name] = tasks.create_task(check, name=f"check {name}")
+    for name, task in checks.items():
         for finding in task.result():
             yield from_platform(f"channel {name}", finding)
 
 
 async def check_proxy(address: str) -> DoctorFinding:
-    """Ask the proxy itself whether it is there and takes us, so that nobody looks for the mistake elsewhere."""
+    """Check that the proxy answers and accepts us, so that its error is not taken for the platform's."""
     wrong = await probe_proxy(address)
     if wrong:
         return DoctorFinding(
@@ -58,11 +59,11 @@ def with_proxy(environment: Mapping[str, str], settings: Settings) -> Mapping[st
 
 
 def from_platform(name: str, finding: setup.SetupFinding) -> DoctorFinding:
-    """Return what a platform said as a line of the doctor's."""
+    """Return a platform's finding as one of the doctor."""
     return DoctorFinding(_LEVELS[finding.level], name, finding.text, finding.id)
 
 
-async def _asked(entry: Any, block: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
+async def _check_channel(entry: Any, block: Any, environment: Mapping[str, str]) -> Sequence[setup.SetupFinding]:
     try:
         kind = entry.load()
     except ImportError:

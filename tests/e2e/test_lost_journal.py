@@ -171,7 +171,7 @@ async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path
     delete_log(gateway.home)
     (gateway.home / STAMP).unlink()
     code, said = await asyncio.to_thread(run_to_its_end, gateway, "run")
-    assert (code, "lacks turns that stand in the transcript of web:owner" in said) == (2, True), said
+    assert (code, "lacks turns that are in the transcript of web:owner" in said) == (2, True), said
     _, doctor = await asyncio.to_thread(run_to_its_end, gateway, "doctor", "--offline")
     assert said.removeprefix("parlour: ").strip() in doctor
     code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss", "--yes")

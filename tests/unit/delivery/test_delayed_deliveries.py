@@ -15,7 +15,7 @@ from gateway.alerts.monitor import Source
 from gateway.commands import control_client
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.doctor.findings import FindingLevel
-from gateway.doctor.incident_checks import _told
+from gateway.doctor.incident_checks import _status_findings
 from gateway.events import SessionKey
 from gateway.operations import plain
 from gateway.ports import DelayedDelivery
@@ -140,6 +140,6 @@ def test_operators_read_which_chat_waits_and_why(
     control_client.show_status(as_json=False)
     printed = capsys.readouterr().out.splitlines()
     assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
-    first, more = _told(line)
+    first, more = _status_findings(line)
     assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)
     assert more.text == "and in 4 more chats; `parlour status` shows them"

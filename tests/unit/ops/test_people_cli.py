@@ -50,7 +50,7 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
         ("operator", "allow", "telegram:chat:-100"),
     ]
     assert "operator: block telegram:666: done" in telegram.well("people", "audit", "telegram:666")
-    assert "nothing was decided by telegram:9" in telegram.well("people", "audit", "telegram:9")
+    assert "no decisions by or about telegram:9" in telegram.well("people", "audit", "telegram:9")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         assert (owner["who"], owner["name"]) == ("eve", "")
         (line,) = await there(terminal.lines, "people", "audit", "--limit", "1")
         assert (line["what"], line["whom"]) == ("forget", "pocket:eve")
-        assert "no owner any more" in await there(terminal.well, "owner", "remove", "pocket:eve")
+        assert "no longer an owner" in await there(terminal.well, "owner", "remove", "pocket:eve")
         refused, _ = await pocket.channel.say("eve", "/people", sender="eve")
         assert refused.reason == "stranger"
 

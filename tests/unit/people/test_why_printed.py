@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.commands import admission
+from gateway.commands import people
 
 SINCE = "2026-11-22T08:00:00.5Z"
 HEARS = {"running": True, "since": SINCE, "hears": {"slack": True}, "refused_by": {}}
@@ -30,8 +30,8 @@ def printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Return what is printed for the lines of a gateway."""
 
     def run(*lines: dict[str, Any], channel: str = "", ident: str = "") -> list[str]:
-        monkeypatch.setattr(admission, "call_operation", lambda *_: list(lines))
-        admission.explain_silence(channel, ident, as_json=False)
+        monkeypatch.setattr(people, "call_operation", lambda *_: list(lines))
+        people.explain_silence(channel, ident, as_json=False)
         return capsys.readouterr().out.splitlines()
 
     return run
@@ -48,9 +48,9 @@ def test_a_refusal_is_a_line_and_what_to_paste(printed: Callable[..., list[str]]
 
 def test_an_empty_list_says_since_when_it_is_empty(printed: Callable[..., list[str]]) -> None:
     """Refusals are of this run of the gateway: nothing is claimed about the one before."""
-    assert printed(HEARS) == ["nobody was refused since the gateway started at 2026-11-22 08:00:00Z"]
+    assert printed(HEARS) == ["no message was rejected since the gateway started at 2026-11-22 08:00:00Z"]
     assert printed(HEARS, channel="slack", ident="U7") == [
-        "nobody of slack U7 was refused since the gateway started at 2026-11-22 08:00:00Z"
+        "no message of slack U7 was rejected since the gateway started at 2026-11-22 08:00:00Z"
     ]
 
 
@@ -58,14 +58,13 @@ def test_a_channel_that_does_not_hear_is_named(printed: Callable[..., list[str]]
     """Silence whose reason is the connection: what the platform said, or where to look."""
     deaf = HEARS | {"hears": {"slack": False, "telegram": None}, "refused_by": {"slack": "the token is refused"}}
     assert printed(deaf, REFUSED)[2:] == [
-        "slack does not hear its platform now, so nothing that is said there comes here: the token is refused",
-        "telegram has not reached its platform yet, so nothing that is said there comes here:"
-        " `parlour doctor` says more",
+        "slack is not connected to its platform, so it receives no messages: the token is refused",
+        "telegram has not reached its platform yet, so it receives no messages: see `parlour doctor`",
     ]
 
 
 def test_without_a_gateway_there_is_nothing_to_know(printed: Callable[..., list[str]]) -> None:
     """The list is in the memory of the gateway that runs."""
     assert printed(HEARS | {"running": False, "hears": {}}) == [
-        "no gateway runs here; refusals are kept in memory by the one that does"
+        "no gateway runs here; rejections are kept in the memory of a running gateway"
     ]
