@@ -35,7 +35,7 @@ from gateway.ports import (
     UsageStore,
 )
 from gateway.ports.access import AccessControl
-from gateway.ports.caps import CapAllowance, UsageCaps
+from gateway.ports.caps import UsageCaps
 from gateway.ports.pairing import PairingRequests
 
 
@@ -146,18 +146,14 @@ class UsageService:
 
     store: UsageStore
     caps: UsageCaps
-    links: AccountLinkService
     day_zone: str  # IANA time zone of the days that caps and sums count
 
-    async def totals(self, *, since: datetime, account: str = "", chat: str = "") -> Sequence[Mapping[str, Any]]:
-        """Return sums over usage records; those of *account* include the accounts linked to it."""
-        accounts = [each.identity for each in self.links.accounts(self.links.person(account))] or [account]
+    async def totals(
+        self, *, since: datetime, accounts: Sequence[str] = ("",), chat: str = ""
+    ) -> Sequence[Mapping[str, Any]]:
+        """Return sums over usage records of *accounts* (by default all) in *chat* (by default all)."""
         sums = [await self.store.totals(since=since, person=each, chat=chat) for each in accounts]
         return [row for each in sums for row in each]
-
-    def allowances(self, message: InboundMessage, account: str) -> Sequence[CapAllowance]:
-        """Return each cap that applies to the sender, with its use."""
-        return self.caps.allowances(message, account)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
 from gateway.events import ChatKind, InboundMessage, Role, SessionKey
 from gateway.ports import InboxRow, TurnLease
+from gateway.ports.caps import CappedSender
 
 RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered again, and the row of the command
 
@@ -22,9 +23,11 @@ class Turn:
     lease: TurnLease
     account: str  # the sender, whichever bot they wrote to: quoted <kind>:[<team>:]<id>; usage is charged to it
     person: str  # the person the account belongs to: itself unless accounts are linked
+    accounts: tuple[str, ...]  # all accounts of the person, the oldest first
     scope: str  # memory scope; locked against being moved while the turn runs
     role: Role
     is_admitted: bool  # False: the sender lost the right to write while the message waited
+    is_named: bool  # an owner, or admitted by their own id
     language: str  # of the chat, for our own sentences
     zone: str  # IANA time zone of the memory scope
     profile: ChatProfile  # model, tools, persona and window that the chat's settings choose
@@ -58,6 +61,11 @@ class Turn:
     def retried(self) -> str:
         """The id of the turn that this one answers again; empty except for /retry."""
         return retried_turn(self.message.message_id)
+
+    @property
+    def capped_sender(self) -> CappedSender:
+        """The sender, for the usage caps."""
+        return CappedSender(account=self.account, accounts=self.accounts, is_named=self.is_named)
 
     @property
     def attribution(self) -> UsageAttribution:

@@ -50,7 +50,7 @@ class TurnRunner:
 
     async def handle_stop(self, running: RunningTurn) -> None:
         """Commit the turn as stopped; the transcript keeps the part of the answer that was shown."""
-        async with self._services.claim(running.lease, asks_role=False) as turn:
+        async with self._services.claim(running.lease, is_ending=True) as turn:
             if turn.message.kind is InboundKind.COMMAND:
                 line = translate("commands.stopped_turn", turn.language)
                 await self._end_unanswered(running, turn, MessageOutcome.STOPPED, line)
@@ -60,18 +60,18 @@ class TurnRunner:
     async def dead_letter(self, lease: TurnLease) -> None:
         """Commit the turn as dead-lettered and notify its sender."""
         failure = BY_NAME["poison" if lease.is_lone else "bug"]
-        async with self._services.claim(lease, asks_role=False) as turn:
+        async with self._services.claim(lease, is_ending=True) as turn:
             line = failure_line(failure, short_turn_id(turn.id), turn.language)
             await self._end_unanswered(RunningTurn(lease=lease), turn, MessageOutcome.DEAD, line, failure=failure.name)
 
     async def control(self, row: InboxRow) -> None:
         """Run a control command to its commit."""
-        async with self._services.claim_control(row) as turn:
+        async with self._services.claim(row) as turn:
             await self._commands.run_control(turn)
 
     async def dead_letter_control(self, row: InboxRow) -> None:
         """Commit a control command that cannot be run as dead-lettered, and notify its sender."""
-        async with self._services.claim_control(row, asks_role=False) as turn:
+        async with self._services.claim(row, is_ending=True) as turn:
             await self._commands.dead_letter_control(turn)
 
     # -- refused or expired before anything is done ---------------------------------------------
@@ -161,7 +161,7 @@ class TurnRunner:
         if command is not None:
             await self._commands.run_command(running, turn, command)
             return MessageOutcome.ANSWERED
-        exceeded = services.caps.admit_turn(turn.message, turn.id, turn.account)
+        exceeded = services.caps.admit_turn(turn.message, turn.id, turn.capped_sender)
         if exceeded is not None:
             return await self._refuse_capped(running, turn, exceeded)
         try:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -105,6 +105,20 @@ async def _until_stored(write: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(_STORE_PAUSE.total_seconds())
 
 
+class SenderAdmission(Protocol):
+    """The outcome of admission for a sender who may write."""
+
+    @property
+    def role(self) -> Role:
+        """The role."""
+        ...
+
+    @property
+    def is_named(self) -> bool:
+        """True for owners and senders who are admitted by their own id."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnServices:
     """The dependencies of turns; built once by the composition root."""
@@ -118,7 +132,7 @@ class TurnServices:
     commands: CommandServices
     memory_jobs: MemoryJobs
     search: SearchIndex
-    current_role: Callable[[InboxRow], Awaitable[Role | None]]  # None: the sender may no longer write
+    current_admission: Callable[[InboxRow], Awaitable[SenderAdmission | None]]  # None: they may no longer write
     locales: LocaleProvider
     profiles: ChatProfiles
     caps: UsageCaps
@@ -133,65 +147,50 @@ class TurnServices:
     clock_ahead: Callable[[], Awaitable[timedelta]]  # how far our clock is ahead of the platforms', beyond a day
 
     @asynccontextmanager
-    async def claim(self, lease: TurnLease, *, asks_role: bool = True) -> AsyncIterator[Turn]:
-        """Derive the facts of a leased turn; its memory scope is locked, so its files are not moved, until the exit.
+    async def claim(self, source: TurnLease | InboxRow, *, is_ending: bool = False) -> AsyncIterator[Turn]:
+        """Derive the facts of a turn from its lease, or of a control command from its row.
 
-        The sender's role is resolved again, because it may have been revoked while the message waited. Without
-        *asks_role* it is the role at acceptance: a turn that only has to end must not wait for a platform's answer.
+        The turn's memory scope is locked, so its files are not moved, until the exit. The sender is admitted again,
+        because access may have been revoked while the message waited; not for a turn that *is_ending*, which must not
+        wait for a platform's answer.
         """
-        row = lease.rows[0]
-        role = await self.current_role(row) if asks_role else row.role
-        async with self._lock_scope(row) as (account, person, scope):
-            yield self._turn(lease, account, person, scope, role)
+        row = source if isinstance(source, InboxRow) else source.rows[0]
+        message, person = row.message, ""
+        admission = None if is_ending else await self.current_admission(row)
+        account = person_of(message, self.platform_of(message.key.channel))
 
-    @asynccontextmanager
-    async def claim_control(self, row: InboxRow, *, asks_role: bool = True) -> AsyncIterator[Turn]:
-        """Derive the facts of a control command's turn, as `claim` does; its lease is of this process alone."""
-        role = await self.current_role(row) if asks_role else row.role
-        async with self._lock_scope(row) as (account, person, scope):
-            # Under the lock: moving a scope starts a new transcript, and the record goes to the one that is current.
-            session = await self.journal.session(row.message.key)
-            turn = row.turn or turn_id(row.message)
-            lease = TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
-            yield self._turn(lease, account, person, scope, role)
-
-    @asynccontextmanager
-    async def _lock_scope(self, row: InboxRow) -> AsyncIterator[tuple[str, str, str]]:
-        account = self._account_of(row)
-        person = ""
-
-        def scope() -> str:
+        def current_scope() -> str:
             nonlocal person
             person = self.links.person(account)
-            return scope_of(row.message, person, isolation=self.isolation)
+            return scope_of(message, person, isolation=self.isolation)
 
-        async with self.scope_lock.hold_shared(scope) as held:
-            yield account, person, held
+        async with self.scope_lock.hold_shared(current_scope) as scope:
+            self.locales.note(message.key, scope, message.guild)
+            yield Turn(
+                lease=source if isinstance(source, TurnLease) else await self._lease_control(source),
+                account=account,
+                person=person,
+                accounts=tuple(each.identity for each in self.links.accounts(person)) or (account,),
+                scope=scope,
+                role=row.role if admission is None else admission.role,
+                is_admitted=is_ending or admission is not None,
+                is_named=admission is not None and admission.is_named,
+                language=self.locales.language(message.key),
+                zone=self.locales.zone(scope),
+                profile=self.profiles.of(message.key, message.guild),
+            )
 
-    def _turn(self, lease: TurnLease, account: str, person: str, scope: str, role: Role | None) -> Turn:
-        message = lease.rows[0].message
-        self.locales.note(message.key, scope, message.guild)
-        return Turn(
-            lease=lease,
-            account=account,
-            person=person,
-            scope=scope,
-            role=lease.rows[0].role if role is None else role,
-            is_admitted=role is not None,
-            language=self.locales.language(message.key),
-            zone=self.locales.zone(scope),
-            profile=self.profiles.of(message.key, message.guild),
-        )
-
-    def _account_of(self, row: InboxRow) -> str:
-        """Return the sender's account."""
-        return person_of(row.message, self.platform_of(row.message.key.channel))
+    async def _lease_control(self, row: InboxRow) -> TurnLease:
+        """Return a lease of this process alone. Call it with the scope locked: a moved scope has a new transcript."""
+        session = await self.journal.session(row.message.key)
+        turn = row.turn or turn_id(row.message)
+        return TurnLease(key=row.message.key, turn=turn, epoch=0, rows=(row,), session=session)
 
     async def load_conversation(self, turn: Turn) -> Conversation:
         """Return the turn's conversation. Memory changes of earlier turns in the scope are applied first."""
         await self.memory_jobs.settle(turn.scope)
         await self.memory_jobs.settle(SHARED)
-        if turn.message.chat_kind is ChatKind.DIRECT and self.links.accounts(turn.person):
+        if turn.message.chat_kind is ChatKind.DIRECT and len(turn.accounts) > 1:
             await self._note_chat(turn)
         await self.profiles.note(turn.key, turn.message.guild)
         return await self.conversations.open(turn.lease.session, turn.scope, window=turn.profile.memory_window)

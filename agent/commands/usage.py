@@ -18,12 +18,15 @@ from gateway.ports.caps import CapAllowance
 async def usage(context: CommandContext) -> CommandReply:
     """Show the sender's own usage today and in the last 30 days, and what is left of each cap."""
     service = context.services.usage
-    today = await service.totals(since=day_start(context), account=context.account)
-    month = await service.totals(since=context.now - timedelta(days=30), account=context.account)
+    today = await service.totals(since=day_start(context), accounts=context.turn.accounts)
+    month = await service.totals(since=context.now - timedelta(days=30), accounts=context.turn.accounts)
     lines = [
         context.translate("commands.usage_today", **usage_fields(today, context.language)),
         context.translate("commands.usage_month", **usage_fields(month, context.language)),
-        *(_allowance_line(context, each) for each in service.allowances(context.message, context.account)),
+        *(
+            _allowance_line(context, each)
+            for each in service.caps.allowances(context.message, context.turn.capped_sender)
+        ),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 

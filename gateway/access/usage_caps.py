@@ -24,7 +24,16 @@ from gateway.access.refusal_log import OtherRefusal, RefusalLog
 from gateway.access.usage_counters import HOUSE, WINDOW, UsageCounters, counter_names
 from gateway.events import InboundKind, InboundMessage
 from gateway.ports import MetricsRecorder
-from gateway.ports.caps import CapAllowance, CapKind, CapNotice, CapReached, CapUsageStore, ExceededCap, Release
+from gateway.ports.caps import (
+    CapAllowance,
+    CapKind,
+    CapNotice,
+    CappedSender,
+    CapReached,
+    CapUsageStore,
+    ExceededCap,
+    Release,
+)
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
 ANSWER_TOKENS = 1_000  # reserved for an answer
@@ -79,20 +88,13 @@ class UsageCapTracker:
         self,
         *,
         limits: Callable[[InboundMessage], CapLimits],
-        is_named: Callable[[InboundMessage], bool],
-        accounts: Callable[[str], Sequence[str]],
         zone: str,
         now: Callable[[], datetime],
         meter: MetricsRecorder,
         refusals: RefusalLog,
     ) -> None:
-        """*limits* returns those of a chat; *is_named* returns True for owners and senders admitted by their own id.
-
-        *accounts* returns all accounts of the person with an account, the oldest first.
-        """
+        """*limits* returns the limits of a chat."""
         self._limits = limits
-        self._is_named = is_named
-        self._accounts = accounts
         self._zone = ZoneInfo(zone)
         self._now = now
         self._meter = meter
@@ -110,14 +112,14 @@ class UsageCapTracker:
 
     # -- the port ---------------------------------------------------------------------------------------
 
-    def admit_turn(self, message: InboundMessage, turn: str, person: str) -> ExceededCap | None:
+    def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
         """Count *turn*, or say which cap forbids it: of several the one that lasts longest."""
         now = self._open_day()
-        rules = tuple(self._rules(message, person))
+        rules = tuple(self._rules(message, sender))
         all_exceeded = [exceeded for rule in rules if (exceeded := self._find_exceeded(rule, turn, now)) is not None]
         if all_exceeded:
             return self._mark_notified(max(all_exceeded, key=lambda exceeded: exceeded.until), turn, now)
-        tallies = counter_names(person, str(message.key), is_own=_is_own(message))
+        tallies = counter_names(sender.account, str(message.key), is_own=_is_own(message))
         self._tallies.begin(tallies, turn, now)
         self._entered[turn] = _ActiveTurn(tallies, rules)
         return None
@@ -149,10 +151,10 @@ class UsageCapTracker:
             self._meter.count("cap_refusals", cap=exceeded.cap.value)
             self._refusals.note(message, OtherRefusal(reason=exceeded.cap, would_admit=mend), self._now())
 
-    def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
+    def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap of the sender."""
         now = self._open_day()
-        return tuple(self._allowance_of(rule, now) for rule in self._rules(message, person))
+        return tuple(self._allowance_of(rule, now) for rule in self._rules(message, sender))
 
     # -- the house --------------------------------------------------------------------------------------
 
@@ -181,13 +183,12 @@ class UsageCapTracker:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    def _rules(self, message: InboundMessage, person: str) -> Iterator[CapRule]:
+    def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
         """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
         limits, chat = self._limits(message), str(message.key.parent)
         is_own = _is_own(message)
-        first = not self._is_named(message)
-        people = self._accounts(person)
-        mine, here = tuple(f"person/{each}" for each in people), (f"chat/{chat}",)
+        first, accounts = not sender.is_named, sender.accounts
+        mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)
         own = (f"own/{chat}",)
         wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
         if is_own:  # a reminder that asks for the next one has nobody who tires of it
@@ -196,8 +197,8 @@ class UsageCapTracker:
                 (CapKind.OWN_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS), own, chat),
             ]
         wanted += [
-            (CapKind.PERSON_TURNS, _or_default(limits.person_turns, FIRST_TURNS if first else 0), mine, people[0]),
-            (CapKind.PERSON_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS if first else 0), mine, people[0]),
+            (CapKind.PERSON_TURNS, _or_default(limits.person_turns, FIRST_TURNS if first else 0), mine, accounts[0]),
+            (CapKind.PERSON_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS if first else 0), mine, accounts[0]),
             (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
             (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
             (CapKind.HOUSE_TOKENS, limits.house_tokens or 0, (HOUSE,), chat),

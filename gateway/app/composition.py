@@ -126,7 +126,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     router = CommandRouter.load()
     intake = _build_intake(context, access, judge, locales, router)
 
-    usage = build_usage(context, access.judge)
+    usage = build_usage(context)
     projector = TranscriptProjector(context.home.path, store.records)
     recall = await stack.enter_async_context(
         open_recall(context, usage.recorder, zone=locales.zone, flush=projector.flush)

@@ -11,7 +11,7 @@ import structlog
 
 from gateway.admission import Admitted, Rejected
 from gateway.errors import ParlourError
-from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender
+from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
 from gateway.ports import Channel, InboxRow, SupportsSenderLookup
 
 log = structlog.get_logger(__name__)
@@ -36,19 +36,20 @@ class RoleResolver:
         self._noted = noted or judge
         self._channels = channels
 
-    async def current_role(self, row: InboxRow) -> Role | None:
-        """Return the role of the sender of *row*; None when they are no longer admitted.
+    async def current_admission(self, row: InboxRow) -> Admitted | None:
+        """Return the admission of the sender of *row*; None when they are no longer admitted.
 
         Messages passed the check for being addressed to the bot when they arrived. Jobs keep the role of their row.
         """
         if row.message.kind is InboundKind.JOB:
-            return row.role
+            decision = self._judge(replace(row.message, is_addressed=True))
+            return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
         message = replace(row.message, is_addressed=True)
         channel = self._channels.get(message.key.channel)
         if isinstance(channel, SupportsSenderLookup) and self._asks(message):
             message = replace(message, sender=await _look_up_sender(channel, message))
         decision = self._noted(message)
-        return decision.role if isinstance(decision, Admitted) else None
+        return decision if isinstance(decision, Admitted) else None
 
     def _asks(self, message: InboundMessage) -> bool:
         if message.chat_kind is ChatKind.GROUP and message.kind in _DECIDES:

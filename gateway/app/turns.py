@@ -125,7 +125,7 @@ def _build_command_services(context: AppContext, parts: TurnDependencies, turns:
             preferences=store.people,
             list_settings=build_settings_view(context, parts.profiles, parts.locales),
         ),
-        usage=UsageService(store=store.usage, caps=parts.caps, links=memory.linking, day_zone=settings.timezone),
+        usage=UsageService(store=store.usage, caps=parts.caps, day_zone=settings.timezone),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
 
@@ -167,7 +167,9 @@ def _build_turn_services(context: AppContext, parts: TurnDependencies, commands:
         commands=commands,
         memory_jobs=memory.jobs,
         search=parts.recall,
-        current_role=RoleResolver(parts.access.judge, parts.channels.channels, noted=parts.judge).current_role,
+        current_admission=RoleResolver(
+            parts.access.judge, parts.channels.channels, noted=parts.judge
+        ).current_admission,
         locales=parts.locales,
         profiles=parts.profiles,
         caps=parts.caps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import count
@@ -11,8 +11,6 @@ from itertools import count
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
-from gateway.admission import Admitted
-from gateway.app.channels import Judge
 from gateway.app.context import AppContext
 from gateway.events import InboundMessage
 from gateway.ports import MetricsRecorder, Store, UsageRow
@@ -30,22 +28,22 @@ class UsageServices:
     recorder: JournalUsageRecorder
 
 
-def build_usage(context: AppContext, judge: Judge) -> UsageServices:
-    """Build the usage services; *judge* must not log refusals, because it is asked about admitted messages."""
+def build_usage(context: AppContext) -> UsageServices:
+    """Build the usage services."""
     settings, usage, now = context.settings, context.store.usage, context.now
-    caps = _build_caps(context, judge)
+    caps = _build_caps(context)
     budget = TokenBudget(usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now)
     return UsageServices(caps, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now))
 
 
-def _build_caps(context: AppContext, judge: Judge) -> UsageCapTracker:
-    settings, chats, links = context.settings, context.chats, context.store.links
+def _build_caps(context: AppContext) -> UsageCapTracker:
+    settings, chats = context.settings, context.chats
     caps = settings.caps
 
     def limits(message: InboundMessage) -> CapLimits:
         here = chats.of(message.key, message.guild).caps
         # A chat's cap counts the chat with all its threads, so a thread has none.
-        chat = chats.of(message.key.parent, message.guild).caps
+        chat = here if message.key.parent == message.key else chats.of(message.key.parent, message.guild).caps
         return CapLimits(
             person_turns=_first(here.person_turns_per_10_min, caps.person_turns_per_10_min),
             person_tokens=_first(here.person_tokens_per_day, caps.person_tokens_per_day),
@@ -54,17 +52,8 @@ def _build_caps(context: AppContext, judge: Judge) -> UsageCapTracker:
             house_tokens=caps.tokens_per_day,
         )
 
-    def is_named(message: InboundMessage) -> bool:
-        decision = judge(replace(message, is_addressed=True))
-        return isinstance(decision, Admitted) and decision.is_named
-
-    def accounts(account: str) -> Sequence[str]:
-        return [each.identity for each in links.accounts(links.person(account))] or [account]
-
     return UsageCapTracker(
         limits=limits,
-        is_named=is_named,
-        accounts=accounts,
         zone=settings.timezone,
         now=context.now,
         meter=context.meter,

@@ -87,18 +87,27 @@ class CapAllowance:
 Release: TypeAlias = Callable[[], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CappedSender:
+    """The facts of a turn's sender that caps depend on, as they were derived when the turn was claimed."""
+
+    account: str
+    accounts: tuple[str, ...]  # all accounts of the sender's person, the oldest first
+    is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
+
+
 class UsageCaps(Protocol):
     """Counts turns and tokens in memory; durable counts are stored with the journal's commits."""
 
-    def admit_turn(self, message: InboundMessage, turn: str, person: str) -> ExceededCap | None:
+    def admit_turn(self, message: InboundMessage, turn: str, sender: CappedSender) -> ExceededCap | None:
         """Count *turn*, once however often it is taken up, before anything is done for it; or say which cap forbids it.
 
-        *person* is the account that wrote (agent/memory/scopes.py). A turn that entered must `leave`.
+        A turn that was admitted must `end_turn`.
         """
         ...
 
     def end_turn(self, turn: str) -> None:
-        """End what `enter` began; the turn stays counted."""
+        """End what `admit_turn` began; the turn stays counted."""
         ...
 
     def reserve(self, turn: str, tokens: int) -> Release:
@@ -113,7 +122,7 @@ class UsageCaps(Protocol):
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 
-    def allowances(self, message: InboundMessage, person: str) -> tuple[CapAllowance, ...]:
+    def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap that applies to the sender of *message*."""
         ...
 

@@ -58,7 +58,8 @@ def judge(message: InboundMessage) -> Admitted | Rejected:
 async def judged(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
     """Judge a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
-    return await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_role(row)
+    admitted = await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_admission(row)
+    return admitted.role if admitted is not None else None
 
 
 async def test_a_role_that_was_taken_away_no_longer_counts() -> None:

@@ -15,6 +15,7 @@ from gateway.ports.caps import (
     CapAllowance,
     CapKind,
     CapNotice,
+    CappedSender,
     CapReached,
     CapUsage,
     ExceededCap,
@@ -65,8 +66,6 @@ class House:
         """Return a ledger that knows nothing yet."""
         return UsageCapTracker(
             limits=lambda _: self.limits,
-            is_named=lambda message: message.sender.id in self.named,
-            accounts=lambda account: LINKED.get(account, (account,)),
             zone="Europe/Berlin",
             now=lambda: self.now,
             meter=self.meter,
@@ -90,13 +89,18 @@ class House:
         self.turns += 1
         message, turn = message or said(), turn or f"t{self.turns}"
         person = person or f"{message.key.channel}:{message.sender.id}"
-        past = self.ledger.admit_turn(message, turn, person)
+        past = self.ledger.admit_turn(message, turn, self.sender(message, person))
         if past is None:
             self.call(message, turn, person, tokens)
             self.ledger.end_turn(turn)
         elif past.told:
             self.told.append(past.told)
         return past
+
+    def sender(self, message: InboundMessage, account: str) -> CappedSender:
+        """Return what claim knows of the sender."""
+        accounts = tuple(LINKED.get(account, (account,)))
+        return CappedSender(account=account, accounts=accounts, is_named=message.sender.id in self.named)
 
     def call(self, message: InboundMessage, turn: str, person: str, tokens: int) -> None:
         """Make a call that takes what it reserved."""
@@ -114,7 +118,7 @@ class House:
     def stands(self, message: InboundMessage | None = None) -> dict[CapKind, CapAllowance]:
         """Return how a sender stands, by cap."""
         message = message or said()
-        found = self.ledger.allowances(message, f"{message.key.channel}:{message.sender.id}")
+        found = self.ledger.allowances(message, self.sender(message, f"{message.key.channel}:{message.sender.id}"))
         return {each.cap: each for each in found}
 
 
@@ -237,7 +241,7 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     house = House(limits=CapLimits(person_tokens=1_000))
     under_way = []
     for n in range(5):
-        assert house.ledger.admit_turn(said(chat=f"slack:C{n}"), f"p{n}", "slack:bob") is None
+        assert house.ledger.admit_turn(said(chat=f"slack:C{n}"), f"p{n}", house.sender(said(), "slack:bob")) is None
         try:
             under_way.append(house.ledger.reserve(f"p{n}", 300))
         except CapReached:
@@ -246,14 +250,14 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     for release in under_way:
         house.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
         release()
-    assert house.ledger.admit_turn(said(), "later", "slack:bob") is not None
+    assert house.ledger.admit_turn(said(), "later", house.sender(said(), "slack:bob")) is not None
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
     house = House(limits=CapLimits(person_tokens=1_000))
     message = said()
-    assert house.ledger.admit_turn(message, "t", "slack:bob") is None
+    assert house.ledger.admit_turn(message, "t", house.sender(message, "slack:bob")) is None
     for _ in range(6):
         house.call(message, "t", "slack:bob", 150)
     with pytest.raises(CapReached):
