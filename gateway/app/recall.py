@@ -13,11 +13,11 @@ from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.usage_recorder import UsageRecorder
 from agent.memory.search.chunking import chunks
+from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.result_selection import RESULT_TOKENS
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit
-from agent.memory.search.seed_ranking import SeedProfile
 from agent.memory.search.sources.scope_source import by_paragraph
 from gateway.app.context import AppContext
 from gateway.settings.llm import LlmSettings
@@ -78,7 +78,7 @@ def _embedder(
 ) -> GuardedEmbedder | None:
     if not vectors.enabled or not vectors.embedding_model:
         return None
-    from agent.memory.search.embedding.factory import open_embedder  # numpy: only where there are vectors
+    from agent.memory.search.embedding import build_embedder  # numpy: only where there are vectors
 
     base, key = vectors.embedding_api_base, vectors.embedding_api_key
     if base is None:
@@ -90,7 +90,7 @@ def _embedder(
         reply = ChatReply(text="", tool_calls=(), model=model, tokens=TokenUsage(input=tokens), cost=cost)
         recorder.begin_call(ChatRequest(messages=(), turn="", purpose="embedding"), model).end(reply)
 
-    return open_embedder(
+    return build_embedder(
         vectors.embedding_model,
         api_base=str(base or ""),
         api_key=key.get_secret_value() if key else "",

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from agent.memory.search.query_cues import traits
+from agent.memory.search.query import traits
 from agent.memory.search.search_unit import SearchUnit, UnitSource
 from agent.memory.search.tokenizer import detect, index_terms, words
 

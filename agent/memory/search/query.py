@@ -1,14 +1,15 @@
-"""A question as an index reads it: terms, names, times, and what is wanted."""
+"""Parse a search query: its words, the names, times and cues in it; detect the traits of indexed texts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import enum
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
+
+import regex
 
 from agent.memory.search.language_data import STOP
-from agent.memory.search.query_cues import QueryCue, cues
-from agent.memory.search.query_dates import TimeRange, find_time_ranges
 from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced, words
 
 
@@ -58,3 +59,243 @@ def parse_query(text: str, *, now: datetime | None = None) -> SearchQuery:
         times=find_time_ranges(text, now),
         cue=cues(text),
     )
+
+
+# -- cues ------------------------------------------------------------------------------------------
+
+
+class UnitTrait(enum.IntFlag):
+    """What a unit looks like; kept in the index, so that ranking need not read texts."""
+
+    NONE = 0
+    TIME = 1  # says when
+    SHORT = 2  # hardly more than a yes
+    QUESTION = 4  # ends by asking
+
+
+class QueryCue(enum.IntFlag):
+    """What a question wants."""
+
+    NONE = 0
+    WHEN = 1
+    LATEST = 2
+    SELF = 4  # the asker's own words
+    OTHER = 8  # what the assistant said
+
+
+def _any(*words: str) -> regex.Pattern[str]:
+    return regex.compile(rf"(?<![\p{{L}}\p{{N}}])(?:{'|'.join(words)})(?![\p{{L}}\p{{N}}])", regex.IGNORECASE)
+
+
+_CUES: Sequence[tuple[QueryCue, regex.Pattern[str], regex.Pattern[str]]] = (
+    (
+        QueryCue.WHEN,
+        _any(
+            r"when|(?:what|which) (?:date|day|month|year|time|week|season)|how long(?: ago)?|since when",
+            r"wann|seit wann|an welchem tag|in welchem (?:monat|jahr)|wie lange|quand|cuándo|quando",
+            r"wanneer|kiedy|när|når|когда|в каком (?:году|месяце)|как давно|πότε|متى",
+        ),
+        regex.compile(r"什么时候|何时|哪天|哪一天|几号|几月|哪年|多久|いつ|언제"),
+    ),
+    (
+        QueryCue.LATEST,
+        _any(
+            r"now|nowadays|currently|current|latest|newest|most recent(?:ly)?|these days|at the moment|right now",
+            r"jetzt|zurzeit|derzeit|aktuell\p{L}*|momentan|gerade|neueste\p{L}*|zuletzt|inzwischen|mittlerweile",
+            r"maintenant|actuel\p{L}*|dernière?|ahora|actual\p{L}*|últim[oa]|adesso|ora|attuale|ultim[oa]|agora|atual",
+            r"nu|momenteel|сейчас|теперь|нынешн\p{L}*|последн\p{L}*|текущ\p{L}*",
+        ),
+        regex.compile(r"现在|目前|最近|最新|如今|当前|今の|最新|지금|요즘|최근"),
+    ),
+    (
+        QueryCue.OTHER,
+        _any(
+            r"did you|you (?:said|told|recommended|suggested|proposed|advised|mentioned|wrote|gave|explained)",
+            r"have you (?:said|told|recommended|suggested)|your (?:advice|answer|suggestion|recommendation|proposal)",
+            r"hast du|du (?:gesagt|empfohlen|vorgeschlagen)|dein (?:rat|vorschlag)",
+            r"as-tu|tu (?:as|m'as)|me (?:dijiste|recomendaste)",
+            r"ты (?:сказал|советовал|посоветовал|предлагал|предложил|рекомендовал)\p{L}*|твой совет",
+        ),
+        regex.compile(r"你(?:说过?|推荐|建议|告诉)"),
+    ),
+    (
+        QueryCue.SELF,
+        _any(
+            r"i|my|me|mine|we|our|us|ich|mein\p{L}{0,2}|mich|mir|wir|unser\p{L}{0,2}|je|j|mon|ma|mes|moi|nous|notre",
+            r"yo|mi|mis|mí|io|mio|mia|eu|meu|minha|ik|mijn|я|мне|меня|мой|моя|моё|мои|моего|моей|мою|моих|мы|наш\p{L}{0,3}",
+        ),
+        regex.compile(r"我|私|僕|俺|나의|내가|제가"),
+    ),
+)
+_TIME = _any(
+    r"\d{1,2}(?:st|nd|rd|th)|(?:19|20)\d\d|\d{1,2}[:.]\d\d|\d{1,2} ?[ap]m",
+    r"(?:yester|to|mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight|ago|(?:last|next|this) \p{L}+|weekend",
+    r"(?:january|february|march|april|june|july|august|september|october|november|december)|(?:day|week|month|year)s?",
+    r"recently|gestern|heute|morgen|vorgestern|vor \w+ \p{L}+|letzte\p{L}*|nächste\p{L}*",
+    r"(?:mon|diens|donners|frei|sams|sonn)tag|mittwoch",
+    r"januar|februar|märz|mai|juni|juli|oktober|dezember|tage?n?|wochen?|monate?n?|jahre?n?",
+    r"hier|aujourd'hui|demain|dernière?|prochaine?|ayer|hoy|mañana|pasad[oa]|próxim[oa]|semana|año|mes|semaine|mois|ans?",
+    r"вчера|сегодня|завтра|назад|прошл\p{L}+|следующ\p{L}+|недел\p{L}+|месяц\p{L}*|год\p{L}{0,2}",
+    r"(?:понедельник|вторник|сред[уа]|четверг|пятниц[уа]|суббот[уа]|воскресенье)",
+)
+_TIME_SIGNS = regex.compile(
+    r"昨天|今天|明天|前天|后天|上周|下周|上个月|下个月|去年|今年|明年|星期|周[一二三四五六日末]|\d\s{0,2}[年月日号点]|昨日|今日|明日|어제|오늘|내일"
+)
+_MARKS_OF_QUESTIONS = "?？؟"
+_MAY_FOLLOW = regex.compile(r"[\s\p{So}\p{P}\p{Sk}]")
+_FEW_WORDS, _FEW_SIGNS = 5, 8
+
+
+def traits(text: str, found: Sequence[str]) -> UnitTrait:
+    """Return what *text*, of words *found*, looks like."""
+    traits_ = UnitTrait.NONE
+    if _TIME.search(text) or _TIME_SIGNS.search(text):
+        traits_ |= UnitTrait.TIME
+    if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in found) < _FEW_WORDS:
+        traits_ |= UnitTrait.SHORT
+    if _ends_by_asking(text):
+        traits_ |= UnitTrait.QUESTION
+    return traits_
+
+
+def _ends_by_asking(text: str) -> bool:
+    """Return True if *text* ends in a question mark; signs may follow, and notes of files in brackets. Linear."""
+    end = len(text.rstrip())
+    while end and text[end - 1] == "]":
+        start = text.rfind("[", 0, end)
+        if start < 0 or text.find("]", start, end - 1) >= 0:
+            break
+        if _asks_before(text, end - 1, start + 1):
+            return True
+        end = start
+        while end and text[end - 1].isspace():
+            end -= 1
+    return _asks_before(text, end, 0)
+
+
+def _asks_before(text: str, end: int, start: int) -> bool:
+    """Return True if nothing but signs stands between a question mark and *end*; not looked for before *start*."""
+    for n in range(end - 1, start - 1, -1):
+        if text[n] in _MARKS_OF_QUESTIONS:
+            return True
+        if not _MAY_FOLLOW.match(text[n]):
+            return False
+    return False
+
+
+def cues(question: str) -> QueryCue:
+    """Return what *question* wants."""
+    found = QueryCue.NONE
+    for cue, phrases, signs in _CUES:
+        if phrases.search(question) or signs.search(question):
+            found |= cue
+    # "What did you tell me?" asks for the assistant's words, though it says "me".
+    return found & ~QueryCue.SELF if QueryCue.OTHER in found else found
+
+
+# -- times -----------------------------------------------------------------------------------------
+
+_MONTHS_TEXT = """
+    january january jan januar janvier enero gennaio janeiro januari stycznia styczeń января январь январе
+    february feb februar février febrero febbraio fevereiro februari lutego luty февраля февраль феврале
+    march mar märz mars marzo março maart marca marzec марта март марте
+    april apr avril abril aprile kwietnia kwiecień апреля апрель апреле
+    may mai mayo maggio maio mei maja maj мая май мае
+    june jun juni juin junio giugno junho czerwca czerwiec июня июнь июне
+    july jul juli juillet julio luglio julho lipca lipiec июля июль июле
+    august aug août agosto augustus augusti sierpnia sierpień августа август августе
+    september sep sept septembre septiembre settembre setembro września wrzesień сентября сентябрь сентябре
+    october oct oktober octobre octubre ottobre outubro października październik октября октябрь октябре
+    november nov novembre noviembre novembro listopada listopad ноября ноябрь ноябре
+    december dec dezember décembre diciembre dicembre dezembro grudnia grudzień декабря декабрь декабре
+"""
+_MONTHS: Mapping[str, int] = {
+    name: n for n, names in enumerate(_MONTHS_TEXT.strip().splitlines(), start=1) for name in names.split()
+}
+# In lower case these are other words.
+_CAPITAL = frozenset({"may", "mar", "march", "mars", "mai", "maj"})
+_PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
+_NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
+_SIGNS = regex.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月(?:\s*(\d{1,2})\s*[日号])?|(\d{4})\s*年")
+_YEAR = regex.compile(r"(?:19|20)\d\d")
+_SPANS: Sequence[tuple[regex.Pattern[str], int, int]] = tuple(
+    (regex.compile(rf"(?<![\p{{L}}])(?:{words})", regex.IGNORECASE), start, end)
+    for words, start, end in (
+        (r"today|heute|aujourd'hui|hoy\b|oggi|hoje|vandaag|сегодня|今天", 0, 1),
+        (r"yesterday|gestern|hier\b|ayer|ieri|ontem|gisteren|вчера|昨天", -1, 1),
+        (r"this week|diese[rn]? woche|cette semaine|esta semana|на этой неделе|这周|本周", -6, 1),
+        (r"last week|letzte[rn]? woche|la semaine dernière|la semana pasada|на прошлой неделе|上周|上个星期", -13, -4),
+        (r"last month|letzten monat|le mois dernier|el mes pasado|в прошлом месяце|上个月", -61, -12),
+        (r"last year|letztes jahr|l'année dernière|el año pasado|в прошлом году|去年", -730, -180),
+    )
+)
+_DAY_AFTER, _MONTH_AFTER = timedelta(days=3), timedelta(days=6)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """A time that a question names; what is None may be anything."""
+
+    year: int | None = None
+    month: int | None = None
+    day: int | None = None
+    start: datetime | None = None  # instead: a span
+    end: datetime | None = None
+
+    def covers(self, at: datetime) -> bool:
+        """Say whether what was said at *at* is likely about this time."""
+        if self.start is not None and self.end is not None:
+            return self.start <= at < self.end
+        if self.day is not None:
+            return any(self._is(at - timedelta(days=n)) for n in range(_DAY_AFTER.days + 1))
+        return self._is(at) or (self.month is not None and self._is(at - _MONTH_AFTER))
+
+    def _is(self, at: datetime) -> bool:
+        return (
+            self.year in (None, at.year) and self.month in (None, at.month) and (self.day is None or self.day == at.day)
+        )
+
+
+def find_time_ranges(text: str, now: datetime | None = None) -> tuple[TimeRange, ...]:
+    """Return the times that *text* names; those relative to today need *now*."""
+    found = [*_numeric(text), *_months(text)]
+    if not found:
+        found = [TimeRange(year=int(match.group())) for match in _YEAR.finditer(text)]
+    if now is not None:
+        for words, start, end in _SPANS:
+            if words.search(text):
+                day = now.replace(hour=0, minute=0, second=0, microsecond=0)
+                found.append(TimeRange(start=day + timedelta(days=start), end=day + timedelta(days=end)))
+    return tuple(dict.fromkeys(found))
+
+
+def _numeric(text: str) -> Iterator[TimeRange]:
+    for match in _NUMERIC.finditer(text):
+        year, month, day, one, other, late = (int(group) if group else 0 for group in match.groups())
+        tries = [(year, month, day)] if year else [(late, other, one), (late, one, other)]  # 7/5 may be either
+        yield from (TimeRange(*each) for each in tries if _is_date(*each))
+    for match in _SIGNS.finditer(text):
+        given = [int(group) if group else None for group in match.groups()]
+        if given[1] is None or 1 <= given[1] <= 12:
+            yield TimeRange(given[3] or given[0], given[1], given[2])
+
+
+def _is_date(year: int, month: int, day: int) -> bool:
+    try:
+        date(year, month, day)
+    except ValueError:
+        return False
+    return True
+
+
+def _months(text: str) -> Iterator[TimeRange]:
+    parts = _PART.findall(text)
+    for n, part in enumerate(parts):
+        month = _MONTHS.get(part.lower())
+        if month is None or (part.lower() in _CAPITAL and not (part[0].isupper() and n)):
+            continue
+        around = [each for each in parts[max(0, n - 3) : n + 5] if each.isdecimal()]
+        days = [int(each) for each in (*parts[max(0, n - 3) : n], *parts[n + 1 : n + 2]) if each.isdecimal()]
+        years = [int(each) for each in around if _YEAR.fullmatch(each)]
+        day = next((each for each in days if 1 <= each <= 31), None)
+        yield TimeRange(years[0] if years else None, month, day)

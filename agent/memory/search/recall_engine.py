@@ -1,6 +1,6 @@
 """Recall over many scopes, without blocking the event loop: the seam that the gateway is wired to.
 
-    engine = RecallEngine(embedder=open_embedder("local:/models/minilm"))
+    engine = RecallEngine(embedder=build_embedder("local:/models/minilm"))
     mine = Scope(home / "people/ann/index.db", sources)   # chosen by the turn's principal, never by a model
     await engine.sync(mine)                               # at start, every `sync_interval_seconds`
     await engine.sync(mine, only=[source])                # right after a write of our own: reads its new end alone
@@ -29,16 +29,17 @@ from agent.memory.search import index_schema
 from agent.memory.search.index_cache import IndexCache
 from agent.memory.search.index_schema import IndexUnusable
 from agent.memory.search.query import parse_query
-from agent.memory.search.ranking import DEFAULT, RankingWeights
-from agent.memory.search.recall_types import BUILDING as BUILDING
-from agent.memory.search.recall_types import IndexedScope as IndexedScope
-from agent.memory.search.recall_types import RecallAnswer as RecallAnswer
-from agent.memory.search.recall_types import SourceReading as SourceReading
-from agent.memory.search.recall_types import UnitSources as UnitSources
-from agent.memory.search.result_selection import RESULT_TOKENS, SearchResult, rank_candidates, select_results
+from agent.memory.search.ranking import DEFAULT, RankingWeights, SeedProfile
+from agent.memory.search.result_selection import (
+    BUILDING,
+    RESULT_TOKENS,
+    RecallAnswer,
+    SearchResult,
+    rank_candidates,
+    select_results,
+)
 from agent.memory.search.scope_index import IndexMatches, ScopeIndex
-from agent.memory.search.search_unit import MEMORY, UnitSource
-from agent.memory.search.seed_ranking import SeedProfile
+from agent.memory.search.search_unit import MEMORY, UnitSource, UnitSources
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:
@@ -49,6 +50,14 @@ log = structlog.get_logger(__name__)
 
 _SLICE = 200  # units written in one go: others wait no longer than that takes
 _BATCH = 64  # texts embedded at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexedScope:
+    """One index file and what it is made of."""
+
+    path: Path
+    sources: UnitSources
 
 
 @dataclass(slots=True)

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 
 from agent.memory.search.query import SearchQuery
-from agent.memory.search.ranking import DEFAULT, RankedCandidate, RankingWeights, best_scores, rank
+from agent.memory.search.ranking import (
+    DEFAULT,
+    RankedCandidate,
+    RankingWeights,
+    SeedProfile,
+    best_scores,
+    rank,
+    rank_seed,
+)
 from agent.memory.search.scope_index import IndexedPassage, IndexMatches, ScopeIndex
 from agent.memory.search.search_unit import tokens
-from agent.memory.search.seed_ranking import SeedProfile, rank_seed
 
+BUILDING = "building"  # in `RecallAnswer.note`: the index is being built; search again later
 RESULT_TOKENS = 1_500
 _AT_ONCE = 24  # passages read at a time
 _SHOWN_AROUND = 1  # neighbours on each side
@@ -32,6 +40,14 @@ class SearchResult:
     def tokens(self) -> int:
         """About how many tokens it costs to show."""
         return cost(self.passage) + sum(min(cost(each), _NEIGHBOUR_TOKENS) for each in (*self.before, *self.after))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallAnswer:
+    """What was found. *note* says what it lacks: `BUILDING`, or why meaning was not asked; "" when nothing."""
+
+    results: tuple[SearchResult, ...] = ()
+    note: str = ""
 
 
 def cost(passage: IndexedPassage) -> int:

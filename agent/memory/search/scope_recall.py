@@ -19,13 +19,12 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.memory.scopes import scope_folder
-from agent.memory.search.recall_engine import BUILDING, IndexedScope, RecallAnswer, RecallEngine
-from agent.memory.search.result_selection import RESULT_TOKENS, SearchResult
+from agent.memory.search.recall_engine import IndexedScope, RecallEngine
+from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_unit import UnitSource
 from agent.memory.search.sources.document_source import DocumentSource
-from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph
-from agent.memory.search.sources.surrounding_lines import lines_around, read_surroundings
+from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
 from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SearchHit, SearchHits

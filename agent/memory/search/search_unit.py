@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 import regex
 
@@ -52,6 +53,30 @@ class SearchUnit:
         """The hash of everything; a unit of the same digest at the same place is left alone."""
         parts = (self.embedding_text, str(self.line), str(self.end), str(self.at), self.role, self.group, self.origin)
         return hashlib.sha256("\0".join(parts).encode()).digest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceReading:
+    """What was read of a source: all of it, or (*is_more*) what follows the mark that was given."""
+
+    units: Sequence[SearchUnit]
+    mark: str
+    is_more: bool = False
+
+
+class UnitSources(Protocol):
+    """What there is to find in one scope. Called from threads, never two calls at once."""
+
+    def marks(self) -> Mapping[UnitSource, str]:
+        """Return every source with a mark that changes when it changes (size and time of a file)."""
+        ...
+
+    def read(self, source: UnitSource, since: str) -> SourceReading:
+        """Return what *source* holds; of one that only grew since the mark *since*, its new end will do.
+
+        Raises FileNotFoundError when it is gone.
+        """
+        ...
 
 
 def tokens(text: str) -> int:

@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from agent.memory.search.embedding.local_embedder import LocalEmbedder
-from agent.memory.search.ranking import DEFAULT
-from agent.memory.search.seed_ranking import SeedProfile
+from agent.memory.search.ranking import DEFAULT, SeedProfile
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall import scale, twins

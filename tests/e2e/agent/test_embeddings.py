@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.search.embedding import open_embedder
+from agent.memory.search.embedding import build_embedder
 from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding
@@ -123,7 +123,7 @@ async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing
     """Refused, broken, too few vectors, no vectors: ModelFailed, with nothing of what the provider said."""
     async with open_server() as server:
         for server.embeddings.trouble in (Trouble.ERROR, Trouble.UNAUTHORISED, Trouble.WRONG_COUNT, Trouble.GARBLED):
-            embedder = open_embedder("openai/test-embed", api_base=server.base, api_key=KEY)
+            embedder = build_embedder("openai/test-embed", api_base=server.base, api_key=KEY)
             assert embedder is not None
             with pytest.raises(ModelFailed) as failed:
                 await embedder.embed(["one", "two"])

@@ -1,6 +1,41 @@
-"""Vectors of texts: a local model by path, a provider through litellm, or none (`open_embedder`)."""
+"""Compute embedding vectors with a local model, with a provider through litellm, or not at all (`build_embedder`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 from agent.memory.search.embedding.embedder import Embedder as Embedder
 from agent.memory.search.embedding.embedder import Matrix as Matrix
-from agent.memory.search.embedding.factory import open_embedder as open_embedder
 from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder as GuardedEmbedder
+from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder, OnTokens, no_account
+from agent.memory.search.embedding.local_embedder import LocalEmbedder
+
+_LOCAL = "local:"
+
+
+def build_embedder(
+    model: str,
+    *,
+    api_key: str = "",
+    api_base: str = "",
+    batch: int = 64,
+    deadline: float = 30.0,
+    question_deadline: float = 2.0,
+    threads: int = 1,
+    on_usage: OnTokens = no_account,
+    proxy: str = "",
+) -> GuardedEmbedder | None:
+    """Return the embedder of *model*: ``local:<folder>``, a name litellm knows, or None for "" (text alone).
+
+    Nothing is loaded or checked before the first use.
+    """
+    if not model:
+        return None
+    inner: Embedder
+    if model.startswith(_LOCAL):
+        inner = LocalEmbedder(Path(model.removeprefix(_LOCAL)).expanduser(), threads=threads)
+    else:
+        inner = LitellmEmbedder(
+            model, api_key=api_key, api_base=api_base, timeout=deadline, on_usage=on_usage, proxy=proxy
+        )
+    return GuardedEmbedder(inner, batch=batch, deadline=deadline, question_deadline=question_deadline)

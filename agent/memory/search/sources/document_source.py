@@ -8,8 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from agent.memory.search.recall_engine import SourceReading
-from agent.memory.search.search_unit import UnitSource
+from agent.memory.search.search_unit import SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import Cut, day_of
 from gateway.errors import FileUnavailable
 

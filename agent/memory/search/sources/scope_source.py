@@ -10,15 +10,20 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_markdown
-from agent.memory.search.recall_engine import SourceReading
-from agent.memory.search.search_unit import SearchUnit, UnitSource
-from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource
+from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
+from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource, said_in
 from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
+from agent.memory.storage.transcript_reader import read_messages
+from gateway.ports import SearchHit
 
 SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
 _PAPERS = ("USER.md", "memory/MEMORY.md", HISTORY)
+_REACH = 5  # messages, or lines, on each side
+_LONGEST = 2_000  # characters of one
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
@@ -147,3 +152,52 @@ def _local(text: str, zone: ZoneInfo) -> datetime | None:
         return datetime.strptime(text, "%Y-%m-%d %H:%M").replace(tzinfo=zone).astimezone(UTC)
     except ValueError:
         return None
+
+
+# -- reading around a hit ---------------------------------------------------------------------------
+
+
+def read_surroundings(sources: ScopeSource, name: str, line: int) -> Sequence[SearchHit]:
+    """Return what stands around *line* of the source *name*; nothing for what is no place of these sources."""
+    source = UnitSource(name=name)
+    if line < 1 or source not in sources.marks():
+        return ()
+    if name == HISTORY:
+        return [
+            SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in sources.entry(line)
+        ]
+    if name.startswith(SESSIONS):
+        return _said_around(sources, source, line)
+    return lines_around(name, sources.text(source), line)
+
+
+def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
+    """Return the lines of a text around one of them; nothing where it has no such line."""
+    lines = text.splitlines()
+    if not 1 <= line <= len(lines):
+        return ()
+    low, high = max(line - 1 - _REACH, 0), min(line + _REACH, len(lines))
+    return [SearchHit(source=name, line=n + 1, text=lines[n][:_LONGEST]) for n in range(low, high)]
+
+
+def _said_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
+    low, high = max(line - 1 - _REACH, 0), line + _REACH
+    transcript = source.name.removeprefix(SESSIONS)
+    found = read_messages(sources.disk, sources.path_of(source), transcript, low, high)
+    if not any(each["i"] == line - 1 for each in found):
+        return ()
+    said = [(each, said_in(each).strip()) for each in found if each.get("role") in ("user", "assistant")]
+    return [_said(source.name, each, text) for each, text in said if text and text != FORGOTTEN]
+
+
+def _said(name: str, line: Mapping[str, object], text: str) -> SearchHit:
+    by = line.get("by")
+    return SearchHit(
+        source=name,
+        line=int(str(line["i"])) + 1,
+        text=text[:_LONGEST],
+        at=parse_time(line.get("timestamp")),
+        who=str(by.get("name", "")) if isinstance(by, dict) and line.get("role") == "user" else "",
+        role=str(line.get("role", "")),
+        origin=origin_of_words(line),
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.search.embedding import GuardedEmbedder, Matrix, open_embedder
+from agent.memory.search.embedding import GuardedEmbedder, Matrix, build_embedder
 from agent.memory.search.embedding.litellm_embedder import _rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit
@@ -118,15 +118,15 @@ async def test_a_search_waits_no_longer_than_whoever_asks(tmp_path: Path) -> Non
 
 async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     """No name is no model; a folder without a model is a mistake that its text explains, and costs meaning alone."""
-    assert open_embedder("") is None
-    local = open_embedder(f"local:{tmp_path}")
+    assert build_embedder("") is None
+    local = build_embedder(f"local:{tmp_path}")
     assert local is not None
     assert local.name == f"local:{tmp_path}"
     with pytest.raises(ModelFailed, match=r"model\.onnx") as raised:
         await local.embed(["a"])
     # Which of the two depends on whether the extra is installed; both tell how to mend it.
     assert isinstance(raised.value.__cause__, SettingsError)
-    remote = open_embedder("openai/text-embedding-3-small", api_key="secret-key")
+    remote = build_embedder("openai/text-embedding-3-small", api_key="secret-key")
     assert remote is not None
     assert "secret-key" not in repr(remote._inner)
 

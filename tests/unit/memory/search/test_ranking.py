@@ -13,13 +13,11 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.memory.search.query import parse_query
-from agent.memory.search.query_cues import QueryCue, UnitTrait, cues, traits
-from agent.memory.search.query_dates import TimeRange, find_time_ranges
+from agent.memory.search.query import QueryCue, TimeRange, UnitTrait, cues, find_time_ranges, parse_query, traits
+from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
-from agent.memory.search.seed_ranking import SeedProfile
 from agent.memory.search.tokenizer import words
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC)

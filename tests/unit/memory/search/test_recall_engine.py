@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from agent.memory.search import index_schema
-from agent.memory.search.recall_engine import BUILDING, IndexedScope, RecallEngine
+from agent.memory.search.ranking import SeedProfile
+from agent.memory.search.recall_engine import IndexedScope, RecallEngine
+from agent.memory.search.result_selection import BUILDING
 from agent.memory.search.search_unit import SearchUnit, UnitSource
-from agent.memory.search.seed_ranking import SeedProfile
 from tests.fakes.recall import LetterEmbedder, Shelf
 
 START = datetime(2024, 3, 1, 12, tzinfo=UTC)

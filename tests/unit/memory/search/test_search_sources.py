@@ -7,8 +7,7 @@ from pathlib import Path
 
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
-from agent.memory.search.recall_engine import SourceReading
-from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource
 from agent.memory.storage.transcript_lines import forgotten_line
 from agent.memory.storage.transcript_projector import TranscriptProjector
