@@ -103,9 +103,9 @@ class TurnRunner:
         waiting = await self._services.commands.queue.waiting_messages(turn.key)
         rest = _rows_under_same_cap(waiting, turn.row, exceeded)
         self._services.caps.note_refusal([row.message for row in (*turn.lease.rows, *rest)], exceeded)
-        line = _cap_line(exceeded, turn) if exceeded.told else ""
+        line = _cap_line(exceeded, turn) if exceeded.notice else ""
         return await self._end_unanswered(
-            running, turn, MessageOutcome.REFUSED, line, rest=rest, cap_notice=exceeded.told
+            running, turn, MessageOutcome.REFUSED, line, rest=rest, cap_notice=exceeded.notice
         )
 
     async def _end_unanswered(
@@ -141,7 +141,7 @@ class TurnRunner:
                 record=record,
                 outbound=build_reply(turn, line, OutboundKind.NOTICE),
                 audit=self._commands.audit_unfinished(turn, outcome),
-                told=(cap_notice,) if cap_notice else (),
+                cap_notices=(cap_notice,) if cap_notice else (),
             ),
         )
         if failure:
@@ -212,7 +212,7 @@ class TurnRunner:
             self._services.caps.note_refusal([turn.message], exceeded)
             line = _cap_line(exceeded, turn)
             await self._commit_notice(
-                running, turn, conversation, draft, MessageOutcome.REFUSED, line, cap_notice=exceeded.told
+                running, turn, conversation, draft, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice
             )
             return MessageOutcome.REFUSED
         if result.failure is not None:

@@ -227,7 +227,7 @@ class TurnServices:
                 outbound=tuple(outbound),
                 jobs=all_jobs,
                 audit=audit,
-                told=(cap_notice,) if cap_notice else (),
+                cap_notices=(cap_notice,) if cap_notice else (),
             ),
         )
         conversation.adopt(stored)

@@ -125,7 +125,7 @@ class ChatApprovals:
             "gone": False,
         }
         await self._notes.change(
-            AccessChange(notes={**self._too_many(place.channel), note: encode_note(new)}, told=told)
+            AccessChange(notes={**self._too_many(place.channel), note: encode_note(new)}, notices=told)
         )
         log.info("places.waits", channel=place.channel, place=place.entry, asked=bool(told))
 

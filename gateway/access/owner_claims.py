@@ -128,14 +128,16 @@ class OwnerClaims:
                 visible_to=message.sender.id,
                 reply_to=message.message_id,
             )
-            await self._access.change(AccessChange(notes={_CODE: json.dumps({**claim, "spent": True})}, told=(told,)))
+            await self._access.change(
+                AccessChange(notes={_CODE: json.dumps({**claim, "spent": True})}, notices=(told,))
+            )
             log.warning("owner.code_seen", channel=message.key.channel, sender=message.sender.id)
         return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
     async def _take(self, message: InboundMessage, claim: Mapping[str, Any]) -> None:
         channel, user = message.key.channel, message.sender.id
         if self._roster.policies[channel].is_here(user):
-            await self._access.change(AccessChange(told=(self._notice(message, "people.owner_here"),)))
+            await self._access.change(AccessChange(notices=(self._notice(message, "people.owner_here"),)))
             return
         if self._roster.has_owner():  # the settings named one since
             return
@@ -149,7 +151,7 @@ class OwnerClaims:
                 line=AuditEntry(
                     id=_id(message), at=now, by=CODE, where=str(message.key), what="owner claim", whom=whom
                 ),
-                told=(self._notice(message, "people.owner_now"),),
+                notices=(self._notice(message, "people.owner_now"),),
             )
         )
         log.info("owner.claimed", channel=channel, user=user, is_done=done)

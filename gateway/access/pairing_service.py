@@ -238,7 +238,7 @@ class PairingService:
                     kind=OutboundKind.NOTICE,
                 ),
             )
-        return AccessChange(line=line, put=(member,), spends=(pending.note, pending.text), told=told)
+        return AccessChange(line=line, put=(member,), spends=(pending.note, pending.text), notices=told)
 
     def _keep_out(self, pending: _PendingRequest, line: AuditEntry) -> AccessChange:
         if not pending.request.is_place:

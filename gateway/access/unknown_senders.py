@@ -57,7 +57,7 @@ class _UnknownSenderReply:
 
     text: str = ""
     notes: dict[str, str] = field(default_factory=dict)
-    told: list[OutboundMessage] = field(default_factory=list)
+    notices: list[OutboundMessage] = field(default_factory=list)
 
 
 class UnknownSenderHandler:
@@ -135,13 +135,13 @@ class UnknownSenderHandler:
             return ""
         is_on_the_spot = not message.message_id
         if not is_on_the_spot:
-            answer.told.insert(0, self._line(message, answer.text, now))
+            answer.notices.insert(0, self._line(message, answer.text, now))
         told = {
             "until": format_time(now + DAY),
             "place": "" if message.chat_kind is ChatKind.DIRECT else key.parent.chat,
         }
         notes = {**expired, **answer.notes, _told_note(message): encode_note(told)}
-        await self._notes.change(AccessChange(notes=notes, told=tuple(answer.told)))
+        await self._notes.change(AccessChange(notes=notes, notices=tuple(answer.notices)))
         log.info("strangers.told", channel=key.channel, reason=str(rejected.reason), has_code=bool(answer.notes))
         return answer.text if is_on_the_spot else ""
 
@@ -207,7 +207,7 @@ class UnknownSenderHandler:
             )
             if rejected.reason is RejectionReason.GUEST:
                 asked = f"{asked} {translate('unknown_senders.ask_guest', language)}"
-            answer.told.append(question(at, note, derive_notice_id(note), asked, language))
+            answer.notices.append(question(at, note, derive_notice_id(note), asked, language))
         return answer
 
     def _line(self, message: InboundMessage, text: str, now: datetime) -> OutboundMessage:

@@ -226,15 +226,15 @@ class UsageCapTracker:
         notice = self._notified_window(rule, now)
         is_news = notice is None or self._tallies.needs_notice(rule.told_as, rule.told_in, turn)
         mark = CapNotice(name=rule.told_as, chat=rule.told_in, until=until, limit=rule.limit) if is_news else None
-        return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, told=mark)
+        return ExceededCap(cap=rule.cap, limit=rule.limit, until=until, notice=mark)
 
     def _notified_window(self, rule: CapRule, now: datetime) -> CapNotice | None:
         longest = _DAY if rule.cap.is_daily else WINDOW
         return self._tallies.notified_window(rule.told_as, rule.limit, now, longest=longest)
 
     def _mark_notified(self, exceeded: ExceededCap, turn: str, now: datetime) -> ExceededCap:
-        if exceeded.told is not None:
-            self._tallies.mark_notified(exceeded.told, turn, now)
+        if exceeded.notice is not None:
+            self._tallies.mark_notified(exceeded.notice, turn, now)
         return exceeded
 
     def _allowance_of(self, rule: CapRule, now: datetime) -> CapAllowance:

@@ -24,16 +24,16 @@ class AccessStatus(StrEnum):
 class AccessEntry:
     """One effective decision. A later decision about the same *who* of a channel replaces it."""
 
-    channel: str  # the block's name
+    channel: str  # the channel's name
     who: str  # an admission entry: a user id, or chat:ID, guild:ID, team:ID, role:ID
     standing: AccessStatus
     by: str  # whose decision: "channel:user_id", or one of the names below
     at: datetime
-    name: str = ""  # as the platform showed it then: for reading, decides nothing
+    name: str = ""  # display name at that time; decides nothing
 
 
-OPERATOR = "operator"  # whoever may run `parlour` on the home
-CODE = "code"  # whoever had the code
+OPERATOR = "operator"  # a user of the machine who runs `parlour` commands
+CODE = "code"  # the holder of a code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class AuditEntry:
     by: str  # "channel:user_id", OPERATOR or CODE
     where: str  # session key, or "" for the command line
     what: str  # the command and its declared word ("new", "memory undo", "allow"), never an argument
-    whom: str = ""  # "channel:who", where the decision is about somebody
+    whom: str = ""  # "channel:who", for decisions about an account or chat
     outcome: str = "done"  # done, refused, or how the turn ended instead
 
 
@@ -56,9 +56,9 @@ class AccessChange:
     line: AuditEntry | None = None
     put: tuple[AccessEntry, ...] = ()
     remove: tuple[tuple[str, str], ...] = ()  # (channel, who)
-    spends: tuple[str, str] | None = None  # a note and its value: it must still stand so, and goes with the change
+    spends: tuple[str, str] | None = None  # (note, value): the note must still have this value, and is removed
     notes: Mapping[str, str] | None = None  # notes to write; an empty value removes one
-    told: tuple[OutboundMessage, ...] = ()  # what chats are told with it; ids "<d and 16 base32>.<row>"
+    notices: tuple[OutboundMessage, ...] = ()  # sent with the change; ids "<d and 16 base32>.<row>"
 
 
 class AccessStore(Protocol):
@@ -89,15 +89,15 @@ class DecisionOutcome(StrEnum):
     """Outcome of a request about an account or chat."""
 
     DONE = "done"
-    SAME = "same"  # it is so already
-    SET_OWNER = "set-owner"  # the settings name them as owner: only there is it changed
-    OWNER = "owner"  # they claimed ownership: `parlour owner remove` comes first
-    BLOCKED_AS = "blocked-as"  # the same person is blocked under another account or bot, which is lifted there
+    SAME = "same"  # nothing to change
+    SET_OWNER = "set-owner"  # an owner by the settings, which alone can change it
+    OWNER = "owner"  # an owner by a code: run `parlour owner remove` first
+    BLOCKED_AS = "blocked-as"  # blocked under another account or channel; lift it there
     NOBODY = "nobody"  # the text is no id
-    ONLY_LET_IN = "only-let-in"  # a role or a workspace can be let in and taken back, but not shut out
-    ELSEWHERE = "elsewhere"  # no channel block of this name
-    UNLISTED = "unlisted"  # no decision at run time is there to be taken back
-    BY_SETTING = "by-setting"  # and the settings' own entry stays
+    ONLY_LET_IN = "only-let-in"  # roles and workspaces can be admitted and removed, not blocked
+    ELSEWHERE = "elsewhere"  # no channel has this name
+    UNLISTED = "unlisted"  # no run-time decision to revoke
+    BY_SETTING = "by-setting"  # admitted by the settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,15 +29,15 @@ class ScopeMove:
     """Something of a scope that has to stand in another. It stays in the store until its files have moved."""
 
     id: str
-    kind: str  # link, unlink, or adopt (what stood in the home itself)
-    source: str  # the scope that loses something
+    kind: str  # link, unlink, or adopt (data in the home itself)
+    source: str  # the scope that data leaves
     target: str
     at: datetime
     identity: str = ""  # unlink: the account that becomes a person of its own
-    since: datetime | None = None  # unlink: from when on the two were one
+    since: datetime | None = None  # unlink: since when the two were linked
     keys: tuple[str, ...] = ()  # unlink: the chats of that account
-    single: tuple[str, ...] = ()  # link: those of the two that had one account
-    ended: tuple[tuple[str, str], ...] = ()  # (chat, transcript): conversations that go no further
+    single: tuple[str, ...] = ()  # link: which of the two persons had one account
+    ended: tuple[tuple[str, str], ...] = ()  # (chat, transcript): ended conversations
 
 
 class AccountLinkStore(Protocol):

@@ -14,15 +14,15 @@ from gateway.events import OutboundMessage, SessionKey
 class NotificationState:
     """Notification state of one audience (the owners, or the log and the webhook) for one cause."""
 
-    stage: int = 0  # how bad the trouble of now is, as far as they were told; 0 = they were told of none
-    at: datetime | None = None  # when they were last told that it is there
-    worst: int = 0  # what they were told then
-    waiting: int = 0  # things that happened since, and that they do not know of
-    told: int = 0  # how many addresses it went to, the last time
-    is_owed: bool = False  # there was no way to them when this trouble was noted
-    notices: tuple[str, ...] = ()  # the turns (as parts and dead letters name them) of what they were told last
-    counted: int = 0  # of what merely happened, how much of it that told
-    lost: int = 0  # how often nothing of what they were told arrived
+    stage: int = 0  # the stage last notified for the current trouble; 0 = none
+    at: datetime | None = None  # time of the last notification
+    worst: int = 0  # the stage notified then
+    waiting: int = 0  # occurrences since the last notification
+    told: int = 0  # number of addresses of the last notification
+    is_owed: bool = False  # no owner was reachable when the trouble was noted
+    notices: tuple[str, ...] = ()  # turn ids of the last notices, as in parts and dead letters
+    counted: int = 0  # occurrences that the last notification counted
+    lost: int = 0  # notifications in a row that did not arrive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +30,12 @@ class Alert:
     """One cause of an alert with its current state."""
 
     cause: str  # channel.telegram, model, disk: the same in every release
-    stage: int = 0  # 0 = all is well; a higher one is worse. Of what merely happens it stays 0
-    since: datetime  # when this trouble began, or the last of what happened
-    line: str = ""  # the key of its sentence in the catalogue
-    fields: Mapping[str, str | int] = field(default_factory=dict)  # what the sentence needs; no word of anybody's
+    stage: int = 0  # 0 = resolved; higher is worse. One-time events stay at 0
+    since: datetime  # start of the trouble, or time of the last event
+    line: str = ""  # catalogue key of its message
+    fields: Mapping[str, str | int] = field(default_factory=dict)  # values for the message; never text of users
     level: str = "warning"  # or critical
-    mark: str = ""  # up to where its source was read
+    mark: str = ""  # read position of its source
     owners: NotificationState = NotificationState()
     monitor: NotificationState = NotificationState()
 
@@ -56,7 +56,7 @@ class AbandonedTurn:
 
     turn: str
     chat: str  # the session key, as text
-    reason: str  # the operator's, in the platform's or our own words
+    reason: str  # for the operator, from the platform or the gateway
     at: datetime
 
 

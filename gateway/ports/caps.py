@@ -15,10 +15,10 @@ from gateway.events import InboundMessage
 class CapKind(StrEnum):
     """The caps, as metrics, refusals and the catalogue's keys name them."""
 
-    PERSON_TURNS = "person-turns"  # in ten minutes; a person is everybody's accounts that are linked, over all bots
+    PERSON_TURNS = "person-turns"  # in ten minutes; all linked accounts of a person count together, over all bots
     CHAT_TURNS = "chat-turns"  # in ten minutes; a chat is a parent chat with all its threads
-    OWN_TURNS = "own-turns"  # in ten minutes, of a chat: turns that nobody typed
-    PERSON_TOKENS = "person-tokens"  # a day of the house's time zone, as all that follow
+    OWN_TURNS = "own-turns"  # in ten minutes, of a chat: turns started by jobs
+    PERSON_TOKENS = "person-tokens"  # per day in the installation's time zone, like the caps below
     CHAT_TOKENS = "chat-tokens"
     OWN_TOKENS = "own-tokens"
     HOUSE_TOKENS = "house-tokens"
@@ -48,10 +48,10 @@ class CapKind(StrEnum):
 class CapNotice:
     """A notification that a cap was exceeded; stored with the commit that sends it."""
 
-    name: str  # the cap and whose it is
-    chat: str  # where they were told
-    until: datetime  # when the window ends, and with it the silence
-    limit: int  # with another limit it is another window
+    name: str  # the cap and its subject
+    chat: str  # where the notice was sent
+    until: datetime  # when the window ends, and notices may be sent again
+    limit: int  # a changed limit starts another window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +60,8 @@ class ExceededCap:
 
     cap: CapKind
     limit: int  # turns or tokens
-    until: datetime  # from then on there is room again
-    told: (
-        CapNotice | None
-    )  # what telling it now leaves; None = it was told here in this window, and nothing more is said
+    until: datetime  # when use is allowed again
+    notice: CapNotice | None  # to store with the notification; None = this chat was notified in this window
 
 
 class CapReached(ParlourError):
@@ -79,9 +77,9 @@ class CapAllowance:
     """Use and limit of one cap."""
 
     cap: CapKind
-    used: int  # turns or tokens, what is reserved included
+    used: int  # turns or tokens, reserved ones included
     limit: int
-    until: datetime | None  # when all of it is free again (a day), or some (turns); None = none is in use
+    until: datetime | None  # when use resets (tokens) or partly expires (turns); None = unused
 
 
 Release: TypeAlias = Callable[[], None]

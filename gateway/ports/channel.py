@@ -18,8 +18,8 @@ from gateway.ports.memory import SessionReader
 class IntakeVerdict(StrEnum):
     """Result of handing a message to the intake."""
 
-    ACCEPTED = "accepted"  # durable (or a duplicate of what is): the platform may be told
-    FULL = "full"  # durable as refused; the chat was told
+    ACCEPTED = "accepted"  # durable, or a duplicate: acknowledge the event
+    FULL = "full"  # stored as refused; the chat was notified
     REJECTED = "rejected"  # not admitted: nothing was stored
 
 
@@ -28,8 +28,8 @@ class IntakeResult:
     """The gateway's answer to `Intake.receive`."""
 
     verdict: IntakeVerdict
-    reason: str = ""  # why it was rejected (a word of admission's table), never for strangers' eyes
-    line: str = ""  # one line the sender may be shown, or ""
+    reason: str = ""  # admission's reason; never shown to unknown senders
+    line: str = ""  # line to show to the sender, or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +47,10 @@ class EventOrigin:
 class PlatformEvent:
     """One unparsed event of a platform."""
 
-    channel: str  # the block's name
-    id: str  # the same when the platform brings it again
-    raw: str  # as it came; for the quarantine, never for a log
-    origin: EventOrigin | None = None  # whom to tell when it is set aside; None: nobody
+    channel: str  # the channel's name
+    id: str  # repeated on redelivery
+    raw: str  # unparsed; for the quarantine, never for a log
+    origin: EventOrigin | None = None  # sender to notify of a quarantine; None = unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class MembershipChange:
     A place is a chat (Telegram, Slack) or a whole server (Discord: *chat* is empty).
     """
 
-    channel: str  # the block's name
-    id: str  # the same when the platform brings it again
+    channel: str  # the channel's name
+    id: str  # repeated on redelivery
     chat: str = ""  # the chat part of its session key; "" for a whole server
     guild: str = ""  # the Discord server
     team: str = ""  # the Slack workspace
-    title: str = ""  # what people there call it: one line, for reading; it never decides anything
-    by: Sender | None = None  # who did it, where the platform says; their rights are as unknown as anybody's
-    is_gone: bool = False  # taken away again, or left
+    title: str = ""  # display name, one line; decides nothing
+    by: Sender | None = None  # the acting user, if the platform tells; not admitted yet
+    is_gone: bool = False  # removed, or left
 
     @property
     def entry(self) -> str:
@@ -133,17 +133,17 @@ class ChannelCapabilities:
     text_limit: int  # per part, in `unit`
     unit: str = "characters"  # characters, utf16 or bytes
     edits: bool = False  # a sent part can be edited in place
-    finds: bool = False  # `find` knows, as a rule: an unknown need not be marked
-    send_key: bool = False  # the platform recognises a repeated part id, so an unknown may be sent again
-    send_key_for: timedelta | None = None  # for how long it does; None = always
-    rings: bool = False  # a new message calls people who are not looking; an edit does not
+    finds: bool = False  # `find` usually succeeds, so that uncertain parts need no notice
+    send_key: bool = False  # the platform deduplicates by part id, so that uncertain parts may be resent
+    send_key_for: timedelta | None = None  # for how long; None = always
+    rings: bool = False  # new messages notify users, edits do not
     preview_every: timedelta | None = None  # shortest time between preview edits; None = no previews
     shows_activity: bool = False  # typing or status
-    file_limit: int = 0  # bytes of one file that can be sent; 0 = none can
-    max_parts: int = 40  # a longer answer is cut, and says so (TRUST.md F14)
-    group_parts: int = 3  # a longer answer in a group is its beginning and a file, where files can be sent
-    choices: int = 0  # buttons below one message; where they do not suffice, the text says the commands
-    private_choices: bool = False  # in a shared chat, what one person alone sees can have them: it stands in that chat
+    file_limit: int = 0  # largest file that can be sent, in bytes; 0 = no files
+    max_parts: int = 40  # a longer answer is cut, with a notice
+    group_parts: int = 3  # a longer answer in a group becomes its beginning and a file, if files can be sent
+    choices: int = 0  # most buttons below one message; beyond that the text names the commands
+    private_choices: bool = False  # ephemeral messages in shared chats can have buttons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +216,7 @@ class ReplyPolicy:
 
     reply_in: str = "channel"  # or "thread"
     follow_threads: bool = True
-    group_policy: str = "mention"  # or "open", "off"; admission judges by it, a channel may explain it
+    group_policy: str = "mention"  # or "open", "off"; applied by admission, explained by channels
 
     @classmethod
     def of_block(cls, block: Any) -> ReplyPolicy:
@@ -229,7 +229,7 @@ class ReplyPolicies:
     """Reply policies of a channel's chats; the most specific override applies."""
 
     of: Callable[[str, str], ReplyPolicy]  # a chat or thread ("C042/1712.34"), and its guild
-    every: frozenset[ReplyPolicy]  # all that there are anywhere in the block
+    every: frozenset[ReplyPolicy]  # every policy of the channel's chats
 
 
 async def none_open(_: SessionKey) -> frozenset[str]:
@@ -241,17 +241,17 @@ async def none_open(_: SessionKey) -> frozenset[str]:
 class ChannelContext:
     """Arguments a channel is built from."""
 
-    name: str  # the block's name
-    settings: Any  # the block, an instance of the kind's own settings model
+    name: str  # the channel's name
+    settings: Any  # the channel's block, an instance of the plugin's settings model
     intake: Intake
     state: ChannelState
     blobs: BlobStore  # the bytes of parts that are files
-    sessions: SessionReader  # what was said, for channels that show history themselves
-    open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids that wait for their answer
-    language: Callable[[SessionKey], str] = in_english  # of the sentences of ours in a chat
-    folder: Path | None = None  # for files of the channel's own; it is made by whoever writes first
-    proxy: str = field(default="", repr=False)  # for gateway.net, whatever the channel connects to; "" = none; secret
-    manners: ReplyPolicies | None = None  # None: as the block says, everywhere
+    sessions: SessionReader  # stored messages, for channels that show history
+    open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
+    language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
+    folder: Path | None = None  # for the channel's files; created by the first write
+    proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
+    manners: ReplyPolicies | None = None  # None = the block's policy everywhere
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
         """Return the reply policy of *chat*, a thread's own overrides included. Cheap: a few dictionary look-ups."""

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoints, entry_points
 from importlib.metadata import version as version_of
 from pathlib import Path
 
-# Parlour is in no package registry: `pip install parlour` would bring whatever somebody else registered.
+# Parlour is not published in a package registry: `pip install parlour` could install a stranger's package.
 HOW_TO_INSTALL = "run `make install` in Parlour's folder"
 
 
@@ -43,6 +43,6 @@ def operator_command(words: str, environment: Mapping[str, str] = os.environ) ->
         return "make init"
     if not in_container(environment):
         return f"parlour {words}"
-    if words == "init":  # it may have to write a configuration before any gateway can start
+    if words == "init":  # runs before there is a configuration
         return "docker compose run --rm parlour init"
     return f"docker compose exec parlour parlour {words}"

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from gateway.events import SessionKey
 
-Redaction: TypeAlias = Callable[[Any], Any]  # a JSON value in, what may stay of it out; the same value for "all of it"
+Redaction: TypeAlias = Callable[[Any], Any]  # maps a JSON value to its redacted form, or to itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,11 +17,11 @@ class ErasureFilter:
     """Which rows may be touched."""
 
     keys: frozenset[SessionKey]
-    scope: str | None = None  # whose jobs; None = nobody's
-    sender: str = ""  # the platform's id: only their messages and the turns that answered them; "" = everybody's
-    upto: int = 0  # the newest inbox row that counts; what came later was said anew. 0 = all
-    spare: frozenset[str] = frozenset()  # jobs that stay as they are
-    is_over: bool = False  # only what has ended and is in its files: what waits or runs is answered as it is
+    scope: str | None = None  # jobs of this scope; None = no jobs
+    sender: str = ""  # user id: only this user's messages and their turns; "" = all users'
+    upto: int = 0  # newest inbox row to include; 0 = all
+    spare: frozenset[str] = frozenset()  # jobs to leave unchanged
+    is_over: bool = False  # only ended rows with written transcripts; waiting and running ones stay
 
 
 class ErasureStore(Protocol):
@@ -68,7 +68,7 @@ class ErasureStore(Protocol):
         ...
 
 
-Meant: TypeAlias = Callable[[str, bytes], bool]  # the channel block, and what is kept of it
+Meant: TypeAlias = Callable[[str, bytes], bool]  # (channel, stored bytes)
 
 
 class UnscopedData(Protocol):

@@ -16,8 +16,8 @@ from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports.access import AuditEntry
 from gateway.ports.caps import CapNotice
 
-Line: TypeAlias = Mapping[str, Any]  # one transcript line, FORMATS.md
-CALL_NOTED_AFTER = timedelta(milliseconds=50)  # a kill before that leaves no row of the call
+Line: TypeAlias = Mapping[str, Any]  # one transcript line
+CALL_NOTED_AFTER = timedelta(milliseconds=50)  # shorter calls leave no row if killed
 
 
 class AcceptOutcome(StrEnum):
@@ -26,9 +26,9 @@ class AcceptOutcome(StrEnum):
     NEW = "new"
     DUPLICATE = "duplicate"  # known with the same revision; nothing changed
     EDITED = "edited"  # the waiting row now holds the new text
-    NOTED = "noted"  # an edit or deletion of something already in a turn: told to the next turn
+    NOTED = "noted"  # an edit or deletion of an answered message, passed to the next turn
     DELETED = "deleted"  # the waiting row ended as stopped
-    FULL = "full"  # the backlog is full: stored as refused, told at most once per chat and minute
+    FULL = "full"  # the backlog is full: stored as refused, notified at most once per chat and minute
 
 
 class MessageOutcome(StrEnum):
@@ -59,10 +59,10 @@ class InboxRow:
     message: InboundMessage
     accepted_at: datetime
     role: Role = Role.MEMBER
-    is_control: bool = False  # does not wait in its lane
+    is_control: bool = False  # bypasses the session queue
     turn: str = ""  # stamped by claim or steer
-    attempts: int = 0  # lone attempts that did not come back; three are the end
-    is_lone: bool = False  # a suspect: was in flight at two unclean stops, and runs with nothing beside it
+    attempts: int = 0  # isolated attempts that crashed; dead-lettered after three
+    is_lone: bool = False  # a suspect: in flight at two unclean stops, retried in isolation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class SessionRow:
     transcript: str  # 16 random base32 characters
     next_index: int  # the `i` of the next transcript line
     created_at: datetime
-    scope: str = ""  # as the session's last record named it
+    scope: str = ""  # scope of the session's last record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +100,10 @@ class TurnLease:
     epoch: int
     rows: tuple[InboxRow, ...]  # one sender's, in (platform time, message id) order
     session: SessionRow
-    steps: tuple[TurnStep, ...] = ()  # what an earlier attempt of this turn stored
+    steps: tuple[TurnStep, ...] = ()  # steps of earlier attempts
     notes: tuple[InboxRow, ...] = ()  # edits and deletions that came after their turn
-    more: int = 0  # rows that stay queued behind this turn
-    is_uncertain: bool = False  # its answer may stand in the chat: the journal was restored since it was accepted
+    more: int = 0  # rows queued behind this turn
+    is_uncertain: bool = False  # may have been answered already: the journal was restored since
 
     @property
     def is_lone(self) -> bool:
@@ -131,9 +131,9 @@ class TurnRecord:
     at: datetime
     new_transcript: str = ""  # /new: the transcript that begins after this record
     blobs: Mapping[str, str] = field(default_factory=dict)
-    failure: str = ""  # key of the failure table, when the turn ended badly
+    failure: str = ""  # key of the failure message, for failed turns
     supersedes: str = ""  # the turn a /retry answers again
-    scope: str = ""  # whose folder the transcript stands in: people/…, chats/…, or "" for the home itself
+    scope: str = ""  # scope of the transcript: people/…, chats/…, or "" for the home itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +153,9 @@ class JobQueueStats:
     """How the unfinished jobs of one kind stand."""
 
     kind: str
-    waiting: int  # due and not taken up
-    lag_seconds: float  # how long the oldest of them has been due
-    later: int  # not due yet: planned, or put off
+    waiting: int  # due and not leased
+    lag_seconds: float  # age of the oldest due job
+    later: int  # scheduled or postponed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +165,8 @@ class TurnCommit:
     record: TurnRecord
     outbound: tuple[OutboundMessage, ...] = ()
     jobs: tuple[Job, ...] = ()
-    audit: AuditEntry | None = None  # what it decided about people or a shared chat
-    told: tuple[CapNotice, ...] = ()  # caps that its notice tells of
+    audit: AuditEntry | None = None  # its decision about people or a shared chat
+    cap_notices: tuple[CapNotice, ...] = ()  # sent with its outbox rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,8 +191,8 @@ class UsageRow:
     tokens_cached: int
     cost: float | None  # US dollars; None = unknown
     at: datetime
-    call: str = ""  # names a call while it is under way; what a row keeps is an estimate
-    is_own: bool = False  # the turn was a job of ours: nobody typed it
+    call: str = ""  # id of a running call, whose figures are estimates
+    is_own: bool = False  # the turn was started by a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,12 +19,12 @@ class DisplayedMessage:
     role: str  # user, assistant, command, notice
     text: str
     at: datetime
-    name: str = ""  # who spoke, for user lines
+    name: str = ""  # display name, for user lines
     message_id: str = ""  # the platform's (or the page's own) id of a user line
     state: str = "done"  # waiting = accepted, not answered yet
-    typed: str = ""  # of `text`, what a person wrote, without the lines that name files
-    attachments: tuple[Attachment, ...] = ()  # the stored files that came with it, or went out with it
-    is_others: bool = False  # of `text`: somebody else's words, passed on
+    typed: str = ""  # the user's part of `text`, without the lines that name files
+    attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
+    is_others: bool = False  # `text` was forwarded from another author
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class DocumentStore(Protocol):
         ...
 
 
-MEMORY = "_memory"  # the project of what was said and remembered; others are folders of documents [002]
+MEMORY = "_memory"  # the project of transcripts and memory; others are document folders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class SearchHit:
     line: int
     text: str
     score: float = 0.0
-    at: datetime | None = None  # when it was said or written
+    at: datetime | None = None  # time of the message or entry
     end: int = 0  # its last line; 0 = `line`
-    who: str = ""  # who said it, where somebody did; "" for our own answers
-    role: str = ""  # user or assistant for what was said, "" for what was written
-    origin: str = ""  # untrusted or tainted if any text in it is not taken on trust (docs/adr/0015)
-    before: str = ""  # what was said right before, with its speaker; "" for most
+    who: str = ""  # speaker's name; "" for the bot's answers
+    role: str = ""  # user or assistant for messages, "" for documents
+    origin: str = ""  # untrusted or tainted, if any text in it is (docs/adr/0015)
+    before: str = ""  # the message right before, with its speaker; often ""
     after: str = ""
 
 

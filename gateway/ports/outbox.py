@@ -18,7 +18,7 @@ class PartState(StrEnum):
     PENDING = "pending"
     SENDING = "sending"  # stored before the platform is called
     SENT = "sent"
-    UNKNOWN = "unknown"  # perhaps sent; resolved by the platform's key, else resent with a mark
+    UNKNOWN = "unknown"  # perhaps sent; looked up by the platform's key, else resent with a notice
     DEAD = "dead"
     CANCELLED = "cancelled"
 
@@ -30,8 +30,8 @@ class OutboxPart:
     part: MessagePart
     state: PartState
     attempts: int = 0
-    message_id: str = ""  # the platform's id once sent; before that, of the placeholder that waits for it
-    at: datetime | None = None  # when it came to this state, if the store knows
+    message_id: str = ""  # the platform's id once sent; before that, the placeholder's
+    at: datetime | None = None  # when it entered this state, if known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class DelayedDelivery:
     key: SessionKey
     since: datetime  # the first wait
     until: datetime  # the next attempt
-    reason: str  # the operator's
+    reason: str  # for the operator
 
 
 class Outbox(Protocol):

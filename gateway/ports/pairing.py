@@ -14,14 +14,14 @@ from gateway.ports.access import DecisionActor
 class PairingRequest:
     """An account or chat without an owner's decision. Holds no message text."""
 
-    ref: str  # names it in a button's command and on the command line; the same after a restart
-    channel: str  # the block's name
+    ref: str  # reference in buttons and on the command line; stable over restarts
+    channel: str  # the channel's name
     who: str  # an admission entry: a user id, or chat:ID, guild:ID
-    name: str  # as the platform shows it, one harmless line: for reading, decides nothing
+    name: str  # display name in one safe line; decides nothing
     at: datetime
-    until: datetime | None = None  # until when a code is good; a place waits as long as the bot is in it
+    until: datetime | None = None  # expiry of the code; chats wait as long as the bot is in them
     is_place: bool = False
-    by: str = ""  # a place: the id of whoever added the bot, if the platform says
+    by: str = ""  # for chats: id of the user who added the bot, if known
     by_name: str = ""
 
 

@@ -13,8 +13,8 @@ class SetupQuestion:
     """One answer that a block needs before it can work."""
 
     setting: str  # the field of the block: token, allow_from
-    text: str  # what is asked, one line
-    help: str = ""  # where it is found, click by click
+    text: str  # the question, one line
+    help: str = ""  # how to find the value, click by click
     is_secret: bool = False  # not shown while typed, and written to secrets/ rather than to the configuration
     default: str = ""  # an empty answer means this; "" with is_optional = left out
     is_optional: bool = False
@@ -34,14 +34,14 @@ class SetupFinding:
 
     level: SetupLevel
     text: str
-    id: str = ""  # what it is about, for programs, the same in every release: token, webhook, privacy_mode
+    id: str = ""  # subject for programs, stable over releases: token, webhook, privacy_mode
 
 
 @runtime_checkable
 class SupportsSetup(Protocol):
     """A channel kind that can be set up by questions and verified by real calls."""
 
-    title: str  # as people call the platform: Telegram
+    title: str  # name of the platform: Telegram
     steps: Sequence[str]  # what to do on the platform first, one line each
 
     def questions(self) -> Sequence[SetupQuestion]:

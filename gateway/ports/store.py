@@ -16,8 +16,8 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 
-BLANK_AFTER = timedelta(days=7)  # texts of what has ended leave the journal (FORMATS.md, Numbers)
-EXPIRES = timedelta(hours=24)  # what waited longer is not answered any more: one line per chat (FORMATS.md, Lanes)
+BLANK_AFTER = timedelta(days=7)  # texts of ended rows are blanked
+EXPIRES = timedelta(hours=24)  # older messages expire, with one notice per chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +28,12 @@ class StoreLimits:
     queued: int = 10_000
     merge: str = "split"  # split, burst or off
     burst: int = 20  # rows that may merge under `burst`
-    split_length: int = 4_000  # a part this long, followed within `split_seconds`, was cut by its platform
+    split_length: int = 4_000  # a message this long, followed by another within `split_seconds`, is half of a paste
     split_seconds: float = 2.0
-    backlog_minutes: float = 10.0  # what waited longer is answered in one turn per chat and sender
+    backlog_minutes: float = 10.0  # older messages are answered in one turn per chat and sender
     expires: timedelta = EXPIRES
     blank_after: timedelta = BLANK_AFTER
-    zone: str = "UTC"  # IANA; whose days usage is summed by when it is old
+    zone: str = "UTC"  # IANA; days of this zone sum old usage
 
 
 class Store(Protocol):

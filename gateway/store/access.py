@@ -101,7 +101,7 @@ class SqliteAccess:
                 snapshot.notes.pop(name, None)
         if change.put or change.remove:
             snapshot.edition += 1
-        for message in change.told:
+        for message in change.notices:
             self._engine.chats.put(message.key)
 
 
@@ -131,7 +131,7 @@ def write(database: sqlite3.Connection, change: AccessChange) -> bool:
             database.execute("DELETE FROM access_note WHERE name = ?", (quote(name),))
     if change.line is not None:
         insert_audit_entry(database, change.line)
-    for message in change.told:
+    for message in change.notices:
         enqueue(database, message)
     return True
 

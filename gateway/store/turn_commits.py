@@ -216,8 +216,8 @@ def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None
         put_job(database, job)
     if new.commit.audit is not None:
         insert_audit_entry(database, new.commit.audit)
-    if new.commit.told:
-        mark_notified(database, new.commit.told)
+    if new.commit.cap_notices:
+        mark_notified(database, new.commit.cap_notices)
 
 
 def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:

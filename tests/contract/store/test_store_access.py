@@ -111,7 +111,7 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> N
     """What is told goes out with the change, and survives a kill as it does."""
     store = await house.open()
     told = OutboundMessage(id="dabcdefghijklmnop.1", key=SessionKey("slack", "D1"), text="Welcome.")
-    await store.access.change(AccessChange(notes={"n": "1"}, told=(told,)))
+    await store.access.change(AccessChange(notes={"n": "1"}, notices=(told,)))
     await house.kill()
     again = await house.open()
     delivery = await again.outbox.next(told.key)

@@ -106,7 +106,7 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     store.journal.spend(spent("job", purpose="dream"))
     told = CapNotice(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
-    await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, told=(told,)))
+    await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, cap_notices=(told,)))
     await house.kill()
     store = await house.open()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
@@ -119,7 +119,7 @@ async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
     for number, (each, left) in enumerate(((there, {told, there}), (later, {later})), start=2):
         await accept(store, said(id=str(number)))
         lease = await claim(store)
-        await store.journal.commit(lease, replace(answered(lease, "one"), told=(each,)))
+        await store.journal.commit(lease, replace(answered(lease, "one"), cap_notices=(each,)))
         assert set((await store.caps.load_usage(window=window, day=day, purposes=())).notices) == left
     house.wall.advance(minutes=2)
     await store.prune()
@@ -136,7 +136,7 @@ async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
         for name, chat in (("p/ann", "x:1"), (f"c/{ANN}", "x:1"), ("p/bob", "x:1"), ("p/bob", str(ANN)))
     ]
     commit = answered(lease, "one")
-    await store.journal.commit(lease, type(commit)(record=commit.record, told=tuple(told)))
+    await store.journal.commit(lease, type(commit)(record=commit.record, cap_notices=tuple(told)))
     store.journal.spend(spent("t1", person="ann", at=START - timedelta(days=40)))
     await store.prune()
     await store.erasing.unlink(person="ann", keys=[SessionKey("telegram", "42")])

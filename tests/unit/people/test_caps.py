@@ -93,8 +93,8 @@ class House:
         if past is None:
             self.call(message, turn, person, tokens)
             self.ledger.end_turn(turn)
-        elif past.told:
-            self.told.append(past.told)
+        elif past.notice:
+            self.told.append(past.notice)
         return past
 
     def sender(self, message: InboundMessage, account: str) -> CappedSender:
@@ -131,10 +131,10 @@ def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
     past = house.ask()
     assert past is not None
     assert (past.cap, past.limit, past.until) == (CapKind.PERSON_TURNS, 20, NOON + timedelta(minutes=10, seconds=54))
-    assert past.told is not None
+    assert past.notice is not None
     silent = house.ask()
     assert silent is not None
-    assert silent.told is None
+    assert silent.notice is None
     assert house.ask(said("carl")) is None  # nobody else is meant
     house.now = past.until
     assert [house.ask() is None for _ in range(11)] == [True] * 10 + [False]
@@ -148,7 +148,7 @@ def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
         past = house.ask()
         if past is None:
             times.append(house.now)
-        notices += past is not None and past.told is not None
+        notices += past is not None and past.notice is not None
         house.wait(seconds=1)
     assert len(times) <= 120
     for at in times:
@@ -178,8 +178,8 @@ def test_the_accounts_of_one_person_share() -> None:
         assert house.ask(said("ann", ("slack:C1", "telegram:9")[n % 2])) is None
     past = house.ask(said("ann", "slack:C1"))
     assert past is not None
-    assert past.told is not None
-    assert [where.told is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
+    assert past.notice is not None
+    assert [where.notice is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
 
 
 def refused(house: House, who: str, *chats: str) -> list[ExceededCap]:
@@ -194,16 +194,16 @@ async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_m
     house = House(limits=CapLimits(person_turns=1))
     assert house.ask() is None
     here, there = refused(house, "bob", "slack:C1", "slack:C2")
-    assert here.told is not None
-    assert there.told == replace(here.told, chat="slack:C2")
+    assert here.notice is not None
+    assert there.notice == replace(here.notice, chat="slack:C2")
     await house.restart()
     asked = [f"slack:C{n}" for n in range(1, 10)]
-    assert [past.told is not None for past in refused(house, "bob", *asked, *asked)] == [False] * 2 + [True] * 3 + [
+    assert [past.notice is not None for past in refused(house, "bob", *asked, *asked)] == [False] * 2 + [True] * 3 + [
         False
     ] * 13
     house.now = here.until
     assert house.ask() is None
-    assert refused(house, "bob", "slack:C1")[0].told is not None
+    assert refused(house, "bob", "slack:C1")[0].notice is not None
 
 
 def test_threads_count_for_their_chat() -> None:
@@ -224,10 +224,10 @@ def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     with pytest.raises(CapReached) as reached:
         house.ask(tokens=600)
     assert (reached.value.past.cap, reached.value.past.until) == (CapKind.PERSON_TOKENS, MIDNIGHT)
-    assert reached.value.past.told is not None
+    assert reached.value.past.notice is not None
     past = house.ask(tokens=1)
     assert past is not None
-    assert past.told is None  # one line a day
+    assert past.notice is None  # one line a day
     assert house.stands()[CapKind.PERSON_TOKENS].used == 1_000
     house.now = MIDNIGHT
     assert house.ask(tokens=1_000) is None
@@ -269,7 +269,7 @@ def test_the_house_tells_each_chat_once() -> None:
     house = House(limits=CapLimits(house_tokens=1_000), named=frozenset({"bob"}))
     assert house.ask(tokens=1_000) is None
     told = [house.ask(said(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
-    assert [past is not None and past.told is not None for past in told] == [True, False, True]
+    assert [past is not None and past.notice is not None for past in told] == [True, False, True]
 
 
 async def test_the_house_can_be_watched() -> None:
@@ -310,7 +310,7 @@ async def test_a_restart_knows_what_was_counted() -> None:
     for _ in range(40):
         past = house.ask(tokens=10)
         answered += past is None
-        notices += past is not None and past.told is not None
+        notices += past is not None and past.notice is not None
         await house.restart()
     assert (answered, notices) == (20, 1)
     assert house.stands()[CapKind.PERSON_TOKENS].used == 200
