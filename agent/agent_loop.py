@@ -78,7 +78,7 @@ class PromptFitter:
             self._draft.lines_for_model,
             self._draft.first_index,
             after=self._draft.lines,
-            room=PromptLimit(tokens=token_limit, taken=self._fixed),
+            prompt_limit=PromptLimit(tokens=token_limit, taken=self._fixed),
         ).lines
 
     def reload(self) -> None:

@@ -93,7 +93,7 @@ class PromptAssembler:
         plan = conversation.compacted(lines, at)
         begun = opening(
             conversation,
-            view.within(conversation.room.tokens),
+            view.within(conversation.prompt_limit.tokens),
             turn.zone,
             abilities=profile.toolbox.abilities,
             model=profile.model.name,

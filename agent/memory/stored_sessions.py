@@ -42,11 +42,11 @@ class StoredSessions:
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* messages as people saw them, oldest first, including pending and queued ones."""
         # In this order: messages move from the inbox to the journal to the file.
-        waiting = await self._journal.waiting_rows(key)
+        queued_rows = await self._journal.waiting_rows(key)
         pending = [each.record for each in await self._records.pending(key)]
         scope = pending[-1].scope if pending else await self._scope(key)
         blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
-        lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), waiting, datetime.now(UTC))
+        lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), queued_rows, datetime.now(UTC))
         if limit <= 0:
             return ()
         return tuple(line if scope is None else _anchored(line, scope) for line in lines[-limit:])
@@ -128,13 +128,13 @@ class _SeenLine:
         return self.since < other.since and other.ended <= self.ended
 
 
-def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
+def _in_order(turns: dict[str, list[Line]], queued_rows: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
     """Return the messages in the order in which people saw them; turns are in the order of their commits.
 
     A command answered during a turn is committed before it, and a message may be queued behind an answer.
     """
     ordered: list[_SeenLine] = []
-    for each in (*_displayed(turns), *_queued_lines(waiting, turns, now)):
+    for each in (*_displayed(turns), *_queued_lines(queued_rows, turns, now)):
         place = len(ordered)
         while place and each.stands_before(ordered[place - 1]):
             place -= 1
@@ -143,12 +143,12 @@ def _in_order(turns: dict[str, list[Line]], waiting: Sequence[InboxRow], now: da
 
 
 def _displayed(turns: dict[str, list[Line]]) -> list[_SeenLine]:
-    gone = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
+    deleted = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
     shown: list[_SeenLine] = []
     for turn, lines in turns.items():
         # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
         ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
-        seen = [(each, _since(line, each.role)) for line in lines for each in _visible_lines(turn, line, gone)]
+        seen = [(each, _since(line, each.role)) for line in lines for each in _visible_lines(turn, line, deleted)]
         shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
     return shown
 
@@ -160,12 +160,12 @@ def _since(line: Line, role: str) -> datetime | None:
     return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
 
 
-def _visible_lines(turn: str, line: Line, gone: set[object]) -> list[DisplayedMessage]:
+def _visible_lines(turn: str, line: Line, deleted: set[object]) -> list[DisplayedMessage]:
     """Return the visible messages of one transcript line. Text beside a tool call was never sent."""
     kind, role = kind_of(line), line.get("role")
     if kind in ("command", "notice"):
         asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
-        is_gone = line.get("mid") and line.get("mid") in gone
+        is_gone = line.get("mid") and line.get("mid") in deleted
         # With a message id, files came with the user's message; otherwise they were sent with the reply.
         came, sent = (facts_in(line), ()) if line.get("mid") else ((), facts_in(line))
         said = _line(turn, "user", line, FORGOTTEN) if is_gone else _line(turn, "user", line, line.get(asked), came)
@@ -174,7 +174,7 @@ def _visible_lines(turn: str, line: Line, gone: set[object]) -> list[DisplayedMe
         return [each for each in both if each.text]
     if kind != "message" or role not in ("user", "assistant") or (role == "assistant" and line.get("tool_calls")):
         return []
-    if line.get("mid") and line.get("mid") in gone:
+    if line.get("mid") and line.get("mid") in deleted:
         return [_line(turn, str(role), line, FORGOTTEN)]
     files = facts_in(line)
     content = line.get("content")

@@ -157,7 +157,7 @@ class World:
             zone=lambda _: zone,
             now=now,
             flushes=True,
-            room=self._room,
+            token_limit=self._room,
         )
 
     def adopt(self, record: TurnRecord) -> None:
@@ -182,7 +182,7 @@ class World:
             model=self.model,
             zone=lambda _: zone,
             now=lambda: START,
-            room=self._room,
+            token_limit=self._room,
             disk=disk,
         )
 

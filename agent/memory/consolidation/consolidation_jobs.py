@@ -57,7 +57,7 @@ class ConsolidationJobs:
     """Handlers of the consolidation jobs.
 
     *adopt* receives the record of a moved pointer. *writing* is held while files change; a backup holds it too.
-    *room* returns the token limit of a prompt, 0 for none.
+    *token_limit* returns the token limit of a prompt, 0 for none.
     """
 
     consolidator: Consolidator
@@ -72,7 +72,7 @@ class ConsolidationJobs:
     now: Callable[[], datetime]
     notes: bool = True  # write a session note when /new ends a conversation
     flushes: bool = False  # FLUSH jobs are handled; a compaction waits for them
-    room: Callable[[], Awaitable[int]] = _unbounded
+    token_limit: Callable[[], Awaitable[int]] = _unbounded
 
     @property
     def slow(self) -> Mapping[str, Handler]:
@@ -155,17 +155,17 @@ class ConsolidationJobs:
         if len(messages) < whole.end - whole.start and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         base = await self.consolidator.current_memory(whole.scope)
-        asked = await self._ask(job, whole, messages, base)
-        if asked is None:  # tool results alone, or forgotten
+        reply = await self._ask(job, whole, messages, base)
+        if reply is None:  # tool results alone, or erased
             await self._keep_raw(whole, messages)
             return None
-        count, said = asked
-        if isinstance(said, UnusableAnswer):
-            return await self._failed(job, whole, messages, said)
+        count, answer = reply
+        if isinstance(answer, UnusableAnswer):
+            return await self._failed(job, whole, messages, answer)
         end = messages[count]["i"] if count < len(messages) else whole.end
         span = replace(whole, end=end)
-        answer = self.consolidator.stored_answer(span.scope, _range(span), messages[:count], base, said)
-        payload = {**span.payload(), "answer": dataclasses.asdict(answer), "goal": whole.end, "rounds": rounds}
+        stored = self.consolidator.stored_answer(span.scope, _range(span), messages[:count], base, answer)
+        payload = {**span.payload(), "answer": dataclasses.asdict(stored), "goal": whole.end, "rounds": rounds}
         async with self.writing:
             if await self.consolidator.epoch(span.scope) != epoch:
                 return RetryJobLater(_NOT_YET, "something was forgotten meanwhile", counts=False)
@@ -184,30 +184,30 @@ class ConsolidationJobs:
         provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=str(span.key))
         count, most = 0, 0
         for _ in range(_SQUEEZES):
-            room = await self.room()
+            token_limit = await self.token_limit()
             # MEMORY.md is in the question, and once more in the answer.
-            left = max(room - 2 * estimate_text(base) - _INSTRUCTIONS, 0)
-            if room and left < room // 8:
+            left = max(token_limit - 2 * estimate_text(base) - _INSTRUCTIONS, 0)
+            if token_limit and left < token_limit // 8:
                 break
             count, lines = fit_to_tokens(
                 messages, zone=self.zone(span.scope), tokens=min(filter(None, (left, most)), default=0)
             )
             if not lines:
                 return None
-            said = await self.consolidator.ask(provider, self.model.name, base, lines)
-            if not isinstance(said, UnusableAnswer) or said.reason != TOO_LONG:
-                return count, said
+            answer = await self.consolidator.ask(provider, self.model.name, base, lines)
+            if not isinstance(answer, UnusableAnswer) or answer.reason != TOO_LONG:
+                return count, answer
             most = sum(map(estimate_text, lines)) * 3 // 4
         return count, UnusableAnswer(TOO_LONG)
 
     async def _failed(
-        self, job: Job, span: ConversationSpan, messages: list[Line], said: UnusableAnswer
+        self, job: Job, span: ConversationSpan, messages: list[Line], answer: UnusableAnswer
     ) -> RetryJobLater | None:
         """Wait before asking again; after three failures keep the messages themselves, and let the window move on."""
         failures = job.attempts + 1
-        log.warning("consolidation.failed", key=str(span.key), reason=said.reason, failures=failures)
-        if failures < FAILURES_BEFORE_RAW and said.reason != TOO_LONG:
-            return RetryJobLater(_WAITS[failures - 1], said.reason)
+        log.warning("consolidation.failed", key=str(span.key), reason=answer.reason, failures=failures)
+        if failures < FAILURES_BEFORE_RAW and answer.reason != TOO_LONG:
+            return RetryJobLater(_WAITS[failures - 1], answer.reason)
         await self._keep_raw(span, messages)
         return None
 

@@ -33,8 +33,8 @@ class DreamRequester:
     @classmethod
     def of(cls, job: Job) -> DreamRequester | None:
         """Return the requester stored in a job, or None if the job was scheduled."""
-        asked = job.payload.get(_ASKED)
-        return cls(**asked) if isinstance(asked, dict) else None
+        requester = job.payload.get(_ASKED)
+        return cls(**requester) if isinstance(requester, dict) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +46,21 @@ class DreamNotifier:
     now: Callable[[], datetime]
     sign: Callable[[SessionKey], str] = lambda _: SLASH  # before a command's name in a chat
 
-    async def send_report(self, job: Job, asked: DreamRequester | None, done: DreamReport) -> None:
+    async def send_report(self, job: Job, requester: DreamRequester | None, report: DreamReport) -> None:
         """Send the result of the job to its requester, if it has one."""
-        if asked is None:
+        if requester is None:
             return
-        key = SessionKey.parse(asked.key)
+        key = SessionKey.parse(requester.key)
         session = await self.session(key)
         await send_job_report(
             self.records,
             job,
             session,
-            sentence(done, ChatLanguage(asked.language, self.sign(key))),
+            sentence(report, ChatLanguage(requester.language, self.sign(key))),
             at=self.now(),
-            reply_to=asked.reply_to,
-            visible_to=asked.visible_to,
-            chat_kind=ChatKind(asked.chat_kind),
+            reply_to=requester.reply_to,
+            visible_to=requester.visible_to,
+            chat_kind=ChatKind(requester.chat_kind),
         )
 
 

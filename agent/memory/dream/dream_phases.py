@@ -63,14 +63,14 @@ class DreamPhaseRunner:
     async def _study(
         self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
     ) -> DreamPass | UnusableAnswer:
-        asked = {"messages": dream_prompt.study(base, new), "max_tokens": dream_prompt.STUDY_TOKENS}
-        response = await call_provider(self.provider, self.model, [asked], deadline=self.deadline)
+        request = {"messages": dream_prompt.study(base, new), "max_tokens": dream_prompt.STUDY_TOKENS}
+        response = await call_provider(self.provider, self.model, [request], deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
             return response
         analysis = clean(str(getattr(response, "content", None) or ""))
         if not analysis:
             return UnusableAnswer("an empty study")
-        return replace(_add_usage(dream_pass, asked, response), analysis=analysis[: dream_prompt.SHOWN])
+        return replace(_add_usage(dream_pass, request, response), analysis=analysis[: dream_prompt.SHOWN])
 
     async def _edit(
         self, last: _EditRound, simulation: EditSimulation, new: dream_prompt.DreamMaterial
@@ -82,8 +82,8 @@ class DreamPhaseRunner:
         if room < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
             log.warning("dream.ceiling", tokens_in=dream_pass.tokens_in, tokens_out=dream_pass.tokens_out)
             return _EditRound(replace(dream_pass, is_done=True))
-        asked = [{**attempt, "max_tokens": room} for attempt in attempts]
-        response = await call_provider(self.provider, self.model, asked, deadline=self.deadline)
+        request = [{**attempt, "max_tokens": room} for attempt in attempts]
+        response = await call_provider(self.provider, self.model, request, deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
             return response
         edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
@@ -92,7 +92,7 @@ class DreamPhaseRunner:
         results = await asyncio.to_thread(simulation.do, edits.edits)
         feedback, is_idle = _feedback_of(results)
         has_mistakes = bool(edits.wrong) or any(each.fate is EditOutcome.REFUSED for each in results)
-        dream_pass = replace(_add_usage(dream_pass, asked[0], response), answers=(*dream_pass.answers, edits.edits))
+        dream_pass = replace(_add_usage(dream_pass, request[0], response), answers=(*dream_pass.answers, edits.edits))
         is_over = (
             len(dream_pass.answers) >= self.max_iterations
             or (edits.is_done and not has_mistakes)
@@ -118,16 +118,16 @@ def _feedback_of(results: Sequence[EditResult]) -> tuple[tuple[str, ...], bool]:
     return feedback, all(each.fate not in (EditOutcome.DONE, EditOutcome.LOSES) for each in results)
 
 
-def _add_usage(dream_pass: DreamPass, asked: Mapping[str, Any], response: Any) -> DreamPass:
+def _add_usage(dream_pass: DreamPass, request: Mapping[str, Any], response: Any) -> DreamPass:
     """Add what a call took, by the provider's figures or by ours, whichever is more."""
     tokens = getattr(response, "tokens", None)
     said = f"{getattr(response, 'content', '') or ''}{getattr(response, 'tool_calls', '') or ''}"
     return replace(
         dream_pass,
-        tokens_in=dream_pass.tokens_in + max(getattr(tokens, "input", 0), _weight(asked)),
+        tokens_in=dream_pass.tokens_in + max(getattr(tokens, "input", 0), _weight(request)),
         tokens_out=dream_pass.tokens_out + max(getattr(tokens, "output", 0), estimate_text(said)),
     )
 
 
-def _weight(asked: Mapping[str, Any]) -> int:
-    return sum(estimate_text(str(each)) for each in (*asked["messages"], *asked.get("tools", ())))
+def _weight(request: Mapping[str, Any]) -> int:
+    return sum(estimate_text(str(each)) for each in (*request["messages"], *request.get("tools", ())))

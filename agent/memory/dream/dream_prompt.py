@@ -61,9 +61,9 @@ class DreamMaterial:
     shown: int = SHOWN
 
 
-def shown_in(room: int) -> int:
-    """Return the characters of each document, and of all entries, that fit a prompt of *room* tokens; 0 = no limit."""
-    return min(SHOWN, max(room - STUDY_TOKENS - _OWN, _LEAST)) if room else SHOWN
+def shown_in(token_limit: int) -> int:
+    """Return the characters to show of each document, and of all entries, within *token_limit*; 0 = no limit."""
+    return min(SHOWN, max(token_limit - STUDY_TOKENS - _OWN, _LEAST)) if token_limit else SHOWN
 
 
 def study(documents: Mapping[str, str], new: DreamMaterial) -> list[dict[str, Any]]:
@@ -91,16 +91,16 @@ def _messages(system: str, material: Sequence[str]) -> list[dict[str, Any]]:
 def _document_parts(documents: Mapping[str, str], most: int) -> Iterator[str]:
     for name, text in documents.items():
         shown = text.strip()
-        room = f"{len(shown):,} of {BUDGET:,} characters"
+        token_limit = f"{len(shown):,} of {BUDGET:,} characters"
         more = "\n(the rest is not shown; leave it alone)" if len(shown) > most else ""
-        yield f"# {name} as it stands ({room})\n\n{shown[:most] or NOTHING_YET}{more}"
+        yield f"# {name} as it stands ({token_limit})\n\n{shown[:most] or NOTHING_YET}{more}"
 
 
 def _entries_part(new: DreamMaterial) -> str:
-    room = new.shown
+    token_limit = new.shown
     lines = []
     for entry in new.entries:
-        said = f"[{entry.timestamp}] {entry.content.strip()}"[: max(room, 0)]
-        room -= len(said)
+        said = f"[{entry.timestamp}] {entry.content.strip()}"[: max(token_limit, 0)]
+        token_limit -= len(said)
         lines.append("- " + said.replace("\n", "\n  "))
     return f"# What is new (today is {new.today})\n\n" + "\n".join(lines)

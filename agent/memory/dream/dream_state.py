@@ -93,9 +93,9 @@ class DreamStateStore:
     def load(self) -> DreamRun | None:
         """Return the stored run, or None; a run that cannot be read is dropped, which costs its model calls."""
         data = self._disk.load(self._path)
-        found = decode(data) if data is not None else None
+        record = decode(data) if data is not None else None
         try:
-            return _read(found) if found is not None else None
+            return _read(record) if record is not None else None
         except (TypeError, ValueError, KeyError, AttributeError):
             return None
 
@@ -126,7 +126,7 @@ class DreamStateStore:
         self._disk.remove(self._path)
 
 
-def _read(found: Mapping[str, Any]) -> DreamRun:
+def _read(record: Mapping[str, Any]) -> DreamRun:
     passes = [
         DreamPass(
             is_untrusted=each["untrusted"],
@@ -136,14 +136,14 @@ def _read(found: Mapping[str, Any]) -> DreamRun:
             tokens_in=int(each["tokens"][0]),
             tokens_out=int(each["tokens"][1]),
         )
-        for each in found["sittings"]
+        for each in record["sittings"]
     ]
-    base = {str(name): str(text) for name, text in found["base"].items()}
+    base = {str(name): str(text) for name, text in record["base"].items()}
     return DreamRun(
-        after=int(found["after"]),
-        to=int(found["to"]),
-        epoch=str(found["epoch"]),
+        after=int(record["after"]),
+        to=int(record["to"]),
+        epoch=str(record["epoch"]),
         base=base,
-        entries=tuple(map(str, found["entries"])),
+        entries=tuple(map(str, record["entries"])),
         passes=tuple(passes),
     )

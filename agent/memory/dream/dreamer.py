@@ -86,7 +86,7 @@ class Dreamer:
     is_one: bool = False  # the home itself is the only scope; other folders are not read
     max_batch_size: int = 20
     max_iterations: int = 10
-    room: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
+    token_limit: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
     deadline: timedelta = DEADLINE
     disk: Disk = field(default_factory=Disk)
     _at_work: set[str] = field(default_factory=set)
@@ -193,7 +193,7 @@ class Dreamer:
         after = await asyncio.to_thread(lambda: history.dream_cursor)
         epoch = await self.applier.epoch(scope)
         found = await asyncio.to_thread(history.after, after, self.max_batch_size)
-        entries = _batch(found, shown_in(await self.room()))
+        entries = _batch(found, shown_in(await self.token_limit()))
         return start_run(after, epoch, await self.applier.texts(scope), entries) if entries else None
 
     async def _think(self, job: Job, run: DreamRun, n: int, entries: list[HistoryEntry]) -> DreamRun | UnusableAnswer:
@@ -209,7 +209,7 @@ class Dreamer:
             provider=provider, model=self.model.name, max_iterations=self.max_iterations, deadline=self.deadline
         )
         today = f"{self.now().astimezone(ZoneInfo(self.zone(job.scope))):%A %Y-%m-%d}"
-        new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.room()))
+        new = DreamMaterial(entries=entries, today=today, shown=shown_in(await self.token_limit()))
         outcome = await phase_runner.run_phases(run.passes[n], run.base, new, save)
         return outcome if isinstance(outcome, UnusableAnswer) else run.with_pass(n, outcome)
 
@@ -269,12 +269,12 @@ class Dreamer:
         return DreamStateStore(scope_folder(self.home, scope) / "memory", self.disk)
 
 
-def _batch(entries: tuple[HistoryEntry, ...], room: int) -> list[HistoryEntry]:
+def _batch(entries: tuple[HistoryEntry, ...], token_limit: int) -> list[HistoryEntry]:
     """Return as many of the entries as one prompt holds; the first one in any case, as much of it as fits."""
     batch: list[HistoryEntry] = []
     for entry in entries:
-        room -= len(entry.content) + len(entry.timestamp)
-        if batch and room < 0:
+        token_limit -= len(entry.content) + len(entry.timestamp)
+        if batch and token_limit < 0:
             break
         batch.append(entry)
     return batch

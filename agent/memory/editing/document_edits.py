@@ -118,24 +118,24 @@ def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
         if not all(text is None or isinstance(text, str) for text in texts.values()):
             yield f"operation {n} holds something else than text"
             continue
-        given = {name: clean(text) if name != "old" else _exact(text) for name, text in texts.items() if text}
-        yield _operation(n, given)
+        fields_ = {name: clean(text) if name != "old" else _exact(text) for name, text in texts.items() if text}
+        yield _operation(n, fields_)
 
 
-def _operation(n: int, given: Mapping[str, str]) -> DocumentEdit | str:
-    document = given.get("document", "")
+def _operation(n: int, fields_: Mapping[str, str]) -> DocumentEdit | str:
+    document = fields_.get("document", "")
     if document not in TRACKED:
         return f"operation {n}: there is no such document; they are {', '.join(TRACKED)}"
-    if any(len(text) > LONGEST for text in given.values()):
+    if any(len(text) > LONGEST for text in fields_.values()):
         return f"operation {n} is longer than {LONGEST} characters"
-    under = given.get("under", "")
-    match given.get("op"):
-        case "add" if given.get("text"):
-            return DocumentEdit(document, AddLines(given["text"], under, given.get("after", "")))
-        case "replace" if given.get("old") and given.get("text"):
-            return DocumentEdit(document, ReplaceLines(given["old"], given["text"], under))
-        case "remove" if given.get("old"):
-            return DocumentEdit(document, RemoveLines(given["old"], under))
+    under = fields_.get("under", "")
+    match fields_.get("op"):
+        case "add" if fields_.get("text"):
+            return DocumentEdit(document, AddLines(fields_["text"], under, fields_.get("after", "")))
+        case "replace" if fields_.get("old") and fields_.get("text"):
+            return DocumentEdit(document, ReplaceLines(fields_["old"], fields_["text"], under))
+        case "remove" if fields_.get("old"):
+            return DocumentEdit(document, RemoveLines(fields_["old"], under))
     return f"operation {n} is no add with text, no replace with old and text, and no remove with old"
 
 

@@ -197,17 +197,17 @@ def statements(entries: Sequence[MemoryEntry]) -> list[int]:
 def match_entries(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry]) -> dict[int, int]:
     """Return for each old entry the new one that it lives on in: the same under the same heading first."""
     index = WordIndex(new)
-    heirs: dict[int, int] = {}
+    successors: dict[int, int] = {}
     for n, entry in enumerate(old):
         known = index.same(entry)
         if known is not None:
-            heirs[n] = known
+            successors[n] = known
             continue
         reading = AnalyzedEntry(entry)
         fitting = [m for m in index.candidates(reading) if analyzed_replaces(index.readings[m], reading)]
         if fitting:
-            heirs[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
-    return heirs
+            successors[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
+    return successors
 
 
 def _distance(old: MemoryEntry, new: MemoryEntry) -> tuple[bool, bool, bool, int]:
@@ -247,5 +247,5 @@ class WordIndex:
 def lost_entries(before: str, after: str) -> list[MemoryEntry]:
     """Return the entries of *before* that no entry of *after* replaces."""
     old = parse(before)
-    heirs = match_entries(old, parse(after))
-    return [old[n] for n in statements(old) if n not in heirs]
+    successors = match_entries(old, parse(after))
+    return [old[n] for n in statements(old) if n not in successors]

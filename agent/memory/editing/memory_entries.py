@@ -138,8 +138,8 @@ class _EntryParser:
             self._titles.append((level, self._lines[0].strip()))
             self._items = []
             return True
-        inside = entry.kind is EntryKind.ITEM and _indent(line) > max(entry.depth, 1)
-        if _starts(line, inside=inside) or (self._blank and not inside):
+        in_item = entry.kind is EntryKind.ITEM and _indent(line) > max(entry.depth, 1)
+        if _starts(line, in_item=in_item) or (self._blank and not in_item):
             return False
         self._lines += [""] * self._blank
         self._blank = 0
@@ -186,11 +186,11 @@ class _EntryParser:
         self._open, self._lines = None, []
 
 
-def _starts(line: str, *, inside: bool) -> bool:
+def _starts(line: str, *, in_item: bool) -> bool:
     """Return True if the line always begins an entry; a fence inside an item does not."""
     if _ITEM.match(line) or _HEADING.match(line):
         return True
-    return not inside and bool(_FENCE.match(line) or _RULE.match(line))
+    return not in_item and bool(_FENCE.match(line) or _RULE.match(line))
 
 
 def _title(line: str) -> str:

@@ -79,54 +79,56 @@ def merge(current: str, proposed: str, *, budget: int) -> MergeResult:
     old = parse(current)
     new = parse("" if proposed.strip() == NOTHING_YET else proposed)
     if not new:
-        left = [old[n] for n in statements(old)]
-        return MergeResult(text=current, staged=_stage(ReviewReason.EMPTY, left) if left else None)
-    heirs = match_entries(old, new)
+        entries = [old[n] for n in statements(old)]
+        return MergeResult(text=current, staged=_stage(ReviewReason.EMPTY, entries) if entries else None)
+    successors = match_entries(old, new)
     stated = statements(old)
-    lost = [n for n in stated if n not in heirs]
-    added = _additions(old, new, heirs)
+    omitted = [n for n in stated if n not in successors]
+    added = _additions(old, new, successors)
     nodes = [PlacedEntry(entry) for entry in new]
-    board = MergedDocument(old, nodes)
-    for n, heir in heirs.items():
-        board.note_successor(n, nodes[heir])
+    document = MergedDocument(old, nodes)
+    for n, successor in successors.items():
+        document.note_successor(n, nodes[successor])
     repeated = _repeated(new, added)
-    board.drop({nodes[n] for n in repeated})
+    document.drop({nodes[n] for n in repeated})
     added = [n for n in added if n not in repeated]
-    stumps = _stumps(old, new, lost, added)
-    board.drop({nodes[stump] for n, stump in stumps.items() if new[stump].context != old[n].context})
-    for n, stump in stumps.items():
-        if new[stump].context == old[n].context:
-            board.restore(n, nodes[stump])
-    for n in lost:
-        board.put_back(n)
-    pieces = set(stumps.values())
+    fragments = _fragments(old, new, omitted, added)
+    document.drop({nodes[fragment] for n, fragment in fragments.items() if new[fragment].context != old[n].context})
+    for n, fragment in fragments.items():
+        if new[fragment].context == old[n].context:
+            document.restore(n, nodes[fragment])
+    for n in omitted:
+        document.put_back(n)
+    pieces = set(fragments.values())
     added = [n for n in added if n not in pieces]
-    text = _text(current, old, board.entries())
+    text = _text(current, old, document.entries())
     limit = max(budget, len(current)) + budget
     fitting = _fitting(new, added, len(text) - limit)
     if len(text) > limit:
-        text = render(board.entries(without={nodes[n] for n in added[fitting:]}))
+        text = render(document.entries(excluded={nodes[n] for n in added[fitting:]}))
     if len(text) > limit:  # it is the rewordings that are endless
         return MergeResult(
-            text=current, staged=_stage(ReviewReason.OVER_BUDGET, [old[n] for n in lost], [new[n] for n in added])
+            text=current, staged=_stage(ReviewReason.OVER_BUDGET, [old[n] for n in omitted], [new[n] for n in added])
         )
     overflow = [new[n] for n in added[fitting:]]
-    why = _why(len(lost), len(stated), is_over=len(proposed) > budget)
+    why = _why(len(omitted), len(stated), is_over=len(proposed) > budget)
     return MergeResult(
         text=text,
         added=tuple(new[n].raw for n in added[:fitting]),
         reworded=tuple(
-            (old[n].raw, new[heirs[n]].raw) for n in stated if n in heirs and not is_same(old[n], new[heirs[n]])
+            (old[n].raw, new[successors[n]].raw)
+            for n in stated
+            if n in successors and not is_same(old[n], new[successors[n]])
         ),
-        put_back=tuple(old[n].raw for n in lost),
-        staged=_stage(why, [old[n] for n in lost], overflow) if why and (lost or overflow) else None,
+        put_back=tuple(old[n].raw for n in omitted),
+        staged=_stage(why, [old[n] for n in omitted], overflow) if why and (omitted or overflow) else None,
     )
 
 
-def _why(lost: int, stated: int, *, is_over: bool) -> ReviewReason | None:
+def _why(omitted: int, stated: int, *, is_over: bool) -> ReviewReason | None:
     if is_over:
         return ReviewReason.OVER_BUDGET
-    return ReviewReason.MANY if exceeds_removal_limit(lost, stated) else None
+    return ReviewReason.MANY if exceeds_removal_limit(omitted, stated) else None
 
 
 def exceeds_removal_limit(removed: int, entries: int) -> bool:
@@ -134,18 +136,18 @@ def exceeds_removal_limit(removed: int, entries: int) -> bool:
     return removed > MOST_REMOVED and removed > entries * MOST_REMOVED_SHARE
 
 
-def _stage(why: ReviewReason, left: Sequence[MemoryEntry], additions: Sequence[MemoryEntry] = ()) -> StagedRemoval:
+def _stage(why: ReviewReason, entries: Sequence[MemoryEntry], additions: Sequence[MemoryEntry] = ()) -> StagedRemoval:
     return StagedRemoval(
         why=why,
-        removals=tuple(OmittedEntry(entry.raw, entry.context) for entry in left),
+        removals=tuple(OmittedEntry(entry.raw, entry.context) for entry in entries),
         additions=tuple(entry.raw for entry in additions),
     )
 
 
-def _text(current: str, old: list[MemoryEntry], kept: list[MemoryEntry]) -> str:
-    if [(each.raw, each.context) for each in old] == [(each.raw, each.context) for each in kept]:
+def _text(current: str, old: list[MemoryEntry], entries: list[MemoryEntry]) -> str:
+    if [(each.raw, each.context) for each in old] == [(each.raw, each.context) for each in entries]:
         return current  # blank lines alone differ
-    return render(kept)
+    return render(entries)
 
 
 def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
@@ -157,9 +159,9 @@ def _fitting(new: list[MemoryEntry], added: list[int], excess: int) -> int:
     return fitting
 
 
-def _additions(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry], heirs: dict[int, int]) -> list[int]:
+def _additions(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry], successors: dict[int, int]) -> list[int]:
     """Return the indices of new entries whose statement is missing in the old text."""
-    taken = set(heirs.values())
+    taken = set(successors.values())
     already = {extract_words(entry.text).words for entry in old}
     codes = {entry.raw for entry in old if entry.kind is EntryKind.FENCE}
     return [
@@ -186,11 +188,11 @@ def _repeated(new: Sequence[MemoryEntry], added: list[int]) -> set[int]:
     return found
 
 
-def _stumps(old: list[MemoryEntry], new: list[MemoryEntry], lost: list[int], added: list[int]) -> dict[int, int]:
+def _fragments(old: list[MemoryEntry], new: list[MemoryEntry], omitted: list[int], added: list[int]) -> dict[int, int]:
     """Return for lost entries the new one that is but a piece of them: a cut line, or half of what was known."""
     found: dict[int, int] = {}
-    index = WordIndex([old[n] for n in lost])
-    texts = [old[n].text for n in lost]
+    index = WordIndex([old[n] for n in omitted])
+    texts = [old[n].text for n in omitted]
     for m in added:
         if new[m].kind is EntryKind.HEADING:
             continue
@@ -198,8 +200,8 @@ def _stumps(old: list[MemoryEntry], new: list[MemoryEntry], lost: list[int], add
         cut = [k for k, text in enumerate(texts) if text.startswith(piece.text)]
         for k in dict.fromkeys([*cut, *index.candidates(piece)]):
             whole = index.readings[k]
-            if lost[k] not in found and whole.entry.kind is new[m].kind and _is_piece(piece, whole):
-                found[lost[k]] = m
+            if omitted[k] not in found and whole.entry.kind is new[m].kind and _is_piece(piece, whole):
+                found[omitted[k]] = m
                 break
     return found
 
@@ -234,9 +236,9 @@ class MergedDocument:
         self._at: dict[int, PlacedEntry] = {}  # by the index of the old entry
         self._homes = _homes(old)
 
-    def entries(self, without: Collection[PlacedEntry] = ()) -> list[MemoryEntry]:
-        """Return the entries, except *without*."""
-        return [node.entry for node in self._nodes if node not in without]
+    def entries(self, excluded: Collection[PlacedEntry] = ()) -> list[MemoryEntry]:
+        """Return the entries, except *excluded*."""
+        return [node.entry for node in self._nodes if node not in excluded]
 
     def note_successor(self, n: int, node: PlacedEntry) -> None:
         """Record that *node* replaces old entry *n*. Only a heading can replace a heading."""

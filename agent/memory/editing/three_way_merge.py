@@ -52,19 +52,19 @@ def three_way(base: str, mine: str, theirs: str) -> ThreeWayResult:
     old = _spaced(parse(base), parse(theirs))
     ours, their_edits = _edits(old, parse(mine)), _edits(old, parse(theirs))
     known = {_key(entry) for edit in their_edits for entry in edit.new}
-    kept: list[MemoryEntry] = []
+    merged: list[MemoryEntry] = []
     conflicts: list[MergeConflict] = []
     position = 0
     while position <= len(old):
         here = [edit for edit in their_edits if edit.low == edit.high == position]
-        kept += [entry for edit in here for entry in edit.new]
+        merged += [entry for edit in here for entry in edit.new]
         here = [edit for edit in ours if edit.low == edit.high == position]
-        kept += [entry for edit in here for entry in edit.new if _key(entry) not in known]
+        merged += [entry for edit in here for entry in edit.new if _key(entry) not in known]
         if position == len(old):
             break
-        position = _step(position, old, ours, their_edits, kept, conflicts)
-    text = render(kept)
-    if set(_keys(kept)) - set(_keys(parse(text))):
+        position = _step(position, old, ours, their_edits, merged, conflicts)
+    text = render(merged)
+    if set(_keys(merged)) - set(_keys(parse(text))):
         # Side by side they are no longer what each was: an indented paragraph becomes a part of the item before it.
         made = [entry for edit in ours for entry in edit.new]
         return ThreeWayResult(theirs, (MergeConflict(base, _raws(made), theirs),))
@@ -91,7 +91,7 @@ def _step(
     old: list[MemoryEntry],
     ours: list[_RangeEdit],
     theirs: list[_RangeEdit],
-    kept: list[MemoryEntry],
+    merged: list[MemoryEntry],
     conflicts: list[MergeConflict],
 ) -> int:
     """Merge one entry of the base, or the range around it that was edited; return the position after it."""
@@ -106,17 +106,17 @@ def _step(
     mine, other = (_apply(side, old, low, high) for side in touching)
     before = old[low:high]
     if _keys(mine) in (_keys(before), _keys(other)):
-        kept += other
+        merged += other
     elif _keys(other) == _keys(before):
-        kept += mine
+        merged += mine
     elif not mine:
-        kept += other
+        merged += other
     else:
-        kept += other
+        merged += other
         conflicts.append(MergeConflict(_raws(before), _raws(mine), _raws(other)))
     # Insertions inside the range go after it.
     inside = [edit for side in (theirs, ours) for edit in side if edit.low == edit.high and low < edit.low < high]
-    kept += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in kept}]
+    merged += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in merged}]
     return high
 
 

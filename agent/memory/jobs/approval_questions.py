@@ -123,49 +123,49 @@ def question_scope(message: InboundMessage) -> str | None:
 
 
 def question(
-    waiting: Sequence[StagedChange], language: str, *, is_shared: bool
+    changes: Sequence[StagedChange], language: str, *, is_shared: bool
 ) -> tuple[str, tuple[MessageButton, ...]]:
-    """Return one message about all of *waiting*, and its buttons."""
-    if len(waiting) == 1:
-        return _line(waiting[0], language, is_shared=is_shared), buttons(waiting, language)
-    lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(waiting[:_MOST], 1)]
-    if len(waiting) > _MOST:
-        lines.append(translate("approvals.more", language, count=len(waiting) - _MOST))
-    return "\n".join([translate("approvals.several", language), "", *lines]), buttons(waiting, language)
+    """Return one message about all of *changes*, and its buttons."""
+    if len(changes) == 1:
+        return _line(changes[0], language, is_shared=is_shared), buttons(changes, language)
+    lines = [f"{n}. {_line(each, language, is_shared=is_shared)}" for n, each in enumerate(changes[:_MOST], 1)]
+    if len(changes) > _MOST:
+        lines.append(translate("approvals.more", language, count=len(changes) - _MOST))
+    return "\n".join([translate("approvals.several", language), "", *lines]), buttons(changes, language)
 
 
-def _line(waiting: StagedChange, language: str, *, is_shared: bool) -> str:
+def _line(changes: StagedChange, language: str, *, is_shared: bool) -> str:
     """Return one line that describes what approval would change."""
-    if waiting.why == _DELETED and is_shared:  # do not quote a deleted message in a group
+    if changes.why == _DELETED and is_shared:  # do not quote a deleted message in a group
         return translate("approvals.deleted", language)
-    said = [translate("approvals.forget", language, line=_bare(raw)) for raw in waiting.would_remove]
+    said = [translate("approvals.forget", language, line=_bare(raw)) for raw in changes.would_remove]
     said += [
-        translate("approvals.reword", language, old=_bare(old), new=_bare(new)) for old, new in waiting.would_reword
+        translate("approvals.reword", language, old=_bare(old), new=_bare(new)) for old, new in changes.would_reword
     ]
-    said += [translate("approvals.keep", language, line=_bare(text)) for text in waiting.would_add]
+    said += [translate("approvals.keep", language, line=_bare(text)) for text in changes.would_add]
     first = "; ".join(said[:2])
     if len(said) > 2:
         first = translate("approvals.and_more", language, first=first, count=len(said) - 2)
-    why = f"approvals.why_{waiting.why}" if waiting.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
+    why = f"approvals.why_{changes.why}" if changes.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
     return translate(why, language, what=first)
 
 
-def buttons(waiting: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:
+def buttons(changes: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:
     """Return a yes and a no button for each change, numbered if there are several."""
     found: list[MessageButton] = []
-    for n, each in enumerate(waiting[:_MOST]):
+    for n, each in enumerate(changes[:_MOST]):
         if not _NAME.match(each.name):
             continue
-        number = f" ({n + 1})" if len(waiting) > 1 else ""
+        number = f" ({n + 1})" if len(changes) > 1 else ""
         for answer, word in (("yes", "approve"), ("no", "reject")):
             label = f"{translate(f'approvals.{answer}', language)}{number}"
             found.append(MessageButton(label, f"/memory {word} {each.name}", n))
     return tuple(found)
 
 
-def short_name(waiting: StagedChange) -> str:
+def short_name(changes: StagedChange) -> str:
     """Return the beginning of the name, for people to type."""
-    return waiting.name[:_SHOWN]
+    return changes.name[:_SHOWN]
 
 
 def _bare(line: str) -> str:

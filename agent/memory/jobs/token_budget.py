@@ -57,14 +57,14 @@ class TokenBudget:
         if turn in self._held:
             self._held[turn] += tokens
 
-    async def startable_jobs(self, wanted: int) -> int:
-        """Return how many of *wanted* jobs may start now. Raises StoreUnavailable."""
+    async def startable_jobs(self, pending: int) -> int:
+        """Return how many of *pending* jobs may start now. Raises StoreUnavailable."""
         if not self._limit:
-            return wanted
+            return pending
         await self._open_day()
         left = self._limit - self._reserved()
         # A limit below a single job's guess is still good for one job a day.
-        fitting = min(wanted, left // min(self._guess, self._limit)) if left > 0 else 0
+        fitting = min(pending, left // min(self._guess, self._limit)) if left > 0 else 0
         if not fitting and not self._held and self._told != self._day:
             self._told = self._day
             log.warning("background.budget_spent", limit=self._limit, spent=self._tokens_used, waits_until="tomorrow")

@@ -93,18 +93,17 @@ def origin_of(messages: Sequence[Message]) -> str:
 
 
 def conversation(
-    messages: Sequence[Message], *, zone: str = "UTC", names: SenderNames | None = None, named: bool | None = None
+    messages: Sequence[Message], *, zone: str = "UTC", names: SenderNames | None = None, with_names: bool | None = None
 ) -> list[str]:
     """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message with text.
 
     Tool results, untrusted content, tainted replies (`strip_untrusted`) and erased messages are left out; a reply
-    names the tools that were called for it. Files are described; images are not included. With *named* a user's line
-    contains the sender's name, by default if there are several senders. Senders of the same name in *names* (by
-    default, of *messages*) get the end of their id. Lines within a message are indented, so that none looks like
-    another message.
+    names the tools that were called for it. Files are described; images are not included. *with_names* adds the sender
+    to a user's line, by default if there are several. Senders of the same name in *names* (by default, of *messages*)
+    get the end of their id. Lines within a message are indented, so that none looks like another message.
     """
-    if named is None:
-        named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    if with_names is None:
+        with_names = len({_speaker(message)[0] for message in messages} - {""}) > 1
     names = names if names is not None else _names_in(messages)
     lines: list[str] = []
     tools: list[str] = []
@@ -115,7 +114,7 @@ def conversation(
         tools += [name for name in _tools(message) if name not in tools]
         said = "" if role in ("", "tool", "function") else _content(message)
         if said:
-            who = _who(role, message, tools, names if named else None)
+            who = _who(role, message, tools, names if with_names else None)
             lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: {indent_lines(said)}")
             tools = []
     return lines
@@ -126,15 +125,15 @@ def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int
 
     The range ends before a user message and is never empty: a turn that is too long by itself is cut.
     """
-    named = len({_speaker(message)[0] for message in messages} - {""}) > 1
+    with_names = len({_speaker(message)[0] for message in messages} - {""}) > 1
     names = _names_in(messages)
     messages = strip_untrusted(messages)  # all at once, because earlier messages taint later ones
     if not tokens:
-        return len(messages), conversation(messages, zone=zone, names=names, named=named)
+        return len(messages), conversation(messages, zone=zone, names=names, with_names=with_names)
     lines: list[str] = []
     count = left = 0
     for start, end in _turns(messages):
-        more = conversation(messages[start:end], zone=zone, names=names, named=named)
+        more = conversation(messages[start:end], zone=zone, names=names, with_names=with_names)
         weight = sum(estimate_text(line) + 1 for line in more)
         if not lines and weight > tokens:
             more, weight = _shortened(more, tokens), tokens

@@ -71,13 +71,13 @@ class MemoryFlusher(NoteWriter):
         at = self._local_now()
         section = FlushSection(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
         path = self.memory_dir / section.name
-        known = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
+        existing = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
         lines = newest(conversation(messages, zone=self._zone), tokens)
-        bullets = await self._extract(lines, section.name, known) if lines else []
-        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in known.splitlines()}]
+        bullets = await self._extract(lines, section.name, existing) if lines else []
+        fresh = [line for line in bullets if line.strip() not in {each.strip() for each in existing.splitlines()}]
         return replace(section, bullets=tuple(fresh))
 
-    async def _extract(self, lines: Sequence[str], name: str, known: str) -> list[str]:
+    async def _extract(self, lines: Sequence[str], name: str, existing: str) -> list[str]:
         system = (
             "You are a memory extraction agent. Review the conversation below and extract\n"
             "important facts, decisions, preferences, and action items worth remembering.\n\n"
@@ -85,7 +85,7 @@ class MemoryFlusher(NoteWriter):
             f'with exactly "{SILENT}".\n\n'
             f"Target file: memory/{name} (append only, never overwrite existing content)"
         )
-        shown = f"## Already in the file\n{known[-_SHOWN:]}\n\n" if known.strip() else ""
+        shown = f"## Already in the file\n{existing[-_SHOWN:]}\n\n" if existing.strip() else ""
         asked = f"{shown}## Conversation\n" + "\n".join(lines)
         try:
             response = await self._ask(system, asked)

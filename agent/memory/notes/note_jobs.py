@@ -35,7 +35,7 @@ _TRIES = 3  # to find the messages in their file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushJobs:
-    """Handlers of the flush jobs. *writing* is held while files change; *room* returns the token limit of a prompt."""
+    """Handlers of the flush jobs. *writing* is held while files change; *token_limit* returns a prompt's limit."""
 
     home: Path
     jobs: JobQueue
@@ -45,7 +45,7 @@ class FlushJobs:
     model: ChatModel
     zone: Callable[[str], str]
     now: Callable[[], datetime]
-    room: Callable[[], Awaitable[int]]
+    token_limit: Callable[[], Awaitable[int]]
     disk: Disk = field(default_factory=Disk)
 
     @property
@@ -69,7 +69,7 @@ class FlushJobs:
         messages = await self.reader.messages(span.scope, span.key, span.transcript, span.start, span.end)
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
-        section = await flusher.extract(messages, tokens=await self.room() * 3 // 4)
+        section = await flusher.extract(messages, tokens=await self.token_limit() * 3 // 4)
         payload = {**job.payload, "section": asdict(section)}
         async with self.writing:
             if await read_epoch(self.documents, span.scope) != epoch:

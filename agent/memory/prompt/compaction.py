@@ -42,35 +42,38 @@ class PromptLimit:
 def compact(
     turns: Sequence[WindowTurn],
     new_lines: Sequence[Line],
-    room: PromptLimit,
+    prompt_limit: PromptLimit,
     *,
     start: int,
     replay_from: int,
     consolidated: int,
 ) -> CompactionPlan:
-    """Return the plan that makes history and *new_lines* (the current turn's lines, from index *start* on) fit *room*.
+    """Return the plan that makes history and *new_lines* (the turn's lines, from index *start* on) fit *prompt_limit*.
 
     In this order, until it fits: trim old tool results; move the window, by whole turns, until half of the limit is
     free; trim the turn's own older tool results; cut the longest messages.
     """
-    weight = room.taken + sum(turn.weight for turn in turns) + weigh_lines(new_lines)
-    if not room.tokens or weight <= room.tokens:
+    weight = prompt_limit.taken + sum(turn.weight for turn in turns) + weigh_lines(new_lines)
+    if not prompt_limit.tokens or weight <= prompt_limit.tokens:
         return CompactionPlan(replay_from)
     plan = _Compactor(
-        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns], list(new_lines), room.taken, start
+        [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns],
+        list(new_lines),
+        prompt_limit.taken,
+        start,
     )
     plan.drop_bodies()
-    moved = plan.move(room.tokens) if plan.weight > room.tokens * 3 // 4 else 0
-    if plan.weight > room.tokens:
+    moved = plan.move(prompt_limit.tokens) if plan.weight > prompt_limit.tokens * 3 // 4 else 0
+    if plan.weight > prompt_limit.tokens:
         plan.drop_own_bodies()
-    if plan.weight > room.tokens:
-        plan.cut(room.tokens)
+    if plan.weight > prompt_limit.tokens:
+        plan.cut(prompt_limit.tokens)
     mark = (build.mark(moved, consolidated),) if moved > replay_from else ()
     return CompactionPlan(max(moved, replay_from), (*plan.lines, *mark))
 
 
 def overdue(
-    turns: Sequence[WindowTurn], room: PromptLimit, *, replay_from: int, consolidated: int
+    turns: Sequence[WindowTurn], prompt_limit: PromptLimit, *, replay_from: int, consolidated: int
 ) -> MessageRange | None:
     """Return the range to summarise because of the token limit, or None; it ends at a turn and frees half of it.
 
@@ -78,10 +81,10 @@ def overdue(
     turn always stays.
     """
     end = replay_from
-    if room.tokens and not fits(turns, room):
-        left = room.taken + sum(turn.weight for turn in turns)
+    if prompt_limit.tokens and not fits(turns, prompt_limit):
+        left = prompt_limit.taken + sum(turn.weight for turn in turns)
         for turn in turns[:-1]:
-            if left <= room.tokens // 2:
+            if left <= prompt_limit.tokens // 2:
                 break
             left -= turn.weight
             end = max(end, turn.high)
@@ -118,10 +121,10 @@ def _turn_start(state: PromptWindow, aim: int, upcoming: int) -> int:
     return next((start for start in starts if start > state.replay_from), state.replay_from)
 
 
-def fits(turns: Sequence[WindowTurn], room: PromptLimit, *, threshold: int = 0) -> bool:
+def fits(turns: Sequence[WindowTurn], prompt_limit: PromptLimit, *, threshold: int = 0) -> bool:
     """Return True if the next prompt is expected to be at least *threshold* tokens below the limit."""
-    expected = room.taken + sum(turn.weight for turn in turns) + room.tokens // GROWTH
-    return not room.tokens or expected <= room.tokens - min(threshold, room.tokens // 2)
+    expected = prompt_limit.taken + sum(turn.weight for turn in turns) + prompt_limit.tokens // GROWTH
+    return not prompt_limit.tokens or expected <= prompt_limit.tokens - min(threshold, prompt_limit.tokens // 2)
 
 
 def weigh_lines(lines: Sequence[Line]) -> int:
@@ -158,12 +161,12 @@ class _Compactor:
         if self.turns:
             self._try(build.trim(self.turns[-1].low, tools=0))
 
-    def move(self, room: int) -> int:
+    def move(self, prompt_limit: int) -> int:
         """Remove the oldest turns until half of the limit, or of the rest of it, is free; return the new start."""
-        others, past = self.taken + self._own_weight, sum(turn.weight for turn in self.turns)
-        goal = max(room // 2, others + max(room - others, 0) // 4)
-        while self.turns and others + past > (goal if len(self.turns) > 1 else room):
-            past -= self.turns.pop(0).weight
+        others, window_tokens = self.taken + self._own_weight, sum(turn.weight for turn in self.turns)
+        goal = max(prompt_limit // 2, others + max(prompt_limit - others, 0) // 4)
+        while self.turns and others + window_tokens > (goal if len(self.turns) > 1 else prompt_limit):
+            window_tokens -= self.turns.pop(0).weight
         return self.turns[0].low if self.turns else self.start
 
     def drop_own_bodies(self) -> None:
@@ -172,11 +175,11 @@ class _Compactor:
         if calls:
             self._try(build.trim(calls[-1], start=self.start, tools=0))
 
-    def cut(self, room: int) -> None:
+    def cut(self, prompt_limit: int) -> None:
         """Show less and less of every message that is left."""
         first = min([self.start, *(turn.low for turn in self.turns)])
-        limit = room * BYTES_PER_TOKEN // 4
-        while limit > _LEAST_SHOWN and self._with(self._shorter(first, limit)).weight > room:
+        limit = prompt_limit * BYTES_PER_TOKEN // 4
+        while limit > _LEAST_SHOWN and self._with(self._shorter(first, limit)).weight > prompt_limit:
             limit //= 2
         self._try(self._shorter(first, limit))
 

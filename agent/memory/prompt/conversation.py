@@ -74,19 +74,21 @@ class Conversation:
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
         self._ballast = AuxiliaryContent()
-        self._weight = self._room = self._overhead = 0
+        self._weight = self._prompt_limit = self._overhead = 0
         self._flush = flush
         self._peeked: tuple[TurnRecord, PromptWindow] | None = None
         self._flushed = -1  # the cycle that a flush was asked for in
 
-    def allow(self, room: int, overhead: int) -> None:
+    def set_limit(self, prompt_limit: int, overhead: int) -> None:
         """Set the token limit of a prompt, and the tokens that its tools take; 0 = no limit."""
-        self._room, self._overhead = room, overhead
+        self._prompt_limit, self._overhead = prompt_limit, overhead
 
     @property
-    def room(self) -> PromptLimit:
+    def prompt_limit(self) -> PromptLimit:
         """The token limit of a prompt, and the tokens of the system prompt and the tools."""
-        return PromptLimit(tokens=self._room, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0))
+        return PromptLimit(
+            tokens=self._prompt_limit, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0)
+        )
 
     @property
     def weight(self) -> int:
@@ -177,21 +179,28 @@ class Conversation:
         return estimate_messages(self.messages_with(lines)) if self._is_changed_by(lines) else self.weight
 
     def compacted(
-        self, said: Sequence[Line], start: int, *, after: Sequence[Line] = (), room: PromptLimit | None = None
+        self,
+        new_lines: Sequence[Line],
+        start: int,
+        *,
+        after: Sequence[Line] = (),
+        prompt_limit: PromptLimit | None = None,
     ) -> CompactionPlan:
         """Return the lines to record so that the next prompt fits; usually none.
 
-        *said* are the current turn's lines, from index *start* on; *after* are lines that are decided already.
+        *new_lines* are the current turn's lines, from index *start* on; *after* are lines that are decided already.
         """
-        state, room = self._state, room or self.room
+        state, prompt_limit = self._state, prompt_limit or self.prompt_limit
         if self._is_changed_by(after):
             state = self._after(after)
             render(state.turns)
-        elif not room.tokens or room.taken + self.weight + weigh_lines(said) <= room.tokens:
+        elif (
+            not prompt_limit.tokens or prompt_limit.taken + self.weight + weigh_lines(new_lines) <= prompt_limit.tokens
+        ):
             return CompactionPlan(state.replay_from)  # the usual: nothing that grows is looked at
         turns = state.turns if self.window else last_turns(state)
         where = {"start": start, "replay_from": state.replay_from, "consolidated": state.consolidated}
-        return compact(turns, said, room, **where)
+        return compact(turns, new_lines, prompt_limit, **where)
 
     def with_mark(self, record: TurnRecord) -> TurnRecord:
         """Return *record* with the mark that is due with it, before its `end` line; usually unchanged."""
@@ -215,20 +224,20 @@ class Conversation:
         taken: list[MessageRange | None] = [None]
         if is_due(to_index, self.consolidated, self.window, self._keep):
             taken.append(next_range(to_index, self.consolidated, self.window, self._keep))
-        if record is not None and self._room:
+        if record is not None and self._prompt_limit:
             after = self._next(record)
             taken.append(
-                overdue(after.turns, self.room, replay_from=after.replay_from, consolidated=after.consolidated)
+                overdue(after.turns, self.prompt_limit, replay_from=after.replay_from, consolidated=after.consolidated)
             )
         return max(filter(None, taken), key=lambda each: each.end, default=None)
 
     def flush_due(self, record: TurnRecord) -> MessageRange | None:
         """Return the range to flush before a compaction by tokens, once in each cycle, or None."""
-        if not self.consolidates or self._flush is None or not self._room or self._flushed == self.consolidated:
+        if not self.consolidates or self._flush is None or not self._prompt_limit or self._flushed == self.consolidated:
             return None
         after = self._next(record)
         has_left = after.replay_from > after.consolidated  # something is out of the window already
-        is_near = has_left or not fits(after.turns, self.room, threshold=self._flush)
+        is_near = has_left or not fits(after.turns, self.prompt_limit, threshold=self._flush)
         if not is_near or record.to_index <= self.consolidated:
             return None
         self._flushed = self.consolidated

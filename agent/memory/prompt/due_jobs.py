@@ -49,13 +49,13 @@ class ConversationSpan:
 
 
 def consolidation_job(
-    key: SessionKey, scope: str, transcript: str, taken: MessageRange, now: datetime, *, rounds: int = ROUNDS
+    key: SessionKey, scope: str, transcript: str, range_: MessageRange, now: datetime, *, rounds: int = ROUNDS
 ) -> Job:
     """Return the job that is due when a window is full; its id is the same each time.
 
     A range that does not fit one prompt takes several rounds, *rounds* at most.
     """
-    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=range_.start, end=range_.end)
     return Job(
         id=f"{CONSOLIDATE}:{span.cycle}",
         kind=CONSOLIDATE,
@@ -70,23 +70,23 @@ def due_jobs(conversation: Conversation, record: TurnRecord) -> tuple[Job, ...]:
     if record.new_transcript:
         return ()
     where = (record.key, record.scope, record.transcript)
-    flush, taken = conversation.flush_due(record), conversation.due(record.to_index, record)
+    flush, range_ = conversation.flush_due(record), conversation.due(record.to_index, record)
     if flush:
-        return (flush_job(*where, flush, record.at, then=taken),)
-    return (consolidation_job(*where, taken, record.at),) if taken else ()
+        return (flush_job(*where, flush, record.at, then=range_),)
+    return (consolidation_job(*where, range_, record.at),) if range_ else ()
 
 
 def flush_job(
     key: SessionKey,
     scope: str,
     transcript: str,
-    taken: MessageRange,
+    range_: MessageRange,
     now: datetime,
     *,
     then: MessageRange | None = None,
 ) -> Job:
     """Return the flush that is due before a compaction, once per cycle; *then* is the range to consolidate after it."""
-    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=taken.start, end=taken.end)
+    span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=range_.start, end=range_.end)
     payload = {**span.payload(), "then": [then.start, then.end] if then else []}
     return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
 

@@ -116,13 +116,13 @@ class ScopeMemory:
     async def view(self, scope: str) -> MemoryView:
         """Return the texts of *scope* now: its documents, `shared`, and the effective persona."""
         sources = _sources(scope)
-        known = self._views.get(scope)
-        paths = known.paths if known else [str(document_path(self._home, *source)) for source in sources]
+        model_texts = self._views.get(scope)
+        paths = model_texts.paths if model_texts else [str(document_path(self._home, *source)) for source in sources]
         # A few stats, microseconds each: the price of noticing a hand edit at the very next turn.
         stamps = [_stamp(path) for path in paths]
-        if known is not None and known.stamps == stamps:
+        if model_texts is not None and model_texts.stamps == stamps:
             self._views.move_to_end(scope)
-            return known.view
+            return model_texts.view
         texts_read = [(await self._documents.read(*source)).text for source in sources]
         own_soul, soul, user, memory, shared, own_epoch, shared_epoch = texts_read
         epoch = f"{own_epoch.strip()} {shared_epoch.strip()}".strip()
@@ -191,24 +191,24 @@ def opening(
     mark.
     """
     start = conversation.replay_from if replay_from is None else replay_from
-    taken = conversation.snapshot
+    snapshot = conversation.snapshot
     if (
-        taken is None
-        or taken.zone != zone
-        or taken.texts.get(ABILITIES, "") != abilities
-        or taken.replay_from != start
-        or taken.epoch != view.epoch
-        or taken.voice != view.voice
-        or (model and taken.model not in ("", model))  # older snapshots do not say
+        snapshot is None
+        or snapshot.zone != zone
+        or snapshot.texts.get(ABILITIES, "") != abilities
+        or snapshot.replay_from != start
+        or snapshot.epoch != view.epoch
+        or snapshot.voice != view.voice
+        or (model and snapshot.model not in ("", model))  # older snapshots do not say
         or conversation.pictures > PICTURES
         or conversation.background > BACKGROUND_TOKENS * CHARS_PER_TOKEN
     ):
         return _snapshot(conversation, view, zone, abilities, model, at, start)
     deltas = conversation.deltas
-    known_rev = str(deltas[-1].get("rev", "")) if deltas else taken.rev
+    known_rev = str(deltas[-1].get("rev", "")) if deltas else snapshot.rev
     if view.rev in (known_rev, conversation.seen_rev):
         return TurnOpening()
-    added, removed = _difference(_known_texts(taken, deltas), view)
+    added, removed = _difference(_known_texts(snapshot, deltas), view)
     if not added and not removed:
         # Only then: a note is known once it is committed, and this turn may never be.
         conversation.seen_rev = view.rev
@@ -249,20 +249,20 @@ def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str
 Pairs = list[tuple[str, str]]
 
 
-def _known_texts(taken: PromptSnapshot, deltas: Sequence[Line]) -> Counter[tuple[str, str]]:
+def _known_texts(snapshot: PromptSnapshot, deltas: Sequence[Line]) -> Counter[tuple[str, str]]:
     """Return the (document, line) pairs that the model has read by now."""
-    known = Counter(_pairs(taken.texts))
+    model_texts = Counter(_pairs(snapshot.texts))
     for line in deltas:
-        known.subtract(_read_pairs(line.get("removed")))
-        known.update(_read_pairs(line.get("added")))
-    return known
+        model_texts.subtract(_read_pairs(line.get("removed")))
+        model_texts.update(_read_pairs(line.get("added")))
+    return model_texts
 
 
-def _difference(known: Counter[tuple[str, str]], view: MemoryView) -> tuple[Pairs, Pairs]:
+def _difference(model_texts: Counter[tuple[str, str]], view: MemoryView) -> tuple[Pairs, Pairs]:
     """Return the lines that only the view has and the lines that only the model knows; the order does not count."""
     now = list(_pairs(view.texts))
-    unread = Counter(now) - known
-    gone = known - Counter(now)
+    unread = Counter(now) - model_texts
+    gone = model_texts - Counter(now)
     added: Pairs = []
     for pair in now:
         if unread[pair] > 0:

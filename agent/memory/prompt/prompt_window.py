@@ -103,10 +103,10 @@ def fold(state: PromptWindow, low: int, high: int, lines: Sequence[Line]) -> Non
         n = max(n for n, line in enumerate(kept) if kind_of(line) == "snapshot")
         state.snapshot = kept[n]
         kept = [line for m, line in enumerate(kept) if kind_of(line) != "delta" or m > n]
-    gone = taken_back(lines)
-    if gone:
+    deleted = taken_back(lines)
+    if deleted:
         for turn in state.turns:
-            turn.lines = [_remove_message(line, gone) for line in turn.lines]
+            turn.lines = [_remove_message(line, deleted) for line in turn.lines]
     if kept:
         state.turns.append(WindowTurn(low, high, kept))
     for line in lines:
@@ -134,13 +134,13 @@ def taken_back(lines: Sequence[Line]) -> frozenset[str]:
     return frozenset(str(line.get("mid", "")) for line in lines if kind_of(line) == "forgotten") - {""}
 
 
-def says(turn: WindowTurn, gone: frozenset[str]) -> bool:
+def says(turn: WindowTurn, deleted: frozenset[str]) -> bool:
     """Return True if one of these messages belongs to *turn*."""
-    return bool(gone) and any(line.get("mid") in gone for line in turn.lines if kind_of(line) == "message")
+    return bool(deleted) and any(line.get("mid") in deleted for line in turn.lines if kind_of(line) == "message")
 
 
-def _remove_message(line: Line, gone: frozenset[str]) -> Line:
-    if kind_of(line) != "message" or line.get("mid") not in gone:
+def _remove_message(line: Line, deleted: frozenset[str]) -> Line:
+    if kind_of(line) != "message" or line.get("mid") not in deleted:
         return line
     kept = {name: value for name, value in line.items() if name not in ("files", *ASIDE)}
     return {**kept, "content": FORGOTTEN}

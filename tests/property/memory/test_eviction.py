@@ -84,7 +84,7 @@ class House:
         row = self.row
         # A model that takes little now: bodies go, the window moves, texts are cut.
         room = PromptLimit(tokens=(0, 90, 60, 30)[number] if what == "squeeze" else 0, taken=0)
-        fit = conversation.compacted([], row.next_index, room=room)
+        fit = conversation.compacted([], row.next_index, prompt_limit=room)
         begun = opening(
             conversation, self.view, self.zone, abilities="tools", at=row.next_index, replay_from=fit.replay_from
         )

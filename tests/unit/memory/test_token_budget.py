@@ -54,7 +54,7 @@ class Talk:
         fresh = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=SCOPE)
         row = self.world.records.rows.get(ANN, fresh)
         conversation = await (conversations or self.conversations).open(row, SCOPE)
-        conversation.allow(self.room, TOOLS)
+        conversation.set_limit(self.room, TOOLS)
         return conversation
 
     async def turn(self, asked: str, answered: str, results: Sequence[str] = ()) -> None:

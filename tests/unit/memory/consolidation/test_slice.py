@@ -115,7 +115,7 @@ def test_a_group_says_who_spoke() -> None:
     assert conversation([said("user", "hi", by=ann), said("assistant", "hello")])[0].endswith("USER: hi")
     lines = conversation([said("user", "hi", by=ann), said("user", "ho", by=bob)])
     assert lines == ["[2026-03-06 14:20] USER (Ann): hi", "[2026-03-06 14:20] USER (Bob x USER y): ho"]
-    assert conversation([said("user", "hi", by=ann)], named=True) == [lines[0]]
+    assert conversation([said("user", "hi", by=ann)], with_names=True) == [lines[0]]
 
 
 def test_a_message_cannot_forge_another_one() -> None:

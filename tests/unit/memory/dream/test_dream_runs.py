@@ -321,7 +321,7 @@ async def test_a_small_window_takes_less_at_once(tmp_path: Path) -> None:
     async def room() -> int:
         return 10_000
 
-    await here.dream(room=room)
+    await here.dream(token_limit=room)
     assert here.history.dream_cursor == 6
     studies = [prompt for prompt in here.model.prompts if "# Your study" not in prompt]
     assert [prompt.count("[2026-11-21 20:00]") for prompt in studies] == [2, 2, 2]
