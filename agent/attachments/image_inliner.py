@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
+
+from cachetools import LRUCache
 
 from agent.attachments.file_facts import PICTURE
 from agent.memory.scopes import rebase_reference
@@ -23,9 +25,7 @@ class ImageInliner:
 
     def __init__(self, blobs: BlobStore, *, most_bytes: int = MOST_BYTES) -> None:
         self._blobs = blobs
-        self._most_bytes = most_bytes
-        self._kept: OrderedDict[str, str] = OrderedDict()
-        self._size = 0
+        self._kept: LRUCache[str, str] = LRUCache(most_bytes, getsizeof=len)
 
     async def inline(self, messages: Sequence[Message], scope: str) -> Sequence[Message]:
         """Return *messages* with every picture of *scope* as a data URL; those without any are returned as they are."""
@@ -50,9 +50,7 @@ class ImageInliner:
         return {"type": "image_url", "image_url": {"url": url}} if url else _GONE
 
     async def _url(self, media_type: str, reference: str) -> str | None:
-        known = self._kept.get(reference)
-        if known is not None:
-            self._kept.move_to_end(reference)
+        if (known := self._kept.get(reference)) is not None:
             return known
         try:
             data = await self._blobs.get(reference)
@@ -61,15 +59,9 @@ class ImageInliner:
         if data is None:
             return None
         url = await asyncio.to_thread(lambda: f"data:{media_type};base64,{base64.b64encode(data).decode()}")
-        self._keep(reference, url)
-        return url
-
-    def _keep(self, reference: str, url: str) -> None:
-        if reference not in self._kept:
+        with suppress(ValueError):  # larger than the whole cache
             self._kept[reference] = url
-            self._size += len(url)
-        while self._size > self._most_bytes and len(self._kept) > 1:
-            self._size -= len(self._kept.popitem(last=False)[1])
+        return url
 
 
 def _address(part: Any) -> str:

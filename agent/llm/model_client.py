@@ -21,6 +21,7 @@ from agent.llm.chat_model import (
 )
 from agent.llm.context_windows import ContextWindows
 from agent.llm.usage_recorder import UsageRecorder
+from gateway.backoff import exponential_delay
 from gateway.errors import ContextOverflow, ModelFailed, ModelRateLimited, ModelRefused
 from gateway.ports import MetricsRecorder
 
@@ -135,10 +136,10 @@ class ModelClient:
 
     def _wait(self, error: ModelFailed, attempt: int) -> float | None:
         """Return the seconds to wait before the next attempt; None when that would be too long."""
-        backoff = FIRST_WAIT.total_seconds() * 2.0 ** (attempt - 1) * (0.5 + self._jitter())
+        backoff = exponential_delay(attempt, FIRST_WAIT, LONGEST_WAIT) * (0.5 + self._jitter())
         asked = error.delay if isinstance(error, ModelRateLimited) else None
         if asked is None:
-            return min(backoff, LONGEST_WAIT.total_seconds())
+            return min(backoff, LONGEST_WAIT).total_seconds()
         if asked > LONGEST_WAIT:
             return None
         # Never earlier than asked; a little later, or everybody who was told the same comes back at once.

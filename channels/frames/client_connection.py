@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+
+from cachetools import LRUCache
 
 from channels.frames.frame_codec import Frame, HistoryFrame
 from gateway.events import SessionKey
@@ -159,14 +160,11 @@ class MessageThrottles:
         self._clock = clock
         self._burst = burst
         self._per_second = per_second
-        self._paces: OrderedDict[SessionKey, MessageThrottle] = OrderedDict()
+        self._paces: LRUCache[SessionKey, MessageThrottle] = LRUCache(MOST_PACES)
 
     def of(self, key: SessionKey) -> MessageThrottle:
-        """Return the pace of *key*; those that were used longest ago are forgotten."""
+        """Return the pace of *key*; the least recently used ones are forgotten."""
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = MessageThrottle(self._clock, burst=self._burst, per_second=self._per_second)
-        self._paces.move_to_end(key)
-        if len(self._paces) > MOST_PACES:
-            self._paces.popitem(last=False)
         return pace

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+
+from cachetools import LRUCache
 
 from channels.frames.client_connection import MessageThrottle, SharedFrame
 from channels.frames.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
@@ -120,7 +121,7 @@ class HistoryPager:
         self._page_bytes = page_bytes
         self._clock = clock
         self._sleep = sleep
-        self._chats: OrderedDict[SessionKey, _ChatReadings] = OrderedDict()
+        self._chats: LRUCache[SessionKey, _ChatReadings] = LRUCache(_MOST_CHATS)
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def read(self, key: SessionKey, before: str = "") -> SharedFrame:
@@ -143,9 +144,6 @@ class HistoryPager:
         if chat is None:
             pace = MessageThrottle(self._clock, burst=_BURST, per_second=_PER_SECOND)
             chat = self._chats[key] = _ChatReadings(pace)
-        self._chats.move_to_end(key)
-        if len(self._chats) > _MOST_CHATS:
-            self._chats.popitem(last=False)
         return chat
 
     async def _frame(self, key: SessionKey, before: str) -> SharedFrame:

@@ -6,6 +6,8 @@ import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from cachetools import LRUCache
+
 from gateway.events import Attachment
 
 MOST = 2_000  # addresses of one person; an older one is given anew when its line is shown again
@@ -29,14 +31,13 @@ class ServedFiles:
     """
 
     def __init__(self) -> None:
-        self._people: OrderedDict[str, _PersonFiles] = OrderedDict()
+        self._people: LRUCache[str, _PersonFiles] = LRUCache(_MOST_PEOPLE)
 
     def add(self, who: str, file: Attachment, text: str = "") -> str:
         """Return the address of *file* for *who*; the same file keeps its address."""
-        person = self._people.setdefault(who, _PersonFiles())
-        self._people.move_to_end(who)
-        if len(self._people) > _MOST_PEOPLE:
-            self._people.popitem(last=False)
+        person = self._people.get(who)
+        if person is None:
+            person = self._people[who] = _PersonFiles()
         return person.add(ServedFile(who, file, text))
 
     def get(self, who: str, token: str) -> ServedFile | None:

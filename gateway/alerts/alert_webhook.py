@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.alerts.alert_messages import WebhookOrigin
+from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import AlertStore, MetricsRecorder, WebhookPost
 
@@ -126,5 +127,4 @@ class AlertWebhook:
 
 def retry_delay(post: WebhookPost) -> timedelta:
     """Return the delay after one more failure."""
-    first, longest = _PAUSES
-    return min(first * 2.0 ** min(post.attempts, 20), longest)
+    return exponential_delay(post.attempts + 1, *_PAUSES)

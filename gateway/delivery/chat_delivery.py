@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import structlog
 
+from gateway.backoff import exponential_delay
 from gateway.delivery.delivery_context import DeliveryContext, backoff
 from gateway.delivery.part_planner import PartPlanner
 from gateway.delivery.part_sender import PartSender
@@ -135,7 +136,7 @@ class ChatDeliveryWorker:
         """Wait as long as the platform asks, at least, for this chat only; never gives up."""
         self._asked += 1
         asked = max(error.delay.total_seconds(), _SHORTEST_ASKED)
-        seconds = max(asked, min(_SHORTEST_ASKED * 2.0 ** min(self._asked - 1, 20), _LONGEST_ASKED))
+        seconds = max(asked, exponential_delay(self._asked, _SHORTEST_ASKED, _LONGEST_ASKED))
         self._context.pauses.add(self._key, seconds, str(error))
         await self._not_sent(part, str(error))
         self._count_retry("later")

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from gateway.backoff import exponential_delay
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.ports import Channel, MetricsRecorder, Outbox
@@ -34,7 +35,7 @@ _dice = SystemRandom()
 
 def backoff(failures: int) -> float:
     """Return the seconds to wait after *failures*, with a jitter of one fifth."""
-    return min(FIRST_DELAY * 2.0 ** (min(failures, 20) - 1), LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
+    return exponential_delay(failures, FIRST_DELAY, LONGEST_DELAY) * _dice.uniform(0.8, 1.2)
 
 
 class AttachmentLost(SendRefused):

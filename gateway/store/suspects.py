@@ -25,6 +25,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import dataclass
 
+from gateway.backoff import exponential_delay
 from gateway.store.row_codec import sql
 
 CRASHES = 2  # unclean stops in flight that make a suspect
@@ -101,7 +102,11 @@ def count_crash(database: sqlite3.Connection, now: int) -> list[KilledJob]:
     killed = []
     for place, (seq, id_, kind, attempts) in enumerate(database.execute(_LEASED_JOBS).fetchall(), 1):
         # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
-        delay = min(_FIRST_DELAY * 2 ** min(attempts - 1, 20) * place, _LONGEST_DELAY) if attempts else 0
+        delay = (
+            int(min(exponential_delay(attempts, _FIRST_DELAY, _LONGEST_DELAY) * place, _LONGEST_DELAY))
+            if attempts
+            else 0
+        )
         database.execute(_PUT_OFF, (attempts + 1, now + delay, KILLED, seq))
         killed.append(KilledJob(id_, kind, attempts + 1))
     return killed

@@ -35,6 +35,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.model_calls import ModelProvider, UnusableAnswer
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
+from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import Job, JobQueue
 
@@ -232,7 +233,7 @@ class Dreamer:
         if failures <= len(_WAITS):
             return _WAITS[failures - 1]
         interval = self.schedule.next(self.now(), self.zone(scope)) - self.now()
-        return max(interval, min(interval * 2.0 ** min(failures - _BACKS_OFF, 20), _LONGEST_WAIT))
+        return max(interval, exponential_delay(failures - _BACKS_OFF + 1, interval, _LONGEST_WAIT))
 
     async def _check(self, scope: str, run: DreamRun) -> None:
         """Under the lock: raise when something was forgotten since *run* began."""

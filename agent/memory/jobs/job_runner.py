@@ -17,6 +17,7 @@ import structlog
 from agent.locks import WorkerSlots
 from agent.memory.jobs.token_budget import BudgetStatus, TokenBudget
 from agent.memory.storage.transcript_lines import utc_now
+from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import Job, JobQueue, MetricsRecorder
 
@@ -251,7 +252,7 @@ class JobRunner:
             raise
         except Exception as error:  # the service boundary: a job that breaks waits, the others go on
             log.exception("background.failed", job=job.id, kind=job.kind)
-            delay = min(_FIRST_DELAY * 2.0 ** min(job.attempts, 20), _LONGEST_DELAY)
+            delay = exponential_delay(job.attempts + 1, _FIRST_DELAY, _LONGEST_DELAY)
             later = RetryJobLater(delay, type(error).__name__)
         finally:
             tally.running -= 1

@@ -14,6 +14,7 @@ from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.jobs.job_runner import RetryJobLater
+from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
 
@@ -130,7 +131,7 @@ class MemoryJobs:
         if is_done:
             return None
         self._settled.pop(job.scope, None)
-        return RetryJobLater(min(_PAUSE * 2**job.attempts, _LONGEST_PAUSE), "MEMORY.md was not written")
+        return RetryJobLater(exponential_delay(job.attempts + 1, _PAUSE, _LONGEST_PAUSE), "MEMORY.md was not written")
 
     async def _remember(self, job: Job) -> bool:
         bullet = as_bullet(str(job.payload.get("fact", "")))

@@ -11,6 +11,7 @@ import numpy as np
 import structlog
 
 from agent.memory.search.embedding.embedder import Embedder, Matrix
+from gateway.backoff import exponential_delay
 from gateway.errors import ModelFailed, ModelTimeout, UserError
 
 log = structlog.get_logger(__name__)
@@ -109,8 +110,8 @@ class GuardedEmbedder:
     def _note(self, error: Exception) -> None:
         # Several calls may fail together: that is one failure.
         if not self.pause:
-            self._until = self._clock() + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failures)
-            self._failures = min(self._failures + 1, 10)
+            self._until = self._clock() + exponential_delay(self._failures + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
+            self._failures += 1
         self.trouble = str(error)
         log.warning("recall.embedding_failed", model=self.name, error=type(error).__name__, pause=self.pause)
 

@@ -1,0 +1,14 @@
+"""Exponential back-off. Pure: attempts are counted by the caller, most of them durably."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TypeVar
+
+_Delay = TypeVar("_Delay", float, timedelta)
+_MOST_DOUBLINGS = 20
+
+
+def exponential_delay(failures: int, first: _Delay, longest: _Delay) -> _Delay:
+    """Return the delay after *failures* in a row: *first*, doubled by each further one, at most *longest*."""
+    return min(first * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS), longest)
