@@ -26,7 +26,7 @@ class AdmissionGrant(StrEnum):
     EVERYONE = "*"
 
 
-LOCAL_OWNER = "owner"  # their id on the page and in the terminal; nobody else is ever given it there
+LOCAL_OWNER = "owner"  # user id of the owner on local channels, given to no other user there
 
 
 class GroupPolicy(StrEnum):
@@ -78,8 +78,8 @@ class AdmissionPolicy:
     entries: frozenset[AllowEntry] = frozenset()
     owners: frozenset[str] = frozenset()  # user ids in this channel
     group_policy: GroupPolicy = GroupPolicy.MENTION
-    decided_for: str = ""  # the place in `chats` that the group policy stands at; "" = at the block
-    is_local: bool = False  # web and console: who got through their door is let in, LOCAL_OWNER decides everything
+    decided_for: str = ""  # the entry of `chats` that sets the group policy; "" = the channel
+    is_local: bool = False  # web and console: authenticated users are admitted, LOCAL_OWNER is the owner
 
     def is_here(self, user: str) -> bool:
         """Return True if the user is the owner at this machine's page or terminal."""
@@ -106,7 +106,7 @@ class AdmissionFacts:
 
     owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
     entries: frozenset[AllowEntry] = frozenset()  # whom and which places an owner let in since
-    blocked_as: str = ""  # "channel:who" that an owner shut out, this sender or this place: stronger than every entry
+    blocked_as: str = ""  # "channel:who" of an owner's block on this sender or chat; overrides every entry
     sender: Sender | None = None  # the sender as looked up, where the event lacks roles, team or guest
 
 
@@ -131,7 +131,7 @@ class RejectionReason(StrEnum):
     GUEST = "guest"
     STRANGER = "stranger"
     BLOCKED = "blocked"  # by an owner
-    PLACE_PENDING = "place-pending"  # a stranger in a place that an owner was asked about
+    PLACE_PENDING = "place-pending"  # an unknown sender in a chat that waits for approval
     NOT_ADDRESSED = "not-addressed"
 
 
@@ -145,14 +145,14 @@ class Rejected:
 
 Decision: TypeAlias = Admitted | Rejected
 
-# These speak to us by what they are; only words in a shared chat need our name.
+# These kinds address the bot by themselves; only text in a shared chat needs a mention.
 _NEEDS_NO_MENTION = frozenset(InboundKind) - {InboundKind.MESSAGE}
 
 
 def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFacts = NO_FACTS) -> Decision:
     """Decide whether *message* is admitted, on arrival and again at claim."""
     if message.kind is InboundKind.DELETION and not message.sender.id:
-        # Discord names nobody. It only takes back what was admitted when it came: the journal knows no other.
+        # Discord names no sender. A deletion only affects admitted messages: the journal has no others.
         return Admitted(role=Role.MEMBER)
     sender = _known_sender(message.sender, facts)
     refused = _refuse_by_nature(sender)
@@ -197,7 +197,7 @@ def _is_listed(entry: AllowEntry, policy: AdmissionPolicy, facts: AdmissionFacts
 def _is_invited(message: InboundMessage, sender: Sender, policy: AdmissionPolicy, facts: AdmissionFacts) -> bool:
     if AllowEntry(AdmissionGrant.EVERYONE) in policy.entries:
         return True
-    if sender.is_guest:  # a stranger unless named
+    if sender.is_guest:  # admitted only by id
         return False
     if sender.team and _is_listed(AllowEntry(AdmissionGrant.TEAM, sender.team), policy, facts):
         return True

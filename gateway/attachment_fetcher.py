@@ -47,7 +47,7 @@ class ChannelAttachmentFetcher:
 
     async def _read(self, channel: SupportsFiles, attachment: Attachment) -> bytes:
         data = bytearray()
-        # Platforms name sizes that need not be true, so what comes is counted too.
+        # Sizes from the platform may be wrong, so received bytes are counted too.
         async with aclosing(channel.fetch(attachment)) as pieces:
             async for piece in pieces:
                 data += piece

@@ -16,7 +16,7 @@ from gateway.ports import Channel, SupportsHistory
 log = structlog.get_logger(__name__)
 
 NEWEST = 50  # messages (PEOPLE.md, Manners)
-_PATIENCE = 5.0  # seconds; a turn does not wait longer for what it may do without
+_PATIENCE = 5.0  # seconds; history is optional, so turns wait no longer for it
 
 
 class ChannelHistory:

@@ -100,7 +100,7 @@ class OutcomeUnknown(SendFailed):
 class ModelFailed(ParlourError):
     """A model gave no usable answer. Its text is the operator's, never a person's."""
 
-    spent: object = None  # what the failed call took all the same; agent.llm.chat_model.usage_of_error reads it
+    spent: object = None  # tokens of the failed call; read by agent.llm.chat_model.usage_of_error
 
 
 class ModelRateLimited(ModelFailed):

@@ -18,7 +18,7 @@ _LABEL = 40  # characters
 NAME_BYTES = 200  # of a quoted name: room for `.jsonl.corrupt` under the usual limit of 255
 _PLAIN_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.")
 
-UNKNOWN = "?"  # whose words something is, where the platform does not tell
+UNKNOWN = "?"  # author, if the platform does not name one
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -164,9 +164,9 @@ class InboundKind(StrEnum):
     """Kind of an inbound event."""
 
     MESSAGE = "message"  # also an edit: the same message_id with another revision
-    COMMAND = "command"  # a message that the command router took for one of ours; never merges
+    COMMAND = "command"  # a message that is a command of the bot; never merged
     DELETION = "deletion"  # message_id is the deleted message's
-    BUTTON = "button"  # a press: command is what it stands for, message_id is empty, reply_to where the button is
+    BUTTON = "button"  # a press: `command` is the button's, `message_id` empty, `reply_to` the button's message
     JOB = "job"  # proactive: a retry, a reminder, `parlour send`; message_id is "job:<id>"
 
 
@@ -192,7 +192,7 @@ class Sender:
     is_bot: bool = False
     is_self: bool = False
     is_admin: bool = False  # the platform's admin of this chat
-    is_guest: bool = False  # Slack guest or foreign workspace: a stranger unless named
+    is_guest: bool = False  # Slack guest or foreign workspace: admitted only by id
     roles: tuple[str, ...] = ()  # Discord role ids
     team: str = ""  # Slack workspace
     timezone: str = ""  # IANA, as the platform's profile has it; decides nothing, see gateway/chat_locales.py
@@ -221,9 +221,9 @@ class InboundMessage:
     text: str  # as people read it, names written out; nothing is decided by it
     sent_at: datetime  # the platform's clock, aware UTC
     kind: InboundKind = InboundKind.MESSAGE
-    command: str = ""  # what its sender typed as a command, see `gateway.text.find_command`; a button's own
+    command: str = ""  # the command as typed, see `gateway.text.find_command`, or the button's
     chat_kind: ChatKind = ChatKind.DIRECT
-    account: str = ""  # which bot account heard it, where a block can have several
+    account: str = ""  # receiving bot account, if a channel can have several
     bot: str = ""  # our own handle there, as people type it after an @
     revision: str = ""  # another revision of a known message_id is an edit
     event_ids: tuple[str, ...] = ()  # decide only where there is no message_id
@@ -233,10 +233,10 @@ class InboundMessage:
     is_private: bool = False  # a thread that fewer people read than its parent chat: its scope is its own
     album: str = ""  # parts of one album share it
     reply_to: str = ""  # message_id this one answers
-    mentioned: tuple[str, ...] = ()  # ids of the people it names, in order, as the platform marks them; never ours
-    quoted: str = ""  # text of what it answers, or of what was said before a mention
-    quoted_by: str = ""  # whose words these are: a sender's id, UNKNOWN, "" for the sender's own and ours
-    is_forwarded: bool = False  # `text` are somebody else's words, passed on
+    mentioned: tuple[str, ...] = ()  # ids of mentioned users in order, without the bot's
+    quoted: str = ""  # text of the message it answers, or of messages before a mention
+    quoted_by: str = ""  # author of `quoted`: a user id, UNKNOWN, or "" for the sender and the bot
+    is_forwarded: bool = False  # `text` was forwarded from another author
     attachments: tuple[Attachment, ...] = ()
 
     @property
@@ -256,7 +256,7 @@ class MessageButton:
 
     label: str  # from the catalogue
     command: str
-    row: int = 0  # those of one row stand beside each other
+    row: int = 0  # buttons of one row are side by side
 
     def __post_init__(self) -> None:
         if not _PRESSED.match(self.command):
@@ -270,7 +270,7 @@ class OutboundKind(StrEnum):
 
     PREVIEW = "preview"  # row 0: the text so far, edited in place
     ANSWER = "answer"
-    NOTICE = "notice"  # a line of ours: refusals, failures, command output
+    NOTICE = "notice"  # a gateway message: refusals, failures, command output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,8 +286,8 @@ class OutboundMessage:
     chat_kind: ChatKind = ChatKind.DIRECT
     attachments: tuple[Attachment, ...] = ()  # sent after the text, in this order, each a part of its own
     choices: tuple[MessageButton, ...] = ()  # buttons below the text; where there are none, commands in it
-    settles: bool = False  # answers a press of a button that has done what it is for: its row goes
-    rings: bool = True  # False: it takes its preview's place however late, and calls nobody
+    settles: bool = False  # answers a press and removes the button's row
+    rings: bool = True  # False: replaces its preview silently, however late
 
     @property
     def turn(self) -> str:
@@ -329,7 +329,7 @@ class DeliveryReceipt:
     """The platform's confirmation that a part was delivered."""
 
     part: str
-    message_id: str  # the platform's id, what an edit needs
+    message_id: str  # the platform's id, needed for edits
     at: datetime = field(compare=False)
 
 

@@ -27,7 +27,7 @@ from gateway.quarantine import Quarantine
 log = structlog.get_logger(__name__)
 
 Admit = Callable[[InboundMessage], Admitted | Rejected]
-Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = it must not wait in its lane
+Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = a control message
 
 
 class PreAdmissionHandler(Protocol):
@@ -117,7 +117,7 @@ class GatewayIntake:
         """Store a message whose sender is known to be admitted (or that is our own: a job)."""
         is_control = self._classify(message)
         if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
-            # A press of what has to wait in its lane waits there like whoever types it.
+            # A press of a queued command is queued like the typed command.
             message = replace(message, kind=InboundKind.COMMAND)
         acceptance = await self._journal.accept(
             message,

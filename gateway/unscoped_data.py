@@ -43,7 +43,7 @@ class HomeUnscopedData:
 def _read(file: Path) -> bytes:
     try:
         return file.read_bytes()
-    except OSError:  # it is past its time, and was removed meanwhile
+    except OSError:  # removed by retention since the listing
         return b""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, quote_file_name
 
-SHARED = "shared"  # the scope that everybody reads and owners write
+SHARED = "shared"  # read by all users, written by owners
 quote = quote_file_name
 _SCOPE = re.compile(r"(?:shared|(?:people|chats)/[a-z0-9_%-][a-z0-9._%-]*)?\Z")
 

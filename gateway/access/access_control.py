@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 Linked: TypeAlias = Callable[[str, str], Sequence[PlatformAccount]]  # (block, user) -> all accounts of that person
 
-# What is wrong with an entry on the platform of a block, "" for nothing: (block, entry) -> line for the operator
+# (channel, entry) -> the entry's error on the channel's platform, for the operator; "" = valid
 WrongEntry: TypeAlias = Callable[[str, str], str]
 
 _GRANTS = frozenset(each.value for each in AdmissionGrant)

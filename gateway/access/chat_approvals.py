@@ -31,8 +31,8 @@ from gateway.text.display_names import safe_display_name
 
 log = structlog.get_logger(__name__)
 
-MOST_ASKED = 3  # a day, of one channel block: anybody can add a bot to a hundred groups
-MOST_KEPT = 200  # places of one channel block that nobody decided about
+MOST_ASKED = 3  # per day and channel: any user can add the bot to a hundred groups
+MOST_KEPT = 200  # undecided chats of one channel
 
 
 class ChatApprovals:
@@ -101,7 +101,7 @@ class ChatApprovals:
     async def _leave(self, note: str, value: Mapping[str, Any] | None) -> None:
         if value is None:
             return
-        # Kept for the rest of the day, or who takes us out and in again would make us ask each time.
+        # Kept for the rest of the day, so that removing and adding the bot does not ask again.
         is_fresh = self._asked_lately(value)
         await self._notes.write({note: encode_note({**value, "gone": True}) if is_fresh else ""})
 

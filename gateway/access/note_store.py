@@ -13,12 +13,12 @@ from typing import Any
 from gateway.ports.access import AccessChange, AccessEntry, AccessStore, AuditEntry
 
 DAY = timedelta(days=1)
-TOLD = "told:"  # told:<channel>:<sender>: this person had the one line of a day, in a direct message
+TOLD = "told:"  # told:<channel>:<sender>: the sender got the reply of the day, in a direct message
 TOLD_HERE = "told-here:"  # told-here:<channel>:<sender>: the same, in a shared chat
-PERSON = "pair:"  # pair:<hash of the code>: a stranger who waits
+PERSON = "pair:"  # pair:<hash of the code>: a pending unknown sender
 PLACE = "place:"  # place:<channel>:<entry>: a place that we were added to
-TRIES = "tries:"  # tries:<decider>: wrong codes of late
-CLAIM_TRIES = "claim-tries:"  # claim-tries:<channel>:<sender>: wrong owner's codes of late
+TRIES = "tries:"  # tries:<decider>: recent wrong codes
+CLAIM_TRIES = "claim-tries:"  # claim-tries:<channel>:<sender>: recent wrong claim codes
 
 
 def format_time(at: datetime) -> str:

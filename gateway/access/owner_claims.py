@@ -94,7 +94,7 @@ class OwnerClaims:
                 return None
             if not (is_locked or claim["spent"]):
                 await self._take(message, claim)
-        # Also of a second use, and of one that came too often: it stands in no row, and nothing is said.
+        # Also for a second use and for too many tries: no row is stored and no reply is sent.
         return IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
     # -- inside ----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def english(_: SessionKey) -> str:
     return FALLBACK
 
 
-# Where somebody who decides about a channel block can be asked; None when nobody can be reached in a chat.
+# Returns the address of an owner who decides about a channel; None if no owner has a chat.
 FindOwner: TypeAlias = Callable[[str], Awaitable[OwnerAddress | None]]
 
 
@@ -145,7 +145,7 @@ class PairingService:
         """Decide about the holder of *code*. Repeated wrong codes lock the decider out."""
         typed = codes.parse_code(code)
         if not typed:
-            return PairingNotFound()  # no guess: it is none of ours
+            return PairingNotFound()  # not a guess: it is no code
         note = await note_of(typed)
         async with self._notes.lock:
             minutes, tries = self._tries(decider)
@@ -178,7 +178,7 @@ class PairingService:
             for note, value in self._notes.of(prefix):
                 request = read(note, value)
                 is_good = request.until is None or request.until > now
-                # Who was let in or shut out by another way waits no more.
+                # Accounts decided in another way are no longer pending.
                 is_open = not value.get("no") and not value.get("gone")
                 who = (request.channel, request.who)
                 if is_good and is_open and who not in members and (request.is_place or not self._is_blocked(*who)):

@@ -70,7 +70,7 @@ class RefusalRecord:
     guild: str = ""  # the Discord server
 
 
-# What belongs to a day on which all is well: talk beside us, other bots, and whoever was shut out on purpose.
+# Normal rejections: messages not addressed to the bot, other bots, and blocked users.
 USUAL = frozenset({RejectionReason.NOT_ADDRESSED, RejectionReason.BOT, RejectionReason.NOBODY, RejectionReason.BLOCKED})
 
 
@@ -80,8 +80,8 @@ class ChannelRefusals:
 
     since: datetime
     reasons: Counter[str] = field(default_factory=Counter)  # messages by reason, the usual ones too
-    messages: int = 0  # of people who wanted something of us and were not heard
-    people: set[str] = field(default_factory=set)  # and who they are
+    messages: int = 0  # rejected messages addressed to the bot
+    people: set[str] = field(default_factory=set)  # their senders
 
 
 class RefusalLog:
@@ -93,7 +93,7 @@ class RefusalLog:
     def __init__(self, size: int = 200) -> None:
         self._size = size
         self._kept: OrderedDict[_Who, RefusalRecord] = OrderedDict()
-        self._newest: dict[_Who, str] = {}  # what was counted last: platforms may bring a message twice
+        self._newest: dict[_Who, str] = {}  # last counted message, because platforms may deliver twice
 
     def note(self, message: InboundMessage, refusal: RefusalInfo, at: datetime) -> RefusalRecord:
         """Record and log one refusal, without text. The bot's own messages are ignored."""

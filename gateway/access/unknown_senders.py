@@ -98,7 +98,7 @@ class UnknownSenderHandler:
         try:
             async with self._notes.lock:
                 line = "" if self._has_reply(message) else await self._reply(message, decision)
-        except StoreUnavailable as error:  # a stranger's line is worth no redelivery
+        except StoreUnavailable as error:  # the reply is optional, so no redelivery is requested
             log.warning("strangers.not_told", channel=message.key.channel, reason=str(error))
             return None
         if not line:

@@ -37,7 +37,7 @@ from gateway.ports.caps import (
 
 COUNTED = frozenset({"answer", "transcription"})  # purposes of calls that a person waits for
 ANSWER_TOKENS = 1_000  # reserved for an answer
-FIRST_TURNS = 20  # in ten minutes, of who came in by a place or with everybody
+FIRST_TURNS = 20  # in ten minutes, for senders admitted by a chat or by `*`
 FIRST_TOKENS = 500_000  # a day, of the same: some fifty answers over a long conversation
 
 _DAY = timedelta(days=2)  # longer than any day, and than a clock is put right by without being noticed
@@ -71,8 +71,8 @@ class CapRule:
     cap: CapKind
     limit: int
     names: tuple[str, ...]  # the tallies that it adds up
-    told_as: str  # whose window it is
-    told_in: str  # the chat where this turn would be told of it
+    told_as: str  # name of the window
+    told_in: str  # chat that a notice would be sent to
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class UsageCapTracker:
         now = self._open_day()
         for rule in entered.rules:
             if rule.cap.is_daily and self._tallies.tokens(rule.names) + tokens > rule.limit:
-                # From here on it is past: what is left over is too little for a prompt, and would only be tried again.
+                # The cap counts as reached: the rest is too small for a prompt, and retries would fail again.
                 raise CapReached(
                     self._mark_notified(self._exceeded_until(rule, self._midnight(now), turn, now), turn, now)
                 )
@@ -156,7 +156,7 @@ class UsageCapTracker:
         now = self._open_day()
         return tuple(self._allowance_of(rule, now) for rule in self._rules(message, sender))
 
-    # -- the house --------------------------------------------------------------------------------------
+    # -- the installation -------------------------------------------------------------------------------
 
     def spend(self, *, turn: str, person: str, chat: str, purpose: str, tokens: int) -> None:
         """Count what a call took. Of other purposes than `COUNTED`, nothing."""
@@ -191,7 +191,7 @@ class UsageCapTracker:
         mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)
         own = (f"own/{chat}",)
         wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
-        if is_own:  # a reminder that asks for the next one has nobody who tires of it
+        if is_own:  # a reminder that schedules the next one would never stop by itself
             wanted = [
                 (CapKind.OWN_TURNS, _or_default(limits.person_turns, FIRST_TURNS), own, chat),
                 (CapKind.OWN_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS), own, chat),
@@ -217,7 +217,7 @@ class UsageCapTracker:
                 else self._exceeded_until(rule, notice.until if notice else self._midnight(now), turn, now)
             )
         before = self._tallies.times_before(rule.names, turn, now)
-        # What was let in is let in again, whoever was told to wait meanwhile.
+        # An admitted turn is admitted again on retry, whatever notices were sent since.
         if len(before) < rule.limit and (notice is None or self._tallies.is_counted(rule.names, turn)):
             return None
         return self._exceeded_until(rule, notice.until if notice else _half_free(before, rule.limit), turn, now)

@@ -14,7 +14,7 @@ from gateway.ports.caps import CapNotice, CapUsage
 WINDOW = timedelta(minutes=10)
 HOUSE = "house"
 _LAST = "\U0010ffff"  # behind every turn's id
-TOLD_IN = 5  # chats at most in which one window is told; so many tell everybody
+TOLD_IN = 5  # most chats with a notice of one window
 _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
 
 
@@ -22,7 +22,7 @@ def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
     """Return the names of the counters of a turn of *person* in *chat* (a session key)."""
     try:
         parent = str(SessionKey.parse(chat).parent)
-    except ValueError:  # forgotten: the sums of the house stay right
+    except ValueError:  # erased person: the installation's totals stay right
         parent = ""
     found = [f"person/{person}"] if person else []
     if parent:
@@ -36,7 +36,7 @@ class UsageCounters:
     def __init__(self) -> None:
         self._turns: dict[str, dict[str, datetime]] = {}  # turns in the order in which they began
         self._spent: dict[str, int] = {}  # since `day` began
-        self._held: dict[str, int] = {}  # reserved by calls under way
+        self._held: dict[str, int] = {}  # reserved by running calls
         self._notices: dict[str, dict[str, tuple[CapNotice, str]]] = {}  # by chat, with the turn that tells it there
         self.day: datetime | None = None  # when the running day ends
 
@@ -99,7 +99,7 @@ class UsageCounters:
         """Return the sum of spent and reserved tokens."""
         return sum(self._spent.get(name, 0) + self._held.get(name, 0) for name in names)
 
-    # -- who was told ---------------------------------------------------------------------------------
+    # -- notices --------------------------------------------------------------------------------------
 
     def notified_window(self, name: str, limit: int, now: datetime, *, longest: timedelta) -> CapNotice | None:
         """Return the current window of *name* with a notification in any chat.

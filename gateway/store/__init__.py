@@ -73,7 +73,7 @@ async def open_file(
 
 def copy_file(path: Path, target: Path) -> None:
     """Write a consistent copy of an open store's file to *target*."""
-    # A connection of its own: readers of a WAL see one instant and hold nobody up.
+    # A separate connection: WAL readers see one snapshot and block no writer.
     source = sqlite3.connect(path, timeout=schema.BUSY_SECONDS, isolation_level=None)
     try:
         schema.copy(source, target)

@@ -151,7 +151,7 @@ def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     source, target = move.source.removeprefix(_PEOPLE), move.target.removeprefix(_PEOPLE)
     single: list[str] = []
     for person in (target, source):
-        # Chats of somebody with one account are that account's; the others are noted already.
+        # Chats of a person with one account are that account's; other persons' chats are noted already.
         snapshot = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
         if snapshot is None:
             single.append(person)
@@ -184,7 +184,7 @@ def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     database.execute("DELETE FROM account WHERE identity = ?", (identity,))
     database.execute("DELETE FROM account_chat WHERE identity = ?", (identity,))
     left = database.execute("SELECT identity FROM account WHERE person = ?", (quote(person),)).fetchall()
-    if len(left) == 1:  # nobody else is left: a person with one account needs no entry
+    if len(left) == 1:  # a person with one account needs no entry
         database.execute("DELETE FROM account WHERE person = ?", (quote(person),))
         database.execute("DELETE FROM account_chat WHERE identity = ?", left[0])
     _summarise(database, ended, move)
@@ -196,7 +196,7 @@ def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
 def _adopt(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, "", move.at)
     database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
-    # What belongs to a chat or to somebody's wish; the installation's own jobs have no scope either, and stay.
+    # Jobs about a chat or requested by a user. The installation's own jobs have no scope either, and stay.
     database.execute(
         "UPDATE job SET scope = ? WHERE scope = '' AND (json_extract(payload, '$.key') IS NOT NULL "
         "OR kind = 'remember')",
@@ -220,7 +220,7 @@ def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -
             "UPDATE session SET transcript = ?, next_index = 0, last_turn = '', created_at = ? WHERE key = ?",
             (new_transcript(), micros(at), key),
         )
-        # What a turn that was given back had looked up is not what it finds now.
+        # Steps of a released turn hold results from before the move.
         database.execute(
             "DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE key = ? AND ended_at IS NULL AND turn != '')",
             (key,),

@@ -16,7 +16,7 @@ from gateway.store.inbox import enqueue
 from gateway.store.row_codec import micros, moment, read_json, read_key, unquote, write_json
 
 OURS = "a"  # a notice's id begins with it where a turn's begins with t
-STRANGERS = "s"  # so does a line's to somebody who was not let in: whether they read it is their own affair
+STRANGERS = "s"  # prefix of replies to unknown senders, whose delivery raises no alert
 
 _PUT = "INSERT OR REPLACE INTO alert (cause, since, payload) VALUES (?, ?, ?)"
 _QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"

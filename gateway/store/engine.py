@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow
@@ -16,10 +16,10 @@ from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
-from gateway.store.wakeups import WakeupQueue
 from gateway.store.writer import StoreWriter
 
 Clock: TypeAlias = Callable[[], datetime]
+K = TypeVar("K", bound=Hashable)
 
 
 def utc_now() -> datetime:
@@ -30,6 +30,31 @@ def utc_now() -> datetime:
 def new_transcript() -> str:
     """Return a fresh transcript id: 16 random base32 characters."""
     return base64.b32encode(secrets.token_bytes(10)).decode("ascii").lower()
+
+
+class WakeupQueue(Generic[K]):
+    """Keys with pending work, each queued once, in order. They are hints: the file decides."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[K | None] = asyncio.Queue()
+        self._queued: set[K] = set()
+
+    def put(self, item: K) -> None:
+        """Queue *item* unless it is queued."""
+        if item not in self._queued:
+            self._queued.add(item)
+            self._queue.put_nowait(item)
+
+    def close(self) -> None:
+        """End every stream."""
+        self._queue.put_nowait(None)
+
+    async def stream(self) -> AsyncIterator[K]:
+        """Yield items in order, until closed."""
+        while (item := await self._queue.get()) is not None:
+            self._queued.discard(item)
+            yield item
+        self._queue.put_nowait(None)  # the next reader ends too
 
 
 @dataclass(slots=True)
@@ -49,8 +74,8 @@ class StoreEngine:
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim
     unclean_stops: int = 0  # in a row, before this start
-    adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows that are older than what happened since
-    last_charged: tuple[int, ...] = ()  # rows whose lone attempt the last run did not survive
+    adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
+    last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
     headroom: BacklogLimit = field(init=False)
 
     def __post_init__(self) -> None:

@@ -198,7 +198,7 @@ def _redact_parts(database: sqlite3.Connection, message: str, change: Redaction)
         plain = fields.get("plain", fields.get("text", ""))
         after = {**fields, **{name: change(fields[name]) for name in ("file",) if name in fields}}
         if change(plain) != plain or change(fields.get("text", "")) != fields.get("text", ""):
-            # Without a payload the plain text is sent as it stands: half a platform's markup could not be.
+            # Without a payload the plain text is sent; a part of the markup could not be.
             after |= {"text": "", "plain": change(plain)}
         said = quote(change(unquote(reason)))
         if after != fields or said != reason:
@@ -272,7 +272,7 @@ def scrub(database: sqlite3.Connection) -> bool:
     with _impatient(database):
         (pages,), (size,) = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
         database.execute(f"PRAGMA temp_store = {'MEMORY' if pages * size <= _IN_MEMORY else 'FILE'}")
-        if not _empty_log(database):  # before the file is rebuilt: whoever reads now would keep the old pages
+        if not _empty_log(database):  # before the file is rebuilt: a reader would keep the old pages
             return False
         try:
             database.execute("VACUUM")

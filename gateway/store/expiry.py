@@ -44,7 +44,7 @@ def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK
 
 
 def _prune_inbox(database: sqlite3.Connection, since: int, until: int, keep: int) -> int:
-    # A note that no later turn of its chat came to fetch is told to nobody any more.
+    # Notes that no later turn fetched expire.
     database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = accepted_at "
         "WHERE ended_at IS NULL AND state = 'noted' AND turn = '' AND accepted_at < ?",

@@ -120,7 +120,7 @@ class EncodedMessage:
     at: int
     sent_at: int
     length: int
-    language: str  # of what the chat is told when it is full
+    language: str  # of the notice that the backlog is full
 
 
 def encode(
@@ -163,7 +163,7 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, hea
         if known:
             return _accept_known(database, new, known)
     if new.message.kind is InboundKind.DELETION:
-        # Nothing of it was ever here (a stranger's message, say), or it was so long ago that only files know it.
+        # The message was never accepted, or it is so old that only transcripts have it.
         has_job = _take_back(database, new)
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
@@ -237,7 +237,7 @@ def _accept_known(database: sqlite3.Connection, new: EncodedMessage, known: list
     note = _insert(database, new, "noted")
     has_job = False
     if new.revision == DELETED:
-        # What was taken back goes at once; a turn that runs still needs it, and then it goes with the others.
+        # Deleted texts are blanked at once, except those of a running turn, which are blanked after it.
         database.execute(_BLANK_ONE, (seq,))
         has_job = _take_back(database, new, note)
     return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NOTED, seq=seq), has_job=has_job)
@@ -271,7 +271,7 @@ def _change_waiting(database: sqlite3.Connection, new: EncodedMessage, seq: int,
         outcome = AcceptOutcome.DELETED
     else:
         before = read_inbound(payload)
-        # Its place in the lane and its turn are the first delivery's; what it says is the edit's.
+        # Queue position and turn stay the first delivery's; the text is the edit's.
         after = replace(new.message, sent_at=before.sent_at, event_ids=before.event_ids)
         database.execute(
             "UPDATE inbox SET payload = ?, length = ?, role = ? WHERE seq = ?",
@@ -338,7 +338,7 @@ def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
         "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
         (at, key, sender, sender),
     ).fetchall()
-    # A turn that was given back is one sender's, so it is dropped whole, and what it stored with it.
+    # A released turn has one sender, so it is dropped whole, with its steps.
     for turn in {turn for (turn,) in dropped if turn}:
         database.execute("DELETE FROM step WHERE turn = ?", (turn,))
         database.execute("UPDATE lane SET turn = '' WHERE key = ? AND turn = ?", (key, turn))

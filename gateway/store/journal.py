@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_RETRY_SECONDS = 1.0  # a key whose claim failed with the disk is offered again
+_RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
 
 
 class SqliteJournal:
@@ -44,7 +44,7 @@ class SqliteJournal:
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
-        self._calls: dict[str, asyncio.TimerHandle | None] = {}  # under way; None = its estimate is stored
+        self._calls: dict[str, asyncio.TimerHandle | None] = {}  # running calls; None = the estimate is stored
 
     async def accept(
         self, message: InboundMessage, *, role: Role, is_control: bool, language: str = "en"

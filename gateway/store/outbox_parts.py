@@ -211,7 +211,7 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
     for (id_,) in rows:
         if id_.endswith(".0"):
             continue
-        # A placeholder that stands is filled all the same, or it would stand there for ever.
+        # A sent placeholder is filled in any case, or it would stay for ever.
         database.execute(
             "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending' AND message_id = ''",
             (at, id_),

@@ -31,7 +31,7 @@ from gateway.text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_ESCAPED = "\ufdd0"  # a code point that is never a character: what follows is JSON in ASCII
+_ESCAPED = "\ufdd0"  # a noncharacter code point: ASCII JSON follows
 
 
 def _plain(value: object) -> object:

@@ -92,7 +92,7 @@ def copy(source: sqlite3.Connection, target: Path) -> None:
         copied = sqlite3.connect(unfinished, isolation_level=None)
         try:
             source.backup(copied)
-            # One file that stands by itself: no log beside it.
+            # A self-contained file, without a log beside it.
             copied.execute("PRAGMA journal_mode = DELETE")
         finally:
             copied.close()

@@ -19,7 +19,7 @@ from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unq
 from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
-LONGEST_PASTE = 100  # rows of one paste or album; what is longer is another turn
+LONGEST_PASTE = 100  # rows of one paste or album; the rest is another turn
 
 NewTranscript: TypeAlias = Callable[[], str]
 
@@ -102,7 +102,7 @@ def _of_the_same_absence(
     """Yield the rows that the head's sender wrote before the next answer, up to their next command."""
     for row in rows:
         if row.sender != head.sender:
-            continue  # somebody else's turn comes after; their own order is kept
+            continue  # another sender's turn follows; the sender's order is kept
         if row.alone or _age(row, limits, now) != age:
             return
         yield row
@@ -124,7 +124,7 @@ def _merge_delay(last: QueuedRow, limits: StoreLimits, now: int) -> MergeDelay |
     if not last.album and last.length < limits.split_length:
         return None
     age = (now - last.accepted_at) / SECOND
-    # A negative age is a clock that went back; nobody waits for that.
+    # A negative age means that the clock went back; do not wait.
     return MergeDelay(limits.split_seconds - age) if 0 <= age < limits.split_seconds else None
 
 
@@ -226,7 +226,7 @@ def _stamp(
 
 def _take_notes(database: sqlite3.Connection, column: str, turn: str, *, is_again: bool) -> tuple[InboxRow, ...]:
     notes = [read_row(columns) for columns in database.execute(_NOTES, (column,))]
-    if is_again:  # its opening is rendered: what came since is for the next turn
+    if is_again:  # its opening is rendered: newer notes are for the next turn
         return tuple(note for note in notes if note.turn == turn)
     database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
     return tuple(notes)
@@ -291,7 +291,7 @@ def steer(
     """Stamp the sender's rows at the head of the queue with the running turn. Other senders' rows keep their places."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     if lease.is_lone:
-        return ()  # what comes beside a suspect is none, and must not share its outcome
+        return ()  # rows beside a suspect must not share its outcome
     sender = quote(lease.rows[0].message.sender.id)
     waiting = database.execute(_WAITING, (column,))
     group: list[int] = []

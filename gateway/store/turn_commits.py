@@ -64,7 +64,7 @@ _ADVANCE = (
     "scope = excluded.scope, "
     "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END"
 )
-# A late pointer of a transcript that ended in another scope says nothing about where the session stands now.
+# A late pointer of a transcript that ended in another scope does not move the session.
 _NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
 
 
@@ -87,7 +87,7 @@ class CommitEffect:
     record: TurnRecord
     is_new: bool = True
     more: bool = False
-    fault: str = ""  # why the commit did not count; the lane was given back
+    fault: str = ""  # reason of a refused commit; the lease was released
 
 
 def encode(commit: TurnCommit, at: int) -> EncodedCommit:
@@ -222,7 +222,7 @@ def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None
 
 def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:
     turn = new.columns[0]
-    # What did not become part of an answer shares the first row's fate.
+    # Rows outside the answer end like the first row.
     rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
     ends = [
         ((record.outcome if place == 0 else rest).value, new.at, turn, seq) for place, seq in enumerate(record.inbox)

@@ -85,7 +85,7 @@ class _WriterConnection(aiosqlite.Connection):
 
     def __init__(self, connector: Connector) -> None:
         super().__init__(connector, iter_chunk_size=64)
-        # What counts is durable when it is confirmed: a process that dies in an error must not hang on this thread.
+        # Confirmed operations are durable, so a failing process must not wait for this thread.
         self._thread.daemon = True
         self._stopped: asyncio.Future[Any] | None = None
 
@@ -199,7 +199,7 @@ class BatchWriter:
                 self._batch = []
         except Exception:  # the service boundary
             log.exception("store.writer_failed")
-        finally:  # nobody may wait for a writer that is gone
+        finally:  # no caller may wait for a closed writer
             self._is_closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the journal's writer has ended"))
 
