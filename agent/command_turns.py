@@ -128,7 +128,7 @@ class CommandTurnRunner:
         is_hidden = reply.is_secret or (is_private and turn.is_shared)
         text = "" if is_hidden else append_commands(reply.text, reply.choices)
         fields = speaker_fields(turn.message) | {"seen": build.format_time(turn.row.accepted_at)}
-        return build.command(turn.id, reply.typed or turn.message.text, text, self._services.now(), **fields)
+        return build.command(turn.id, reply.transcript_text or turn.message.text, text, self._services.now(), **fields)
 
     def _context(self, turn: Turn, command: ParsedCommand) -> CommandContext:
         services = self._services

@@ -45,7 +45,7 @@ class WorkerSlots:
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = asyncio.Semaphore(count)
-        self._wanted = 0  # slots that are held or waited for
+        self._demand = 0  # slots that are held or waited for
         self._jobs = 0
         # One exclusive holder acquires at a time, or two would deadlock with half of the slots each.
         self._acquiring_all = asyncio.Lock()
@@ -56,12 +56,12 @@ class WorkerSlots:
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[None]:
         """Hold one slot."""
-        self._wanted += 1
+        self._demand += 1
         try:
             async with self._free:
                 yield
         finally:
-            self._wanted -= 1
+            self._demand -= 1
             self._is_less.set()
 
     async def wait_for_jobs(self) -> None:
@@ -85,7 +85,7 @@ class WorkerSlots:
         Turns that want a slot go first, and running jobs may end: *max_wait* each.
         """
         async with self._acquiring_all:
-            await self._wait_until(lambda: not self._wanted, max_wait)
+            await self._wait_until(lambda: not self._demand, max_wait)
             self._admits_jobs.clear()
             held = 0
             try:

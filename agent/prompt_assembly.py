@@ -91,7 +91,7 @@ class PromptAssembler:
         lines[-1] = {**lines[-1], **recalled}
         # Compacted before the snapshot is taken, so that the cached prefix changes once.
         plan = conversation.compacted(lines, at)
-        begun = opening(
+        turn_opening = opening(
             conversation,
             view.within(conversation.prompt_limit.tokens),
             turn.zone,
@@ -100,7 +100,7 @@ class PromptAssembler:
             at=at,
             replay_from=plan.replay_from,
         )
-        draft.open([*begun.lines, *lines, *plan.lines], begun.blobs, rows)
+        draft.open([*turn_opening.lines, *lines, *plan.lines], turn_opening.blobs, rows)
 
     async def render_messages(
         self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation

@@ -71,10 +71,10 @@ class RunningTurns:
         dropped = await self._journal.drop(key, sender=sender)
         if key not in self._running:
             # A turn that started before a crash and is not claimed again yet.
-            waiting = await self._journal.waiting_rows(key)
-            begun = {row.turn for row in waiting if row.turn and sender in ("", row.message.sender.id)}
-            if begun and key not in self._running:
-                self._stop_when_claimed |= begun
+            queued = await self._journal.waiting_rows(key)
+            interrupted = {row.turn for row in queued if row.turn and sender in ("", row.message.sender.id)}
+            if interrupted and key not in self._running:
+                self._stop_when_claimed |= interrupted
                 return True, dropped
         running = self._running.get(key)
         if running is None or (sender and running.lease.rows[0].message.sender.id != sender):

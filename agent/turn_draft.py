@@ -68,13 +68,13 @@ class TurnDraft:
     @property
     def last_words(self) -> str:
         """The last text that the model wrote beside tool calls."""
-        said = [str(line["content"]) for line in self.lines if line.get("tool_calls") and line.get("content")]
-        return said[-1] if said else ""
+        texts = [str(line["content"]) for line in self.lines if line.get("tool_calls") and line.get("content")]
+        return texts[-1] if texts else ""
 
     def is_tainted_call(self, call: ToolCall) -> bool:
         """Return True if the model requested *call* from a tainted prompt."""
-        asked = (line for line in self.lines if any(each["id"] == call.id for each in line.get("tool_calls") or ()))
-        return any(line.get(TAINTED) for line in asked)
+        requests = (line for line in self.lines if any(each["id"] == call.id for each in line.get("tool_calls") or ()))
+        return any(line.get(TAINTED) for line in requests)
 
     @property
     def is_resumed(self) -> bool:
@@ -90,8 +90,8 @@ class TurnDraft:
     @property
     def attachments(self) -> tuple[Attachment, ...]:
         """Files that tools staged for the answer; a resumed turn has them too, since its lines hold them."""
-        staged = [fact for line in self.lines for fact in line.get("send", ())]
-        return tuple(attachment_of(fact) for fact in staged)
+        facts = [fact for line in self.lines for fact in line.get("send", ())]
+        return tuple(attachment_of(fact) for fact in facts)
 
     @property
     def seen_field(self) -> dict[str, str]:
@@ -181,14 +181,14 @@ class TurnDraft:
         return self._step("intent", (), call=call.id)
 
     def result(
-        self, call: ToolCall, text: str, staged: StagedEffects | None = None, *, is_untrusted: bool = False
+        self, call: ToolCall, text: str, effects: StagedEffects | None = None, *, is_untrusted: bool = False
     ) -> TurnStep:
         """Add the result of *call* and the effects it staged. An untrusted result taints the turn."""
         extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
-        if staged is not None and staged.remember:
-            extra["remember"] = list(staged.remember)
-        if staged is not None and staged.send:
-            extra["send"] = [fact_of(each) | {"blob": each.blob} for each in staged.send]
+        if effects is not None and effects.remember:
+            extra["remember"] = list(effects.remember)
+        if effects is not None and effects.send:
+            extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
         return self._step("result", (line,), call=call.id)
 
@@ -260,13 +260,13 @@ class TurnDraft:
 
     def jobs(self, account: str, at: datetime, scope: str) -> tuple[Job, ...]:
         """Return the turn's memory operations in *scope*; a resumed turn has them too, since its lines hold them."""
-        found: list[Job] = []
+        jobs: list[Job] = []
         origin = "user"
         for line in self.lines:
             if line.get("role") == "assistant":  # requested the results that follow
                 origin = UNTRUSTED if line.get(TAINTED) else "user"
             for n, fact in enumerate(line.get("remember", ())):
-                found.append(
+                jobs.append(
                     remember_job(
                         fact,
                         turn=self._lease.turn,
@@ -278,7 +278,7 @@ class TurnDraft:
                         session=str(self._lease.key),
                     )
                 )
-        return tuple(found)
+        return tuple(jobs)
 
     def _now(self) -> datetime:
         return build.utc_now()

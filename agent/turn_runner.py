@@ -100,8 +100,8 @@ class TurnRunner:
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
-        waiting = await self._services.commands.queue.waiting_messages(turn.key)
-        rest = _rows_under_same_cap(waiting, turn.row, exceeded)
+        queued = await self._services.commands.queue.waiting_messages(turn.key)
+        rest = _rows_under_same_cap(queued, turn.row, exceeded)
         self._services.caps.note_refusal([row.message for row in (*turn.lease.rows, *rest)], exceeded)
         line = _cap_line(exceeded, turn) if exceeded.notice else ""
         return await self._end_unanswered(
@@ -174,7 +174,7 @@ class TurnRunner:
         conversation = await services.load_conversation(turn)
         # Only here: a command needs no prompt limit and does not wait for a model that is being loaded.
         conversation.set_limit(await turn.profile.model.room(), toolbox.overhead)
-        preview = services.previews.open(turn.lease)
+        preview = services.previews.open(turn.lease, turn.language)
         try:
             draft, is_watched = self._resume_draft(turn)
             draft.begins_tainted = conversation.is_tainted
@@ -228,8 +228,8 @@ class TurnRunner:
         self, running: RunningTurn, turn: Turn, conversation: Conversation, draft: TurnDraft, result: LoopResult
     ) -> None:
         services, active = self._services, turn.profile.active
-        sent = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
-        draft.add(draft.message("assistant", result.text, services.now(), files=sent or None, **draft.seen_field))
+        files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
+        draft.add(draft.message("assistant", result.text, services.now(), files=files or None, **draft.seen_field))
         text = f"{result.text}\n\n{translate('delivery.cut', turn.language)}" if result.is_cut else result.text
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, turn.language)}"
@@ -317,11 +317,11 @@ def _cap_line(exceeded: ExceededCap, turn: Turn) -> str:
     return translate(f"caps.{exceeded.cap.word}", turn.language, limit=exceeded.limit, until=until)
 
 
-def _rows_under_same_cap(waiting: Iterable[InboxRow], head: InboxRow, exceeded: ExceededCap) -> tuple[InboxRow, ...]:
+def _rows_under_same_cap(queued: Iterable[InboxRow], head: InboxRow, exceeded: ExceededCap) -> tuple[InboxRow, ...]:
     """Return the queued messages that the cap covers too; commands are never capped."""
     return tuple(
         row
-        for row in waiting
+        for row in queued
         if not row.turn
         and row.seq != head.seq
         and row.message.kind is InboundKind.MESSAGE

@@ -25,7 +25,7 @@ class CommandReply:
     jobs: tuple[Job, ...] = ()
     choices: tuple[MessageButton, ...] = ()  # buttons below the text
     settles: bool = False  # the pressed button has done its work: its message loses its buttons
-    typed: str = ""  # what the transcript shows instead of the command as typed
+    transcript_text: str = ""  # what the transcript shows instead of the command as typed
     also: tuple[OutboundMessage, ...] = ()  # messages to other chats
     is_secret: bool = False  # holds a code: sent, but not stored in the transcript
     whom: str = ""  # for the audit line: "channel:id" that the decision is about

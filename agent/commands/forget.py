@@ -57,8 +57,8 @@ async def _purge(context: CommandContext, pattern: ErasurePattern) -> CommandRep
         *await _untouched_folders(context),
     ]
     # The command itself contains the words, so it is stored without them.
-    typed = context.translate("erasure.typed")
-    return CommandReply(text="\n".join(lines), is_private=True, typed=typed, jobs=(job,))
+    hidden = context.translate("erasure.typed")
+    return CommandReply(text="\n".join(lines), is_private=True, transcript_text=hidden, jobs=(job,))
 
 
 async def _everything(context: CommandContext, *, is_confirmed: bool) -> CommandReply:

@@ -154,15 +154,15 @@ class OutboxDispatcher:
 
     # -- previews ------------------------------------------------------------------------------
 
-    def open(self, lease: TurnLease) -> Preview:
-        """Begin typing and stand ready; nothing durable happens before the first words."""
+    def open(self, lease: TurnLease, language: str) -> Preview:
+        """Start typing in the chat; stores nothing before the first words."""
         channel = self._channels.get(lease.key.channel)
         # A preview has no mark; the answer is looked up first, or marked.
         if channel is None or self._tasks is None or self._context.stopping.is_set() or lease.is_uncertain:
             return NullPreview()
         if not channel.capabilities.shows_activity and not _shows_text(channel):
             return NullPreview()
-        preview = TurnPreview(lease, channel, self._context)
+        preview = TurnPreview(lease, language, channel, self._context)
         preview.start(self._tasks)
         return preview
 

@@ -36,8 +36,9 @@ class TurnPreview:
     One task does everything, so that a call never meets another of the same preview.
     """
 
-    def __init__(self, lease: TurnLease, channel: Channel, context: DeliveryContext) -> None:
+    def __init__(self, lease: TurnLease, language: str, channel: Channel, context: DeliveryContext) -> None:
         self._lease = lease
+        self._language = language
         self._channel = channel
         self._context = context
         self._loop = asyncio.get_running_loop()
@@ -56,7 +57,7 @@ class TurnPreview:
             context.redactor,
             limit=channel.capabilities.text_limit,
             unit=LengthUnit(channel.capabilities.unit),
-            note=translate("delivery.goes_on", context.language(lease.key)),
+            note=translate("delivery.goes_on", language),
         )
         self._made: MessagePart | None = None  # the newest part, shown or not
         self._message_id = ""
@@ -153,7 +154,7 @@ class TurnPreview:
     async def _show_status(self) -> None:
         if self._elapsed() >= _SAYS_STOP_AFTER:
             name = "delivery.doing" if self._status else "delivery.working"
-            text = translate(name, self._context.language(self._lease.key), what=self._status)
+            text = translate(name, self._language, what=self._status)
         else:
             text = self._status
         if text != (self._said or ""):
@@ -225,7 +226,7 @@ class TurnPreview:
         """Return the first part to send: the text, or a placeholder if a lost send could not be looked up."""
         if not self._is_placed:
             return part
-        return replace(placeholder(part, self._context.language(part.key)), is_placed=True)
+        return replace(placeholder(part, self._language), is_placed=True)
 
     async def _edit(self, part: MessagePart) -> None:
         try:

@@ -150,8 +150,8 @@ class Preview(Protocol):
 class PreviewFactory(Protocol):
     """Creates previews of turns. Implemented by delivery, which owns the rate limits."""
 
-    def open(self, lease: TurnLease) -> Preview:
-        """Begin typing and stand ready; nothing durable happens before the first words."""
+    def open(self, lease: TurnLease, language: str) -> Preview:
+        """Start typing in the chat; *language* is that of our own sentences. Stores nothing before the first words."""
         ...
 
     def is_watched(self, key: SessionKey) -> bool:

@@ -103,7 +103,7 @@ class Gateway:
 
     def preview(self, lease: TurnLease) -> Preview:
         """Open the turn's preview."""
-        return self.deliverer.open(lease)
+        return self.deliverer.open(lease, "en")
 
     async def settled(self, at_most: float = 7200) -> None:
         """Return when nothing is undelivered, or after so many (virtual) seconds."""

@@ -75,7 +75,7 @@ class Thinker:
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         lease = running.lease
         question = lease.rows[0].message.text
-        preview = self._deliverer.open(lease)
+        preview = self._deliverer.open(lease, "en")
         try:
             for n in range(4):
                 preview.show(f"{question}: this is the answer, which goes on" + " and on" * n)
