@@ -63,8 +63,8 @@ def _members(stream: _ByteStream) -> Iterator[TarMember]:
     while any(header := stream.read(_BLOCK)):
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
-        except tarfile.HeaderError as wrong:
-            raise ValueError(str(wrong)) from None
+        except tarfile.HeaderError as error:
+            raise ValueError(str(error)) from None
         if info.type == tarfile.XHDTYPE and not extended:
             extended = _read_extended(stream, info.size)
             continue

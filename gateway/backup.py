@@ -183,8 +183,8 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
         os.link(temporary, target)  # unlike a rename, it never replaces a file created in the meantime
     except FileExistsError:
         raise UserError(f"{target} is there already; name another file") from None
-    except OSError as wrong:
-        raise UserError(f"{target} cannot be written ({wrong.strerror}); name another file or make room") from None
+    except OSError as error:
+        raise UserError(f"{target} cannot be written ({error.strerror}); name another file or make room") from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(target.parent)

@@ -1,4 +1,4 @@
-"""The command `parlour`. Settings are read here, once; heavy rooms are imported by the commands that need them."""
+"""The command `parlour`. Settings are read once, by the commands, which import heavy modules only when needed."""
 
 from __future__ import annotations
 
@@ -19,56 +19,57 @@ from gateway.journal_file import OpenChoice
 
 app = typer.Typer(
     name="parlour",
-    help="A chat bot of your own: one agent, many channels, memory that belongs to somebody.",
+    help="A self-hosted chat bot: one agent, many channels, memory per person.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-sessions = typer.Typer(help="What was said, by session.", no_args_is_help=True)
+sessions = typer.Typer(help="Sessions and their messages.", no_args_is_help=True)
 app.add_typer(sessions, name="sessions")
 app.add_typer(web, name="web")
 app.add_typer(memory, name="memory")
 app.add_typer(people, name="people")
 app.add_typer(owner, name="owner")
-quarantine = typer.Typer(help="Platform events that could not be read, or that broke us.", no_args_is_help=True)
+quarantine = typer.Typer(help="Platform events that could not be read, or that caused a crash.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
 
 OpenWorkChoice = Annotated[
     OpenChoice,
     typer.Option(
-        "--open", help="What becomes of messages that had no answer: answer (looked up or marked as a repeat), or drop."
+        "--open",
+        help="What to do with unanswered messages: answer (looked up, or marked as a repeat) or drop.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
 def main() -> NoReturn:
-    """Run the command line; a mistake somebody can mend is one line on standard error and exit code 2."""
+    """Run the command line. A UserError is one line on standard error and exit code 2."""
     try:
         app()
-    except UserError as wrong:
-        _tell(str(wrong))
-        sys.exit(wrong.exit_code if isinstance(wrong, OperationFailed) else 2)
-    except ParlourError as wrong:
-        _tell(str(wrong) or type(wrong).__name__)
+    except UserError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code if isinstance(error, OperationFailed) else 2)
+    except ParlourError as error:
+        _print_error(str(error) or type(error).__name__)
         sys.exit(1)
-    except OSError as wrong:
+    except OSError as error:
         from gateway.home import full_disk, is_full_disk
 
-        if not is_full_disk(wrong):
+        if not is_full_disk(error):
             raise
-        _tell(full_disk(wrong))
+        _print_error(full_disk(error))
         sys.exit(1)
     sys.exit(0)
 
 
-def _tell(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"parlour: {' '.join(text.split())}", file=sys.stderr)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         from importlib.metadata import version
 
         typer.echo(f"parlour {version('parlour')}")
@@ -86,7 +87,7 @@ def _root(
 
 @app.command()
 def run() -> None:
-    """Run the gateway until it is told to stop."""
+    """Run the gateway until it receives SIGTERM or SIGINT."""
     from gateway.commands.run import run_gateway
 
     run_gateway()
@@ -94,7 +95,7 @@ def run() -> None:
 
 @app.command()
 def chat() -> None:
-    """Chat in this terminal, with the gateway that runs or with one of its own."""
+    """Chat in this terminal, with the running gateway or with a temporary one."""
     from gateway.commands.run import run_local_chat
 
     raise typer.Exit(run_local_chat())
@@ -103,19 +104,19 @@ def chat() -> None:
 @app.command()
 def init(
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing: take options, environment and what is there already.")
+        bool, typer.Option("--yes", "-y", help="Do not ask: use options, environment and existing settings.")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="With --yes: write what could not be verified too.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --yes: also write unverified answers.")] = False,
     model: Annotated[str | None, typer.Option(help="As litellm names it; `none` is offline.")] = None,
-    api_base: Annotated[str | None, typer.Option(help="The address of a model server of your own.")] = None,
-    platform: Annotated[list[str] | None, typer.Option(help="Set this platform up; may be given again.")] = None,
-    owner: Annotated[list[str] | None, typer.Option(help="channel:user_id; may be given again.")] = None,
+    api_base: Annotated[str | None, typer.Option(help="The address of your own model server.")] = None,
+    platform: Annotated[list[str] | None, typer.Option(help="Set up this platform; repeatable.")] = None,
+    owner: Annotated[list[str] | None, typer.Option(help="channel:user_id; repeatable.")] = None,
     timezone: Annotated[str | None, typer.Option(help="An IANA name, such as Europe/Berlin.")] = None,
 ) -> None:
-    """Ask for a model and your platforms, verify every answer by a real call, and write the configuration.
+    """Set up a model and platforms: verify every answer by a real call and write the configuration.
 
     Secrets are asked for, or come from the environment (PARLOUR_LLM__API_KEY, PARLOUR_CHANNELS__TELEGRAM__TOKEN, each
-    also with _FILE behind it): an option would stand in the shell's history.
+    also with _FILE appended). They are not options, which the shell would keep in its history.
     """
     from gateway.commands.init import InitOptions, set_up
 
@@ -128,13 +129,13 @@ def init(
 @app.command()
 def doctor(
     as_json: AsJson = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask neither the platforms nor the model.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Call neither the platforms nor the model.")] = False,
     model: Annotated[
         bool,
-        typer.Option("--model", help="Ask the model even if it answered within a day; costs a few tokens."),
+        typer.Option("--model", help="Call the model even if it answered within a day; costs a few tokens."),
     ] = False,
 ) -> None:
-    """Look at everything that could be wrong; exit code 2 when something is."""
+    """Check settings, machine, platforms and recent incidents; exit code 2 when a check fails."""
     from gateway.commands.doctor import run_doctor
 
     raise typer.Exit(run_doctor(as_json=as_json, is_offline=offline, asks_model=model))
@@ -142,7 +143,7 @@ def doctor(
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """Say what runs, what waits and which channels hear."""
+    """Show the state of the gateway: channels, queues, jobs, alerts, usage."""
     from gateway.commands.control_client import show_status
 
     show_status(as_json=as_json)
@@ -159,10 +160,10 @@ def list_sessions(as_json: AsJson = False) -> None:
 @sessions.command("show")
 def show_session(
     key: Annotated[str, typer.Argument(help="channel:chat_id")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many lines, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many messages, the newest.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show the newest lines of a session."""
+    """Show the newest messages of a session."""
     from gateway.commands.control_client import show_session as show
 
     show(key, limit=limit, as_json=as_json)
@@ -171,17 +172,17 @@ def show_session(
 @app.command()
 def send(
     key: Annotated[str, typer.Argument(help="channel:chat_id")],
-    text: Annotated[str, typer.Argument(help="What the agent is told in that session.")],
+    text: Annotated[str, typer.Argument(help="The message.")],
 ) -> None:
-    """Hand a text to a session; its answer goes to that chat."""
+    """Send a text to a session as a job; the reply goes to that chat."""
     from gateway.commands.control_client import send as hand_over
 
     hand_over(key, text)
 
 
 @app.command()
-def turn(reference: Annotated[str, typer.Argument(help="The short reference people were shown.")]) -> None:
-    """Tell the whole story of one turn."""
+def turn(reference: Annotated[str, typer.Argument(help="The short reference in the notice to the user.")]) -> None:
+    """Show everything recorded about one turn."""
     from gateway.commands.control_client import show_turn
 
     show_turn(reference)
@@ -193,7 +194,7 @@ def usage(
     since: Annotated[str, typer.Option(help="A day, such as 2026-11-01, or 7d for the last seven.")] = "30d",
     as_json: AsJson = False,
 ) -> None:
-    """Say what models were asked, and what it cost."""
+    """Show model calls, tokens and cost."""
     from gateway.commands.usage import show_usage
 
     show_usage(by, since, as_json=as_json)
@@ -201,11 +202,11 @@ def usage(
 
 @app.command()
 def why(
-    channel: Annotated[str, typer.Argument(help="The channel block.")] = "",
-    ident: Annotated[str, typer.Argument(metavar="ID", help="A user's or a chat's id.")] = "",
+    channel: Annotated[str, typer.Argument(help="The channel.")] = "",
+    ident: Annotated[str, typer.Argument(metavar="ID", help="The id of a user or chat.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Explain silence: who was not heard lately, why, and what would let them be."""
+    """Explain silence: recently rejected messages, the reason, and the setting that would admit them."""
     from gateway.commands.people import explain_silence
 
     explain_silence(channel, ident, as_json=as_json)
@@ -215,19 +216,19 @@ def why(
 def search(
     text: Annotated[str, typer.Argument(help="A question, or words.")],
     scope: Annotated[str, typer.Option(help="Whose memory: telegram:42, a person's id, a chat's key, shared.")] = "",
-    project: Annotated[str, typer.Option(help="Documents of this project (a folder in docs/) instead.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=100, help="How many places.")] = 10,
+    project: Annotated[str, typer.Option(help="Search this project (a folder in docs/) instead.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100, help="How many results.")] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Find what was said and remembered, or what a project's documents say."""
+    """Search messages and memory, or the documents of a project."""
     from gateway.commands.memory import find
 
     find(text, scope=scope, project=project, limit=limit, as_json=as_json)
 
 
 @app.command()
-def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that is not there yet.")]) -> None:
-    """Write one archive of everything but secrets, while the gateway runs."""
+def backup(file: Annotated[Path, typer.Argument(help="The .tar.gz file to write; it must not exist yet.")]) -> None:
+    """Write one archive of everything except secrets, while the gateway runs."""
     from gateway.commands.control_client import make_backup
 
     make_backup(file)
@@ -235,12 +236,12 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to; a .tar.gz that i
 
 @app.command()
 def restore(
-    file: Annotated[Path, typer.Argument(help="What `parlour backup` wrote.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace what the home holds (it is kept aside).")] = False,
+    file: Annotated[Path, typer.Argument(help="An archive written by `parlour backup`.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the home, which is kept in backups/.")] = False,
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Put a backup into the home, after verifying all of it and saying what it brings."""
+    """Restore a backup into the home, after verifying it and showing its contents."""
     from gateway.commands.restore_backup import put_back
 
     put_back(file, force=force, choice=open_work, is_sure=yes)
@@ -251,7 +252,7 @@ def accept_loss(
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Go on with a home whose journal is lost, damaged or older than it was, where no backup can be restored."""
+    """Continue with a home whose journal is lost, damaged or outdated, when no backup can be restored."""
     from gateway.commands.loss import accept_loss as accept
 
     accept(open_work, is_sure=yes)
@@ -259,7 +260,7 @@ def accept_loss(
 
 @app.command()
 def prune() -> None:
-    """Remove from the journal what is past its time."""
+    """Remove expired rows from the journal."""
     from gateway.commands.control_client import prune as remove
 
     remove()
@@ -270,17 +271,17 @@ def take_over(
     system: Annotated[str, typer.Argument(help="nanobot, autobot or openclaw")],
     folder: Annotated[Path, typer.Argument(help="Its folder, such as ~/.nanobot, or the workspace in it.")],
     person: Annotated[
-        str, typer.Option("--as", help="Whose it becomes, such as telegram:42; the owner's by default.")
+        str, typer.Option("--as", help="The person who receives it, such as telegram:42; by default the owner.")
     ] = "",
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", metavar="OLD[=NEW]", help="Let the chat NEW go on from their conversation OLD."),
+        typer.Option("--map", metavar="OLD[=NEW]", help="Continue the conversation OLD in the chat NEW."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be taken, and take nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over what another bot remembered: its conversations and memory files. Twice is once."""
+    """Import conversations and memory files of another bot. Repeating an import adds nothing twice."""
     from gateway.commands.imports import import_folder as take
 
     take(system, folder.expanduser(), person=person, mapped=mapped or (), is_dry=dry_run, is_sure=yes, as_json=as_json)
@@ -288,7 +289,7 @@ def take_over(
 
 @quarantine.command("list")
 def list_quarantine(as_json: AsJson = False) -> None:
-    """List what was set aside, the newest first, with the file that each stands in."""
+    """List quarantined events, the newest first, each with its file."""
     from gateway.commands.control_client import list_quarantine as show
 
     show(as_json=as_json)
@@ -296,7 +297,7 @@ def list_quarantine(as_json: AsJson = False) -> None:
 
 @quarantine.command("drop")
 def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
-    """Remove one, so that it is handled when its platform brings it again."""
+    """Remove one event, so that it is handled when its platform delivers it again."""
     from gateway.commands.control_client import drop_from_quarantine as drop
 
     drop(name)
@@ -304,7 +305,7 @@ def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` nam
 
 @quarantine.command("replay")
 def replay_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
-    """Let the running gateway take one in now, as if its platform had just brought it."""
+    """Have the running gateway handle one event again, as if it had just arrived."""
     from gateway.commands.control_client import replay_from_quarantine as replay
 
     replay(name)

@@ -29,7 +29,7 @@ _FORBIDDEN = (sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY,
 
 
 class OpenChoice(StrEnum):
-    """What to do with unanswered messages and undelivered replies of a restored or lost journal."""
+    """The treatment of unanswered messages and undelivered replies of a restored or lost journal."""
 
     ANSWER = "answer"  # answered; each part is looked up at its platform, or marked as a possible repeat
     DROP = "drop"  # ended without an answer

@@ -190,10 +190,10 @@ def _as_text(_: Any, __: str, event: EventDict) -> str:
     trace = event.pop("exception", None)
     head = f"{event.pop('timestamp', '')} {str(event.pop('level', '')).upper():7} {event.pop('event', '')}"
     event.pop("logger", None)
-    fields = "".join(f" {key}={_shown(value)}" for key, value in event.items())
+    fields = "".join(f" {key}={_format_value(value)}" for key, value in event.items())
     return f"{head}{fields}" + (f"\n{trace}" if trace else "")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = str(value)
     return repr(text) if " " in text or not text else text

@@ -142,16 +142,16 @@ def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArch
                 unpacked.found[member.name] = _write_member(member, place, unpacked)
     except FileNotFoundError:
         raise UserError(f"{source} is not there; name a file that `parlour backup` wrote") from None
-    except (EOFError, ValueError, KeyError, RecursionError, OSError) as wrong:
+    except (EOFError, ValueError, KeyError, RecursionError, OSError) as error:
         raise UserError(
-            f"{source} cannot be restored ({_brief(wrong)}); nothing was changed, use another backup"
+            f"{source} cannot be restored ({_brief(error)}); nothing was changed, use another backup"
         ) from None
     _verify(unpacked, staging)
     return unpacked
 
 
-def _brief(wrong: Exception) -> str:
-    return (getattr(wrong, "strerror", None) or str(wrong)).splitlines()[0][:120] or "it is damaged"
+def _brief(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).splitlines()[0][:120] or "it is damaged"
 
 
 def _safe_name(member: TarMember) -> PurePosixPath:
@@ -220,8 +220,8 @@ def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenCh
     try:
         if journal.exists():
             work = mark_adopted(journal, choice)
-    except sqlite3.Error as wrong:
-        raise UserError(f"{unpacked.source} holds a damaged journal ({wrong}); nothing was changed") from None
+    except sqlite3.Error as error:
+        raise UserError(f"{unpacked.source} holds a damaged journal ({error}); nothing was changed") from None
     own = tuple(name for name in FILE_NAMES if (home.path / name).exists())
     found = unpacked.found
     return BackupContents(

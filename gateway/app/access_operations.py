@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST = 1_000  # lines of the audit at once
 _LINKED_WITHIN = 10.0  # seconds that a command waits for the move, which finishes without it
-_LOOK = 0.05
+_POLL = 0.05
 
 _HINTS: Mapping[DecisionOutcome, str] = {
     DecisionOutcome.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
@@ -170,10 +170,10 @@ class AccessOperations:
         request = str(arguments.get("who", "")).strip()
         pairing = self._app.people.pairing
         decider = DecisionActor(by=OPERATOR, where="", id=f"c{secrets.token_hex(8)}")
-        found = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
+        match = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
         outcome: Outcome
-        if found is not None:
-            outcome = await pairing.by_ref(found.ref, decider, is_yes=is_yes)
+        if match is not None:
+            outcome = await pairing.by_ref(match.ref, decider, is_yes=is_yes)
         elif codes.parse_code(request):
             outcome = await pairing.by_code(request, decider, is_yes=is_yes)
         else:
@@ -188,18 +188,18 @@ class AccessOperations:
         return {"who": _name(outcome.waiting), "name": outcome.waiting.name, "yes": outcome.is_yes}
 
     async def _link_now(self, job: Job) -> None:
-        for _ in range(round(_LINKED_WITHIN / _LOOK)):
+        for _ in range(round(_LINKED_WITHIN / _POLL)):
             if await self._app.linker.link(job) is None:
                 await self._app.store.jobs.finish(job)
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL)
 
     async def _is_linked(self, accounts: list[str]) -> bool:
         links = self._app.store.links
-        for _ in range(round(_LINKED_WITHIN / _LOOK)):
+        for _ in range(round(_LINKED_WITHIN / _POLL)):
             if links.person(accounts[0]) == links.person(accounts[1]):
                 return True
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL)
         return False
 
 

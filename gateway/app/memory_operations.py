@@ -104,10 +104,10 @@ class MemoryOperations:
     async def diff(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one change with its diff."""
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
-        found = await self._app.commands.memory.documents.diff(scope, sha)
-        if found is None:
+        change = await self._app.commands.memory.documents.diff(scope, sha)
+        if change is None:
             raise _no_such_change(sha) if sha else UserError("nothing has changed this memory yet")
-        version, text = found
+        version, text = change
         yield {**_change(version), "diff": text}
 
     async def undo(self, arguments: Line) -> AsyncIterator[Line]:
@@ -131,14 +131,14 @@ class MemoryOperations:
         asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
         forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
-            gone, job = await forgetter.purge(
+            removed, job = await forgetter.purge(
                 scope, pattern, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
             )
             await self._app.store.jobs.put(job)
             line["purge"] = "under way" if self._app.channels else await self._finish(scope)
         else:
-            gone = await forgetter.forget(scope, pattern, asker, turn=turn)
-        yield {**line, "remembered": gone.remembered, "summaries": gone.summaries, "messages": gone.messages}
+            removed = await forgetter.forget(scope, pattern, asker, turn=turn)
+        yield {**line, "remembered": removed.remembered, "summaries": removed.summaries, "messages": removed.messages}
 
     async def _finish(self, scope: str) -> str:
         """Run the pending jobs of a purge in this process, and return its state."""
@@ -160,7 +160,7 @@ class MemoryOperations:
             raise UserError("the offline model cannot dream; name a model in llm.model")
         folder = scope_folder(self._app.home.path, scope) / "memory"
         before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        known = {version.sha for version in await self._app.commands.memory.dreams.log(scope)}
+        before_run = {version.sha for version in await self._app.commands.memory.dreams.log(scope)}
         job = Job(
             id=f"dream:{OPERATOR}.{secrets.token_hex(8)}",
             kind="dream",
@@ -172,7 +172,9 @@ class MemoryOperations:
         if later is not None:
             raise UserError(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
         after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
-        new = [version for version in await self._app.commands.memory.dreams.log(scope) if version.sha not in known]
+        new = [
+            version for version in await self._app.commands.memory.dreams.log(scope) if version.sha not in before_run
+        ]
         yield {"scope": scope, "entries": after - before, "changes": [_change(version) for version in new]}
 
     async def rebuild(self, arguments: Line) -> AsyncIterator[Line]:
@@ -188,9 +190,9 @@ class MemoryOperations:
         text, project = str(arguments.get("text", "")), str(arguments.get("project") or MEMORY)
         limit = max(1, min(int(arguments.get("limit", 10)), _MOST_HITS))
         scope = await self._scope(arguments) if project == MEMORY else ""
-        known = await self._app.recall.projects(scope)
-        if project not in (MEMORY, *known):
-            there = f"there are: {', '.join(known)}" if known else "there is none; a project is a folder in docs/"
+        projects = await self._app.recall.projects(scope)
+        if project not in (MEMORY, *projects):
+            there = f"there are: {', '.join(projects)}" if projects else "there is none; a project is a folder in docs/"
             raise UserError(f"no project is called {project}; {there}")
         for hit in await self._app.recall.search(scope, text, project=project, limit=limit):
             yield {

@@ -61,10 +61,10 @@ class OwnerChats:
 
     def _address(self, channel: str, account: PlatformAccount, sessions: Sequence[SessionRow]) -> OwnerAddress:
         rows = (row for row in sessions if row.key.channel == channel and self._is_owners(row, {account}))
-        known = next(rows, None)
-        return OwnerAddress(known.key.parent) if known is not None else self._unwritten(channel, account.id)
+        row = next(rows, None)
+        return OwnerAddress(row.key.parent) if row is not None else self._default_address(channel, account.id)
 
-    def _unwritten(self, channel: str, who: str) -> OwnerAddress:
+    def _default_address(self, channel: str, who: str) -> OwnerAddress:
         """Return the address of an owner who has not written yet; the platform may deliver to it nevertheless."""
         traits = self._platforms.traits(channel)
         is_person = traits.chat_is_person and not traits.is_local
@@ -81,7 +81,7 @@ class OwnerChats:
             if self._is_open(row.key.channel) and self._is_owners(row, accounts):
                 yield OwnerAddress(row.key.parent)
         for channel, who in owners:
-            yield self._unwritten(channel, who)
+            yield self._default_address(channel, who)
 
     def _is_owners(self, row: SessionRow, accounts: set[PlatformAccount]) -> bool:
         """Return True if the session is the direct chat of one of *accounts*."""

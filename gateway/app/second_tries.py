@@ -92,13 +92,13 @@ class SecondTries:
         )
         if not isinstance(self._judge(unread), Admitted):
             return
-        told = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._now())
+        notice = Job(id=f"quarantine:{name}", kind="", scope="", payload={}, due_at=self._now())
         while True:
             try:
                 session = await self._store.journal.session(key)
                 await send_job_report(
                     self._store.records,
-                    replace(told, scope=session.scope),
+                    replace(notice, scope=session.scope),
                     session,
                     translate("queue.set_aside", self._language(key)),
                     at=self._now(),

@@ -41,12 +41,12 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
     caps = settings.caps
 
     def limits(message: InboundMessage) -> CapLimits:
-        here = chats.of(message.key, message.guild).caps
+        overrides = chats.of(message.key, message.guild).caps
         # A chat's cap counts the chat with all its threads, so a thread has none.
         chat = here if message.key.parent == message.key else chats.of(message.key.parent, message.guild).caps
         return CapLimits(
-            person_turns=_first(here.person_turns_per_10_min, caps.person_turns_per_10_min),
-            person_tokens=_first(here.person_tokens_per_day, caps.person_tokens_per_day),
+            person_turns=_first(overrides.person_turns_per_10_min, caps.person_turns_per_10_min),
+            person_tokens=_first(overrides.person_tokens_per_day, caps.person_tokens_per_day),
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
             chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
             house_tokens=caps.tokens_per_day,

@@ -41,13 +41,13 @@ class UsageOperations:
             raise UserError(f"usage is summed by {', '.join(GROUPS)}, not by {group!r}")
         zone, now = self._app.settings.timezone, datetime.now(UTC)
         since = _since(str(arguments.get("since") or "30d"), now, ZoneInfo(zone))
-        found = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
-        for line in self._by_person(found) if group == "person" else found:
+        rows = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
+        for line in self._by_person(rows) if group == "person" else rows:
             yield dict(line)
 
-    def _by_person(self, found: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
+    def _by_person(self, rows: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
         persons: dict[str, dict[str, Any]] = {}
-        for line in found:
+        for line in rows:
             name = PlatformAccount.from_name(self._app.store.links.person(line["person"])).label
             known = persons.get(name)
             persons[name] = {**line, "person": name} if known is None else _both(known, line)

@@ -38,10 +38,10 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     async def gather() -> list[DoctorFinding]:
         return [each async for each in collect_findings(os.environ, is_offline=is_offline, asks_model=asks_model)]
 
-    found = asyncio.run(gather())
-    counted = Counter(each.level for each in found)
+    findings = asyncio.run(gather())
+    counted = Counter(each.level for each in findings)
     worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
-    for finding in sorted(found, key=lambda each: worst.index(each.level)):
+    for finding in sorted(findings, key=lambda each: worst.index(each.level)):
         typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
     if not as_json:
         typer.echo(f"{counted[FindingLevel.FAIL]} to mend, {counted[FindingLevel.WARN]} to consider")

@@ -38,20 +38,20 @@ def import_folder(
         return
     if is_dry or is_sure:  # else it was shown
         _show(lines)
-    taken = [line for line in lines if line["what"] != "left"]
-    new = sum(line["new"] for line in taken)
+    imported = [line for line in lines if line["what"] != "left"]
+    new = sum(line["new"] for line in imported)
     done = "would be taken; nothing was changed (--dry-run)" if is_dry else "taken; the originals are as they were"
-    typer.echo(f"{new} things of {len(taken)} files {done}")
+    typer.echo(f"{new} things of {len(imported)} files {done}")
 
 
 def _show(lines: Sequence[Line]) -> None:
     for line in lines:
         if line["what"] != "left":
             typer.echo(strip_control_characters(_import_row(line)))
-    left = [line for line in lines if line["what"] == "left"]
-    if left:
+    skipped = [line for line in lines if line["what"] == "left"]
+    if skipped:
         typer.echo("left where it is:")
-    for line in left:
+    for line in skipped:
         typer.echo(strip_control_characters(f"  {line['source']}: {line['why']}"))
 
 

@@ -1,4 +1,4 @@
-"""`parlour init`: asks for what is needed, one thing at a time, verifies each answer by a real call, and writes it."""
+"""`parlour init`: asks for settings one at a time, verifies each answer by a real call, and writes it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PlatformSkipped(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitOptions:
-    """What was said on the command line; nothing of it is secret, for everybody may read a process's arguments."""
+    """Options of the command line. None is secret, because every user can read the arguments of a process."""
 
     model: str | None = None
     api_base: str | None = None
@@ -58,24 +58,24 @@ class InitOptions:
 
 
 class InitWizard:
-    """One run. A step is written when it is verified; the answers of an unfinished one are offered next time."""
+    """One run of `parlour init`. Verified steps are written; answers of unfinished ones are offered again."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        talk: InitPrompter,
+        prompter: InitPrompter,
         options: InitOptions,
         *,
         kinds: InstalledPlugins | None = None,
         setups: Mapping[str, SupportsSetup] | None = None,
     ) -> None:
         self._environment = environment
-        self._talk = talk
+        self._prompter = prompter
         self._options = options
         self._kinds = kinds or InstalledPlugins.installed()
         self._setups = setups if setups is not None else installed_setups()
-        self._desk = InitConfig(environment, talk, self._kinds)
-        self._draft = self._desk.read_draft()
+        self._config = InitConfig(environment, prompter, self._kinds)
+        self._draft = self._config.read_draft()
         self._unknown = [name for name in options.platforms if name not in self._setups]
 
     def run(self) -> None:
@@ -83,15 +83,17 @@ class InitWizard:
         if self._unknown:
             known = ", ".join(sorted(self._setups)) or "none"
             raise UserError(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
-        self._talk.say(f"Parlour keeps everything in {self._desk.home.path}. Enter keeps what stands in [ ].")
+        self._prompter.say(f"Parlour keeps everything in {self._config.home.path}. Enter keeps what stands in [ ].")
         try:
             self._ask_everything()
         finally:
-            self._desk.keep_draft(self._draft)
+            self._config.keep_draft(self._draft)
         self._say_what_is_next()
 
     def _ask_everything(self) -> None:
-        ModelStep(self._desk, self._talk, self._draft).run(model=self._options.model, api_base=self._options.api_base)
+        ModelStep(self._config, self._prompter, self._draft).run(
+            model=self._options.model, api_base=self._options.api_base
+        )
         self._draft.pop("llm", None)
         for name, setup in sorted(self._setups.items(), key=lambda item: item[1].title):
             self._platform(name, setup)
@@ -102,16 +104,16 @@ class InitWizard:
     # -- steps -------------------------------------------------------------------------------------
 
     def _platform(self, name: str, setup: SupportsSetup) -> None:
-        present = self._desk.present()
+        present = self._config.present()
         block = block_of(name, present)
         mine = {path[2]: value for path, value in present.items() if path[:2] == ("channels", block) and len(path) == 3}
         is_there = bool(mine) and str(mine.get("enabled", "true")).lower() != "false"
         is_wanted = name in self._options.platforms or is_there
-        self._talk.say(f"{setup.title}", look="title")
-        if not self._talk.confirm(f"Connect {setup.title}?", default=is_wanted):
+        self._prompter.say(f"{setup.title}", look="title")
+        if not self._prompter.confirm(f"Connect {setup.title}?", default=is_wanted):
             return
         for number, step in enumerate(setup.steps, 1):
-            self._talk.say(f"  {number}. {step}", look="hint")
+            self._prompter.say(f"  {number}. {step}", look="hint")
         draft = self._draft.get(name, {})
         answers = {
             each.setting: draft.get(each.setting, as_text(mine.get(each.setting, each.default)))
@@ -122,7 +124,7 @@ class InitWizard:
             try:
                 settings = self._ask_for_platform(name, setup, answers, rest)
             except PlatformSkipped:
-                self._talk.say(f"  {setup.title} is left as it was.", look="hint")
+                self._prompter.say(f"  {setup.title} is left as it was.", look="hint")
                 return
             choice = self._judge(setup, settings)
             if choice == SKIP:
@@ -134,18 +136,18 @@ class InitWizard:
                     changes.plain["channels", block, "kind"] = name
                 if "enabled" in mine and not is_there:
                     changes.plain["channels", block, "enabled"] = "true"
-                if self._desk.write(changes):
+                if self._config.write(changes):
                     return
 
     def _judge(self, setup: SupportsSetup, settings: ChannelSettings | None) -> str:
-        """Ask the platform about *settings*, show what it says, and return what shall become of them."""
+        """Verify *settings* with the platform, show its findings, and return the next action."""
         if settings is None:
-            return choose_next(self._talk, may_keep=False)
-        findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._desk.proxy}))
+            return choose_next(self._prompter, may_keep=False)
+        findings = asyncio.run(verify(setup, settings, {**self._environment, "PARLOUR_PROXY": self._config.proxy}))
         for finding in findings:
-            self._talk.show(finding)
+            self._prompter.show(finding)
         is_wrong = any(finding.level is SetupLevel.WRONG for finding in findings)
-        return choose_next(self._talk, may_keep=True) if is_wrong else KEEP
+        return choose_next(self._prompter, may_keep=True) if is_wrong else KEEP
 
     def _ask_for_platform(
         self, name: str, setup: SupportsSetup, answers: dict[str, str], rest: Mapping[str, object]
@@ -160,50 +162,50 @@ class InitWizard:
         given = {key: value for key, value in answers.items() if value}
         try:
             return model.model_validate({"kind": name, **rest, **given})
-        except ValidationError as wrong:
-            for line in error_lines(wrong, given):
-                self._talk.say(f"  {line}", look="wrong")
+        except ValidationError as error:
+            for line in error_lines(error, given):
+                self._prompter.say(f"  {line}", look="wrong")
             return None
 
     def _ask(self, name: str, model: type[ChannelSettings], question: SetupQuestion, before: str) -> str:
         if question.help:
-            self._talk.say(f"  {question.help}", look="hint")
+            self._prompter.say(f"  {question.help}", look="hint")
         needed = "" if question.is_optional else environment_name(f"channels.{name}.{question.setting}")
         while True:
-            answer = self._talk.ask(question.text, default=before, is_secret=question.is_secret, variable=needed)
+            answer = self._prompter.ask(question.text, default=before, is_secret=question.is_secret, variable=needed)
             if answer == "-" and question.is_optional:
                 return ""
-            if answer.lower() in _LEAVES and self._talk.is_person:
+            if answer.lower() in _LEAVES and self._prompter.is_person:
                 raise PlatformSkipped
-            wrong = validation_message(model, question.setting, answer) if answer else ""
+            error = validation_message(model, question.setting, answer) if answer else ""
             if not answer and not question.is_optional:
-                wrong = "is needed"
-            if not wrong:
+                error = "is needed"
+            if not error:
                 return answer
-            self._talk.say(f"  {error_line(question.setting, wrong)}", look="wrong")
-            if not self._talk.is_person:
-                raise UserError(error_line(environment_name(f"channels.{name}.{question.setting}"), wrong))
+            self._prompter.say(f"  {error_line(question.setting, error)}", look="wrong")
+            if not self._prompter.is_person:
+                raise UserError(error_line(environment_name(f"channels.{name}.{question.setting}"), error))
             before = before if before != answer else ""
 
     def _owner(self) -> None:
-        present = self._desk.present()
+        present = self._config.present()
         before = list(self._options.owners) or as_list(present.get(("owners",), ""))
-        self._talk.say("The owner", look="title")
-        self._talk.say(
+        self._prompter.say("The owner", look="title")
+        self._prompter.say(
             "  Who may decide everything: channel:user_id, such as telegram:501; several with commas.", look="hint"
         )
         while True:
             guess = ", ".join(before) or self._guess_owner(present)
-            answer = self._talk.ask("Owner", default=guess)
+            answer = self._prompter.ask("Owner", default=guess)
             if not answer or answer.lower() in _LEAVES:
                 return
-            if self._desk.write(SettingChanges(plain={("owners",): as_list(answer)})):
+            if self._config.write(SettingChanges(plain={("owners",): as_list(answer)})):
                 return
             self._mend_or_end()
 
     def _guess_owner(self, present: Mapping[Path_, object]) -> str:
-        """Who alone may write somewhere is probably the owner; only a person is asked, so nobody becomes it unasked."""
-        if not self._talk.is_person:
+        """Offer the only admitted user as the owner. Only a person at the terminal is asked, never a script."""
+        if not self._prompter.is_person:
             return ""
         for path, value in present.items():
             entries = as_list(value)
@@ -212,44 +214,44 @@ class InitWizard:
         return ""
 
     def _zone(self) -> None:
-        present = self._desk.present()
+        present = self._config.present()
         before = str(present.get(("timezone",), ""))
-        self._talk.say("Time", look="title")
+        self._prompter.say("Time", look="title")
         while True:
-            answer = self._talk.ask("Time zone", default=self._options.timezone or before or machine_zone())
+            answer = self._prompter.ask("Time zone", default=self._options.timezone or before or machine_zone())
             named = find_zone(answer).name  # a city will do: "Berlin", "new york"
             if named and named != answer:
-                self._talk.say(f"  {named}", look="hint")
+                self._prompter.say(f"  {named}", look="hint")
             answer = named or answer
             try:
                 valid_zone(answer)
-            except ValueError as wrong:
-                self._talk.say(f"  {wrong}", look="wrong")
+            except ValueError as error:
+                self._prompter.say(f"  {error}", look="wrong")
                 self._mend_or_end()
                 continue
             is_machines = not before and answer == machine_zone()
-            if is_machines or self._desk.write(SettingChanges(plain={("timezone",): answer})):
+            if is_machines or self._config.write(SettingChanges(plain={("timezone",): answer})):
                 return
 
     # -- small answers ---------------------------------------------------------------------------------
 
     def _mend_or_end(self) -> None:
-        if not self._talk.is_person:
+        if not self._prompter.is_person:
             raise UserError("nothing of this step was written; mend it and run `parlour init` again")
 
     def _say_what_is_next(self) -> None:
-        self._talk.say("Written" if self._desk.written else "Nothing had to be written.", look="title")
-        for line in names_of(self._desk.written):
-            self._talk.say(f"  {line}", look="result")
+        self._prompter.say("Written" if self._config.written else "Nothing had to be written.", look="title")
+        for line in names_of(self._config.written):
+            self._prompter.say(f"  {line}", look="result")
         for mistake in check_settings(self._environment, self._kinds).mistakes:
-            self._talk.say(f"  Still to mend: {mistake}", look="wrong")
-        if is_held(self._desk.home):
-            self._talk.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
+            self._prompter.say(f"  Still to mend: {mistake}", look="wrong")
+        if is_held(self._config.home):
+            self._prompter.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
         else:
             # In our image there is no other way to start it than compose's.
-            is_ours = str(self._desk.home.path) == "/data" and Path("/.dockerenv").exists()
+            is_ours = str(self._config.home.path) == "/data" and Path("/.dockerenv").exists()
             start = "docker compose up --detach" if is_ours else "parlour run"
-            self._talk.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
+            self._prompter.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
 
 
 def installed_setups() -> dict[str, SupportsSetup]:
@@ -262,8 +264,8 @@ def installed_setups() -> dict[str, SupportsSetup]:
     return found
 
 
-def offer_ownership(talk: InitPrompter) -> None:
-    """Print a code that makes whoever sends it the owner, where a platform is set up and nobody owns the bot."""
+def offer_ownership(prompter: InitPrompter) -> None:
+    """Print a claim code if a platform is set up and the bot has no owner."""
     settings = check_settings(os.environ).settings
     if settings is None or settings.owners or all(block.traits.is_local for block in settings.channels.values()):
         return
@@ -272,11 +274,11 @@ def offer_ownership(talk: InitPrompter) -> None:
     except UserError:  # somebody claimed it meanwhile
         return
     except ParlourError as trouble:
-        talk.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({trouble}).")
+        prompter.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({trouble}).")
         return
-    talk.say("The owner", look="title")
+    prompter.say("The owner", look="title")
     for row in claim_line(line).splitlines():
-        talk.say(f"  {row}", look="result")
+        prompter.say(f"  {row}", look="result")
 
 
 def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
@@ -284,11 +286,11 @@ def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
     if asks and not sys.stdin.isatty():
         raise UserError("`parlour init` asks on a terminal, and there is none; for scripts there is --yes")
     configure_logs(level="error", form="text", secrets=())
-    talk = TerminalPrompter() if asks else UnattendedPrompter(keeps=keeps)
+    prompter = TerminalPrompter() if asks else UnattendedPrompter(keeps=keeps)
     try:
-        InitWizard(os.environ, talk, options).run()
+        InitWizard(os.environ, prompter, options).run()
         if asks:
-            offer_ownership(talk)
+            offer_ownership(prompter)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("\nStopped. What you answered is kept; `parlour init` continues from there.", err=True)
         return 130

@@ -1,4 +1,4 @@
-"""What is set already, from every source, and the writing of what shall be."""
+"""The current settings from every source, and the writing of new ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ DRAFT = ".init-answers.json"  # in the home, in no backup
 
 
 class InitConfig:
-    """The settings as they are, and the pen."""
+    """The settings, with their writer."""
 
-    def __init__(self, environment: Mapping[str, str], talk: InitPrompter, kinds: InstalledPlugins) -> None:
+    def __init__(self, environment: Mapping[str, str], prompter: InitPrompter, kinds: InstalledPlugins) -> None:
         self._environment = environment
-        self._talk = talk
+        self._prompter = prompter
         self._files = SettingsFileWriter(home_of(environment), environment, kinds)
         self.home = self._files.home
         self.written: list[WrittenFile] = []
         self._draft = self.home.path / DRAFT
 
     def present(self) -> dict[Path_, object]:
-        """Return what is set, the strongest source's word, secrets behind `_file` read."""
-        found: dict[Path_, object] = {}
+        """Return the effective settings, secrets behind `_file` read."""
+        settings: dict[Path_, object] = {}
         for leaf in (*self._at_home(), *map(normalize_names, read_environment(self._environment))):
             path, value = leaf.path, leaf.value
             if path[-1].endswith("_file") and isinstance(value, str):
@@ -45,21 +45,21 @@ class InitConfig:
                     continue
                 path = (*path[:-1], path[-1].removesuffix("_file"))
             if value not in (None, {}):
-                found[path] = value
-        return found
+                settings[path] = value
+        return settings
 
     def _at_home(self) -> list[SettingLeaf]:
         file = find_file(self.home.path)
         return [normalize_names(leaf) for leaf in (*(read_file(file) if file else ()), *read_secrets(self.home.path))]
 
     def write(self, changes: SettingChanges) -> bool:
-        """Write *changes* but for what stands there already; False, the reason said, when they would be wrong.
+        """Write those *changes* that are not effective yet; print errors and return False when they would be invalid.
 
         A script gets SettingsError instead.
         """
-        there = {leaf.path: leaf.value for leaf in self._at_home()}
-        plain = {path: value for path, value in changes.plain.items() if not _stands(there.get(path), value)}
-        secret = {path: value for path, value in changes.secret.items() if there.get(path) != value}
+        current = {leaf.path: leaf.value for leaf in self._at_home()}
+        plain = {path: value for path, value in changes.plain.items() if not _is_effective(current.get(path), value)}
+        secret = {path: value for path, value in changes.secret.items() if current.get(path) != value}
         if not plain and not secret:
             return True
         try:
@@ -68,7 +68,7 @@ class InitConfig:
             return self._is_not_written(str(wrong))
         except OSError as wrong:
             return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
-        self._say_what_is_stronger({**plain, **secret})
+        self._warn_of_overrides({**plain, **secret})
         return True
 
     @property
@@ -79,49 +79,49 @@ class InitConfig:
     def read_draft(self) -> dict[str, dict[str, str]]:
         """Return the answers of steps that an earlier run did not finish, by step; secrets are among them."""
         try:
-            found = json.loads(self._draft.read_text("utf-8"))
+            draft = json.loads(self._draft.read_text("utf-8"))
         except (OSError, ValueError):
             return {}
-        return {str(step): {str(name): str(text) for name, text in said.items()} for step, said in found.items()}
+        return {str(step): {str(name): str(text) for name, text in answers.items()} for step, answers in draft.items()}
 
     def keep_draft(self, draft: Mapping[str, Mapping[str, str]]) -> None:
         """Keep the answers of unfinished steps for the next run, readable by us alone; without any, nothing is kept."""
         try:
-            if draft and self._talk.is_person:
+            if draft and self._prompter.is_person:
                 make_private(self.home.path)
                 write_private(self._draft, json.dumps(draft))
             else:
                 self._draft.unlink(missing_ok=True)
-        except (OSError, UserError) as wrong:  # what was verified is written; only the unfinished step is lost
-            self._talk.say(f"  The answers of the unfinished step could not be kept: {wrong}", look="wrong")
+        except (OSError, UserError) as wrong:  # verified steps are written; only the unfinished one is lost
+            self._prompter.say(f"  The answers of the unfinished step could not be kept: {wrong}", look="wrong")
 
     def _is_not_written(self, why: str) -> bool:
-        if not self._talk.is_person:
+        if not self._prompter.is_person:
             raise SettingsError(why)
         for line in why.splitlines():
-            self._talk.say(f"  {line}", look="wrong")
+            self._prompter.say(f"  {line}", look="wrong")
         return False
 
-    def _say_what_is_stronger(self, written: Mapping[Path_, Value]) -> None:
+    def _warn_of_overrides(self, written: Mapping[Path_, Value]) -> None:
         for leaf in map(normalize_names, read_environment(self._environment)):
             path = leaf.path if leaf.path in written else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
-            if self._talk.is_person and path in written and not _stands(leaf.value, written[path]):
+            if self._prompter.is_person and path in written and not _is_effective(leaf.value, written[path]):
                 line = f"  {leaf.place} in the environment is stronger than the file; change it there too"
-                self._talk.say(line, look="wrong")
+                self._prompter.say(line, look="wrong")
 
 
 def block_of(kind: str, present: Mapping[Path_, object]) -> str:
     """Return the name of the block of *kind*: the one there is, or the kind's own."""
     if any(path[:2] == ("channels", kind) for path in present):
         return kind
-    named = (
-        path[1] for path, said in present.items() if path[0] == "channels" and path[2:] == ("kind",) and said == kind
+    names = (
+        path[1] for path, value in present.items() if path[0] == "channels" and path[2:] == ("kind",) and value == kind
     )
-    return next(named, kind)
+    return next(names, kind)
 
 
 def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], typed: Any = None) -> SettingChanges:
-    """Return answers as changes; what its model holds as a list is written as one."""
+    """Return answers as settings changes; a value is written as a list where its model has a list."""
     changes = SettingChanges()
     for name, answer in answers.items():
         path = (*group, name)
@@ -136,7 +136,7 @@ def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str
 
 
 def validation_message(model: type[BaseModel], setting: str, answer: str) -> str:
-    """Say what is wrong with one answer by itself, or ""."""
+    """Return the error line of one answer; otherwise ""."""
     try:
         model.model_validate({setting: answer})
     except ValidationError as wrong:
@@ -161,11 +161,11 @@ def as_text(value: object) -> str:
 
 def as_list(value: object) -> list[str]:
     """Return a list that was written in JSON, in YAML or with commas."""
-    found = split_list(value)
-    return [str(each).strip() for each in found if str(each).strip()] if isinstance(found, list | tuple) else []
+    items = split_list(value)
+    return [str(each).strip() for each in items if str(each).strip()] if isinstance(items, list | tuple) else []
 
 
-def _stands(there: object, value: Value) -> bool:
+def _is_effective(current: object, value: Value) -> bool:
     if isinstance(value, list):
-        return as_list(there or "") == value
-    return (there or "") == value
+        return as_list(current or "") == value
+    return (current or "") == value

@@ -1,4 +1,4 @@
-"""One tiny real call to the model, and what came of it in words: for `parlour init` and `parlour doctor`."""
+"""Verification of a model by one small real call, for `parlour init` and `parlour doctor`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
 
 async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECONDS) -> SetupFinding:
-    """Ask *llm* for a word and say what came of it; takes a few tokens of whoever pays for the key. Never raises."""
+    """Make one small call to *llm* and return the result in words. It costs a few tokens. Never raises."""
     llm = llm.asking()
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
@@ -51,16 +51,16 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
     )
     try:
         model = open_model(config)
-    except SettingsError as wrong:
-        return SetupFinding(level=SetupLevel.WRONG, text=str(wrong), id="model")
+    except SettingsError as error:
+        return SetupFinding(level=SetupLevel.WRONG, text=str(error), id="model")
     question = [{"role": "user", "content": "Say ok."}]
-    begun = time.monotonic()
+    started = time.monotonic()
     try:
         await model.warm()
-        begun = time.monotonic()
+        started = time.monotonic()
         await model.complete(ChatRequest(messages=question, turn="t-setup", max_tokens=_TOKENS))
     except (EmptyModelReply, ContextOverflow):
-        pass  # it thought about it until its few tokens were gone: it is there, and it takes the key
+        pass  # it used up its few tokens by thinking: the model exists and accepts the key
     except ModelRateLimited:
         text = f"{llm.model} is there, and too busy to answer just now"
         return SetupFinding(level=SetupLevel.WARNING, text=text, id="model")
@@ -69,7 +69,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
     finally:
         await model.close()
     return SetupFinding(
-        level=SetupLevel.GOOD, text=f"{llm.model} answered in {time.monotonic() - begun:.1f} s", id="model"
+        level=SetupLevel.GOOD, text=f"{llm.model} answered in {time.monotonic() - started:.1f} s", id="model"
     )
 
 
@@ -83,9 +83,9 @@ def is_misspelt(name: str) -> bool:
 
 
 async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
-    """Return what an OpenAI-compatible server lists under /models, at most 200; empty where it lists nothing.
+    """Return at most 200 names that an OpenAI-compatible server lists under /models; () where it lists none.
 
-    Raises nothing: whether the server answers at all is found out by `try_model`.
+    Never raises: `try_model` finds out whether the server answers.
     """
     import httpx
 
@@ -117,14 +117,14 @@ def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
     if isinstance(failed, ModelTimeout):
         return f"{llm.model}: no answer {where} in {_SECONDS:.0f} s; see that the address is right"
     if isinstance(failed, ModelRefused):
-        return f"{llm.model}: {_refused(str(failed), llm, where)}"
+        return f"{llm.model}: {_error_finding(str(failed), llm, where)}"
     return f"{llm.model}: what answers {where} does not speak a model's language; see that the address is right"
 
 
-def _refused(said: str, llm: LlmSettings, where: str) -> str:
-    found = _STATUS.search(said)
+def _error_finding(text: str, llm: LlmSettings, where: str) -> str:
+    found = _STATUS.search(text)
     status = int(found[1]) if found else 0
-    if "quota" in said:
+    if "quota" in text:
         return "the account behind this key has no credit left; add some at the provider, or use another key"
     if status in (401, 403) and llm.api_key is None:
         return "it wants a key, and none is set"

@@ -21,21 +21,21 @@ _MOST_SHOWN = 12
 class ModelStep:
     """Asks for a model and tries it by one real call; *draft* takes what was answered before that."""
 
-    def __init__(self, desk: InitConfig, talk: InitPrompter, draft: dict[str, dict[str, str]]) -> None:
-        self._desk = desk
-        self._talk = talk
+    def __init__(self, config: InitConfig, prompter: InitPrompter, draft: dict[str, dict[str, str]]) -> None:
+        self._config = config
+        self._prompter = prompter
         self._draft = draft
 
     def run(self, *, model: str | None, api_base: str | None) -> None:
         """Ask until an answer is verified, kept or skipped; *model* and *api_base* are what the command line said."""
-        self._talk.say("The model", look="title")
-        self._talk.say(
+        self._prompter.say("The model", look="title")
+        self._prompter.say(
             "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
         )
-        self._talk.say(
+        self._prompter.say(
             "  `none` is the built-in `offline`: it finds what it was told to remember, and no more.", look="hint"
         )
-        present = self._desk.present()
+        present = self._config.present()
         draft = self._draft.get("llm", {})
         answers = {
             name: given if given is not None else draft.get(name, str(present.get(("llm", name), "")))
@@ -47,27 +47,27 @@ class ModelStep:
                 return
             if answers["model"].lower() in _OFFLINE:
                 if present.get(("llm", "model")):
-                    self._desk.write(SettingChanges(plain={("llm", "model"): ""}))
+                    self._config.write(SettingChanges(plain={("llm", "model"): ""}))
                 return
-            wrong, finding = self._try_model(answers)
+            error, finding = self._try_model(answers)
             if finding is None:
-                self._talk.say(f"  {wrong}", look="wrong")
+                self._prompter.say(f"  {error}", look="wrong")
                 is_over = False
             else:
-                self._talk.show(finding)
+                self._prompter.show(finding)
                 is_over = finding.level is not SetupLevel.WRONG
-            choice = KEEP if is_over else choose_next(self._talk, may_keep=finding is not None)
+            choice = KEEP if is_over else choose_next(self._prompter, may_keep=finding is not None)
             if choice == SKIP:
                 return
             if choice == KEEP:
                 changes = changes_of(("llm",), answers, secret=("api_key",))
                 if present.get(("llm", "api_base")) and not answers["api_base"]:
                     changes.plain["llm", "api_base"] = ""
-                if self._desk.write(changes):
+                if self._config.write(changes):
                     return
 
     def _ask_for_model(self, before: Mapping[str, str]) -> dict[str, str]:
-        ask = self._talk.ask
+        ask = self._prompter.ask
         model = ask("Model", default=before["model"] or "none")
         if model.lower() in (*_OFFLINE, SKIP):
             return {**before, "model": model}
@@ -82,17 +82,19 @@ class ModelStep:
         return dict(draft)
 
     def _model_at_address(self, model: str, api_base: str, api_key: str) -> str:
-        """Return *model* as litellm names it behind *api_base*; what that server does not list is asked for again."""
+        """Return *model* as litellm names it behind *api_base*; ask again for one that the server does not list."""
         from gateway.commands.init_model import is_misspelt, list_models
 
-        names = asyncio.run(list_models(api_base, api_key, proxy=self._desk.proxy))
+        names = asyncio.run(list_models(api_base, api_key, proxy=self._config.proxy))
         own = model.removeprefix(_OWN_SERVER)
         if own not in names and ("/" in own or is_misspelt(own)):
             return model  # a provider that litellm knows, such as ollama/qwen3; or `ofline`, which the try says
-        if names and own not in names and self._talk.is_person:
+        if names and own not in names and self._prompter.is_person:
             more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-            self._talk.say(f"  This server has no {own}. It has {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint")
-            own = self._talk.ask("Which of them", default=names[0]).removeprefix(_OWN_SERVER)
+            self._prompter.say(
+                f"  This server has no {own}. It has {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint"
+            )
+            own = self._prompter.ask("Which of them", default=names[0]).removeprefix(_OWN_SERVER)
         return f"{_OWN_SERVER}{own}"
 
     def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
@@ -100,7 +102,7 @@ class ModelStep:
 
         try:
             llm = LlmSettings.model_validate({name: value for name, value in answers.items() if value})
-        except ValidationError as wrong:
-            return error_lines(wrong, answers)[0], None
-        self._talk.say("  asking it for one word …", look="hint")
-        return "", asyncio.run(try_model(llm, proxy=self._desk.proxy))
+        except ValidationError as error:
+            return error_lines(error, answers)[0], None
+        self._prompter.say("  asking it for one word …", look="hint")
+        return "", asyncio.run(try_model(llm, proxy=self._config.proxy))

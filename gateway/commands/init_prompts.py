@@ -1,4 +1,4 @@
-"""How `parlour init` talks: with a person at a terminal, or with nobody, from what is there already."""
+"""Prompts of `parlour init`: at a terminal, or unattended, with answers from options and environment."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rich.markup import escape
 from gateway.errors import UserError
 from gateway.ports.setup import SetupFinding, SetupLevel
 
-# What a platform says is shown on a terminal: nothing in it may move the cursor or hide what follows.
-_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Findings of platforms are printed: nothing in them may move the cursor or hide what follows.
+_CONTROL_CHARACTERS = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _MARKS = {SetupLevel.GOOD: "[green]✓[/]", SetupLevel.WARNING: "[yellow]![/]", SetupLevel.WRONG: "[red]✗[/]"}
 AGAIN, KEEP, SKIP = "again", "keep", "skip"
 _LOOKS = {"title": "bold", "hint": "dim", "wrong": "red"}
 
 
 class InitPrompter(Protocol):
-    """Whoever answers."""
+    """Asks for settings."""
 
     is_person: bool
 
@@ -32,13 +32,13 @@ class InitPrompter(Protocol):
         ...
 
     def show(self, finding: SetupFinding) -> None:
-        """Show what a real call came to."""
+        """Show the result of a real call."""
         ...
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:
-        """Return the answer, *default* when it is empty. What is secret is not shown, nor its default.
+        """Return the answer, *default* when it is empty. Secrets are not shown, nor is their default.
 
-        Where nobody answers, a missing answer raises UserError that names *variable*.
+        Unattended, a missing answer raises UserError that names *variable*.
         """
         ...
 
@@ -60,24 +60,24 @@ class TerminalPrompter:
         self._console = Console(highlight=False, soft_wrap=True)
 
     def say(self, text: str, *, look: str = "") -> None:
-        """See `Talk`."""
+        """See `InitPrompter`."""
         if look == "title":
             self._console.print()
         self._console.print(escape(clean(text)), style=_LOOKS.get(look, ""))
 
     def show(self, finding: SetupFinding) -> None:
-        """See `Talk`."""
+        """See `InitPrompter`."""
         self._console.print(f"  {_MARKS[finding.level]} {escape(clean(finding.text))}")
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:  # noqa: ARG002 - the port's signature
-        """See `Talk`."""
+        """See `InitPrompter`."""
         hint = f" [{'kept' if is_secret else clean(default)}]" if default else ""
         shown = f"  {clean(text)}{hint}"
         answer = _hidden(f"{shown}: ") if is_secret else typer.prompt(shown, default="", show_default=False)
         return str(answer).strip() or default
 
     def choose(self, text: str, options: Sequence[str]) -> str:
-        """See `Talk`."""
+        """See `InitPrompter`."""
         while True:
             answer = str(typer.prompt(f"  {text} ({', '.join(options)})", default=options[0])).strip().lower()
             found = [option for option in options if option.startswith(answer)]
@@ -86,7 +86,7 @@ class TerminalPrompter:
             self.say(f"  one of {', '.join(options)}", look="wrong")
 
     def confirm(self, text: str, *, default: bool) -> bool:
-        """See `Talk`."""
+        """See `InitPrompter`."""
         return typer.confirm(clean(text), default=default)
 
 
@@ -109,7 +109,7 @@ def _hidden(prompt: str) -> str:
 
 
 class UnattendedPrompter:
-    """A script: each answer is what the options, the environment or the home say; what is missing is a mistake."""
+    """Prompter of a script: answers are options, environment and settings. A missing answer is an error."""
 
     is_person = False
 
@@ -117,36 +117,36 @@ class UnattendedPrompter:
         self._keeps = keeps
 
     def say(self, text: str, *, look: str = "") -> None:
-        """Say nothing but what came of it: nobody follows steps here."""
+        """Print results only, because no user follows the steps."""
         if look in ("wrong", "result"):
             typer.echo(clean(text).strip(), err=look == "wrong")
 
     def show(self, finding: SetupFinding) -> None:
-        """See `Talk`."""
+        """See `InitPrompter`."""
         typer.echo(f"{finding.level.value:7}  {clean(finding.text)}")
 
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:  # noqa: ARG002 - the port's signature
-        """See `Talk`."""
+        """See `InitPrompter`."""
         if not default and variable:
             raise UserError(f"{variable} is needed; set it, or run `parlour init` on a terminal")
         return default
 
     def choose(self, text: str, options: Sequence[str]) -> str:  # noqa: ARG002 - the port's signature
-        """Keep what is wrong when told to; else end."""
+        """Return KEEP with --keep; otherwise raise UserError."""
         if self._keeps and "keep" in options:
             return "keep"
         raise UserError("nothing of this step was written; mend it, or write it all the same with --keep")
 
     def confirm(self, text: str, *, default: bool) -> bool:  # noqa: ARG002 - the port's signature
-        """See `Talk`."""
+        """See `InitPrompter`."""
         return default
 
 
 def clean(text: str) -> str:
     """Return *text* as one line that a terminal only shows."""
-    return _OBEYED.sub(" ", text)
+    return _CONTROL_CHARACTERS.sub(" ", text)
 
 
-def choose_next(talk: InitPrompter, *, may_keep: bool) -> str:
-    """Return what becomes of an answer that is wrong: AGAIN, SKIP or, if *may_keep*, KEEP."""
-    return talk.choose("Correct it, or", (AGAIN, KEEP, SKIP) if may_keep else (AGAIN, SKIP))
+def choose_next(prompter: InitPrompter, *, may_keep: bool) -> str:
+    """Return the next action for an invalid answer: AGAIN, SKIP or, if *may_keep*, KEEP."""
+    return prompter.choose("Correct it, or", (AGAIN, KEEP, SKIP) if may_keep else (AGAIN, SKIP))

@@ -1,4 +1,4 @@
-"""What `parlour init` writes: one settings file, merged into what somebody wrote, and a file for each secret."""
+"""Writer of `parlour init`: changes are merged into the settings file, and each secret gets a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _HEAD = "# Written by `parlour init`; yours to edit. Every knob is in docs/setti
 
 @dataclass(slots=True)
 class SettingChanges:
-    """What shall be set, by path; None takes a setting out."""
+    """New settings by path; None removes a setting."""
 
     plain: dict[Path_, Value] = field(default_factory=dict)
     secret: dict[Path_, str] = field(default_factory=dict)
@@ -53,20 +53,20 @@ class SettingChanges:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """One file as it stands now, and the settings that were written into it."""
+    """A written file, and the settings written to it."""
 
     file: Path
     settings: tuple[str, ...]
 
 
 class SettingsFileWriter:
-    """The home's settings file and its secrets, for whoever sets it up. Raises UserError where it must not write."""
+    """Writes the settings file of the home and its secrets. Raises UserError where it must not write."""
 
     def __init__(self, path: Path, environment: Mapping[str, str], kinds: InstalledPlugins) -> None:
         self.home = Home(path)
         self._environment = environment
         self._kinds = kinds
-        # What cannot be read or written is said before anything is asked.
+        # Files that cannot be read or written are reported before the first question.
         mistake = home_mistake(path)
         if mistake:
             raise UserError(mistake)
@@ -78,7 +78,7 @@ class SettingsFileWriter:
         return (find_file(self.home.path) or self.home.path / "parlour.yaml").resolve()
 
     def text(self) -> str:
-        """Return what the settings file holds."""
+        """Return the content of the settings file."""
         file = self.file
         if file.suffix == ".toml":
             raise UserError(
@@ -95,9 +95,9 @@ class SettingsFileWriter:
         return text
 
     def write(self, changes: SettingChanges) -> list[WrittenFile]:
-        """Write *changes*, whole files only, and return what stands where.
+        """Write *changes*, whole files only; return the written files.
 
-        Raises SettingsError with every line that the settings would then be wrong by; nothing was written.
+        Raises SettingsError with every error that the settings would then have; nothing is written in this case.
         """
         secrets = {path: self._secret_file(path) for path in changes.secret}
         text = merge_settings_text(self.file, self.text(), changes, secrets)
@@ -116,7 +116,7 @@ class SettingsFileWriter:
         return written
 
     def _secret_file(self, path: Path_) -> Path:
-        """Return the file that holds the secret already, whatever its spelling, or the one that shall."""
+        """Return the file that holds the secret, in any spelling; otherwise the path of a new one."""
         for leaf in read_secrets(self.home.path):
             if normalize_names(leaf).path == path:
                 return self.home.path / leaf.place
@@ -124,7 +124,7 @@ class SettingsFileWriter:
 
     def _judge(self, changes: SettingChanges, secrets: Mapping[Path_, Path], text: str) -> None:
         before = set(check_settings(self._environment, self._kinds).mistakes)
-        with self._staged(changes, secrets, text) as staging:
+        with self._validate_staged(changes, secrets, text) as staging:
             report = check_settings({**self._environment, HOME: str(staging)}, self._kinds)
         wrong = [line.replace(str(staging), str(self.home.path)) for line in report.mistakes]
         new = [line for line in wrong if line not in before]
@@ -132,7 +132,7 @@ class SettingsFileWriter:
             raise SettingsError("\n".join(new))
 
     @contextmanager
-    def _staged(self, changes: SettingChanges, secrets: Mapping[Path_, Path], text: str) -> Iterator[Path]:
+    def _validate_staged(self, changes: SettingChanges, secrets: Mapping[Path_, Path], text: str) -> Iterator[Path]:
         """A home beside the home, as it would be: the settings are judged before they are written."""
         make_private(self.home.path)
         for left in self.home.path.glob(f"{_STAGING}*"):  # of an init that was killed
@@ -154,7 +154,7 @@ class SettingsFileWriter:
 
 
 def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets: Mapping[Path_, Path]) -> str:
-    """Return *text* with *changes* in it and everything else as it stood, comments included."""
+    """Return *text* with *changes* applied and everything else unchanged, comments included."""
     if file.suffix == ".json":
         tree = json.loads(text) if text.strip() else {}
         _apply(tree, changes, secrets)
@@ -187,7 +187,7 @@ def _apply(tree: Any, changes: SettingChanges, secrets: Mapping[Path_, Path]) ->
         group = _group(tree, path)
         group[_spelling(group, path)] = _scalar(value, group)
     for path in changes.secret:
-        # A secret that stood in the file leaves it; the line stays, for the comments beside it.
+        # A secret is removed from the file; its line remains for the comments beside it.
         found = _existing(tree, path)
         if found is not None:
             found[_spelling(found, path)] = None
@@ -218,7 +218,7 @@ def _existing(tree: Any, path: Path_) -> Any:
 
 
 def _spelling(group: Mapping[Any, Any], path: Path_) -> Any:
-    """Return the name as somebody wrote it (camelCase counts), or as we write it."""
+    """Return the name as the file spells it (camelCase counts), otherwise as we do."""
     is_own_name = len(path) == 2 and path[0] in ("channels", "chats")
     for name in group:
         if (str(name) if is_own_name else snake(str(name))) == path[-1]:
@@ -237,7 +237,7 @@ _NULL, _MERGE, _TEXT = (Tag(suffix=f"tag:yaml.org,2002:{name}") for name in ("nu
 
 
 class _TextOnly(VersionedResolver):
-    """Every scalar stays the text that stands there, as our own reading has it: 0123 and off come back as they were."""
+    """Loader that keeps scalars as text, as our own reader does: 0123 and off are written back unchanged."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
         """Return the tag of a node that names none."""

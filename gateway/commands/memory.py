@@ -25,13 +25,13 @@ def _ask(name: str, **arguments: object) -> list[Line]:
     return call_operation(f"memory {name}", arguments)
 
 
-def _print(lines: Sequence[Line], shown: str, *, as_json: bool) -> None:
+def _print(lines: Sequence[Line], text: str, *, as_json: bool) -> None:
     from gateway.commands.control_client import print_json, strip_control_characters
 
     if as_json:
         print_json(lines)
     else:
-        typer.echo(strip_control_characters(shown))
+        typer.echo(strip_control_characters(text))
 
 
 @app.callback()
@@ -119,30 +119,30 @@ def forget(
 ) -> None:
     """Clear words from what is remembered, summarised and said."""
     lines = _ask("forget", text=text, scope=scope, person=person, chat=chat, purge=purge)
-    told = [
+    parts = [
         f"cleared: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
         f" {line['messages']} messages"
         for line in lines
     ]
     if purge:
-        told += [f"purge of versions, journal and archives: {line['purge']}" for line in lines]
-        told.append(
+        parts += [f"purge of versions, journal and archives: {line['purge']}" for line in lines]
+        parts.append(
             "not reached: the platforms, the model's provider, backups, other words for it, your shell's history"
         )
     else:
-        told.append("not reached: the platforms, the model's provider, backups, other words for it, earlier versions")
-    _print(lines, "\n".join(told), as_json=as_json)
+        parts.append("not reached: the platforms, the model's provider, backups, other words for it, earlier versions")
+    _print(lines, "\n".join(parts), as_json=as_json)
 
 
 @app.command()
 def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
     """Run Dream now: new entries of the history become lasting memory. Calls the model."""
     lines = _ask("dream", scope=scope, person=person, chat=chat)
-    told = []
+    parts = []
     for line in lines:
-        told.append(f"{line['entries']} new entries studied, {len(line['changes'])} changes")
-        told += map(_change, line["changes"])
-    _print(lines, "\n".join(told), as_json=as_json)
+        parts.append(f"{line['entries']} new entries studied, {len(line['changes'])} changes")
+        parts += map(_change, line["changes"])
+    _print(lines, "\n".join(parts), as_json=as_json)
 
 
 @app.command()
@@ -162,8 +162,8 @@ def find(text: str, *, scope: str, project: str, limit: int, as_json: bool) -> N
 def _place(line: Line) -> str:
     who = line["who"] or {"assistant": "the bot", "user": "somebody"}.get(str(line["role"]), "")
     when = f"{line['at'][:16].replace('T', ' ')}Z" if line["at"] and line["role"] else ""
-    told = "  ".join(part for part in (f"{line['source']}:{line['line']}", f"{line['score']:.2f}", when, who) if part)
-    return f"{told}\n    {' '.join(str(line['text']).split())}"
+    parts = "  ".join(part for part in (f"{line['source']}:{line['line']}", f"{line['score']:.2f}", when, who) if part)
+    return f"{parts}\n    {' '.join(str(line['text']).split())}"
 
 
 def _change(line: Line) -> str:
@@ -172,12 +172,12 @@ def _change(line: Line) -> str:
 
 
 def _origin(line: Line) -> str:
-    told = [f"{line['document']}: {line['line']}", f"  changed by  {_change(line['change'])}"]
+    parts = [f"{line['document']}: {line['line']}", f"  changed by  {_change(line['change'])}"]
     if said := line["said"]:
-        told.append(f"  said        {said['at'][:19]}Z {said['name'] or 'somebody'}: {said['text']}")
+        parts.append(f"  said        {said['at'][:19]}Z {said['name'] or 'somebody'}: {said['text']}")
     if summary := line["summary"]:
-        told.append(f"  summary of  {summary['session']}, {summary['timestamp']}: {summary['text']}")
-    return "\n".join(told)
+        parts.append(f"  summary of  {summary['session']}, {summary['timestamp']}: {summary['text']}")
+    return "\n".join(parts)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

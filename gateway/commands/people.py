@@ -37,7 +37,7 @@ _RESULTS = {
 def list_people(
     channel: Annotated[str, typer.Argument(help="Only this channel.")] = "", as_json: AsJson = False
 ) -> None:
-    """List access entries: who may write or is blocked, and by whose decision."""
+    """List access entries: members and blocked people, with the decision behind each."""
     lines = call_operation("people list", {"channel": channel})
     print_lines(lines, as_json, _access_row)
     if not lines and not as_json:
@@ -114,7 +114,7 @@ def _audit_row(line: Line) -> str:
 
 @owner.command("claim")
 def claim(as_json: AsJson = False) -> None:
-    """Print a code that makes its sender the owner. It works once, for 15 minutes, while there is no owner."""
+    """Print a code that makes its sender the owner. It works once, for 15 minutes, while no owner exists."""
     print_lines(call_operation("owner claim"), as_json, claim_line)
 
 

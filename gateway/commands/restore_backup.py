@@ -80,8 +80,8 @@ def _settings(file: Path) -> Iterator[str]:
     try:
         for leaf in read_file(file):
             yield f"  {'.'.join(leaf.path)} = {str(leaf.value)[:200]}"
-    except SettingsError as wrong:
-        yield f"  it cannot be read: {wrong}"
+    except SettingsError as error:
+        yield f"  it cannot be read: {error}"
 
 
 def _cut(lines: Iterator[str]) -> Iterator[str]:
