@@ -43,7 +43,7 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
     def limits(message: InboundMessage) -> CapLimits:
         overrides = chats.of(message.key, message.guild).caps
         # A chat's cap counts the chat with all its threads, so a thread has none.
-        chat = here if message.key.parent == message.key else chats.of(message.key.parent, message.guild).caps
+        chat = overrides if message.key.parent == message.key else chats.of(message.key.parent, message.guild).caps
         return CapLimits(
             person_turns=_first(overrides.person_turns_per_10_min, caps.person_turns_per_10_min),
             person_tokens=_first(overrides.person_tokens_per_day, caps.person_tokens_per_day),
