@@ -1,1 +1,1 @@
-"""Recall inside one scope."""
+"""Search the memory of a scope and the documents of projects: index, ranking, embeddings."""

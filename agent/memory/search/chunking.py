@@ -1,4 +1,4 @@
-"""Texts cut into units: Markdown by bullet and paragraph, conversations by message; and the seed profile's chunks."""
+"""Split texts into search units: Markdown by bullet and paragraph, conversations by message, or fixed-size chunks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import regex
 
 from agent.memory.search.search_unit import SearchUnit, split_text
 
-SITTING = timedelta(hours=6)  # a longer silence ends a sitting: what was said before is no context of what follows
+SITTING = timedelta(hours=6)  # a longer silence separates groups: earlier messages are not context of later ones
 _HEADING = regex.compile(r"(#{1,6})\s+(.*?)\s*#*\s*$")
 _BULLET = regex.compile(r"\s*(?:[-*+]|\d+[.)])\s+\S")
 _FENCE = regex.compile(r"\s*(?:```|~~~)")
 
 
 def chunk_markdown(text: str, *, at: datetime | None = None, group: str = "") -> list[SearchUnit]:
-    """Return one unit for each bullet and each paragraph, long ones in pieces; headings go with what they head."""
+    """Return one unit per bullet and paragraph, several for long ones; each has the headings above it."""
     return [unit for start, lines, above in _passages(text) for unit in _units(start, lines, above, at, group)]
 
 
 def _passages(text: str) -> Iterator[tuple[int, list[str], str]]:
-    """Yield the first line's number, the lines, and the headings above."""
+    """Yield the first line's number, the lines, and the headings above them."""
     above: list[tuple[int, str]] = []
     start, lines, is_fenced = 0, [""] * 0, False
     for n, line in enumerate(text.splitlines(), start=1):
@@ -52,7 +52,7 @@ def _units(start: int, lines: list[str], above: str, at: datetime | None, group:
 def chunk_message(
     text: str, *, line: int, at: datetime | None, who: str, role: str, origin: str = "", group: str = ""
 ) -> list[SearchUnit]:
-    """Return a message as one unit, or as pieces where it is long."""
+    """Return a message as one unit, a long one as several."""
     return [
         SearchUnit(text=piece, line=line, at=at, who=who, role=role, origin=origin, group=group)
         for piece in split_text(text)
@@ -60,7 +60,7 @@ def chunk_message(
 
 
 def group_by_silence(units: Iterable[SearchUnit], *, last: SearchUnit | None = None) -> list[SearchUnit]:
-    """Group messages by silence: each sitting is named after its first line. *last* is the message before them."""
+    """Group messages by silence; a group is named after its first line. *last* is the message before them."""
     found: list[SearchUnit] = []
     for unit in units:
         previous = found[-1] if found else last
@@ -74,7 +74,7 @@ def chunks(
 ) -> list[SearchUnit]:
     """Return *lines* in chunks of at most *tokens*, each beginning with the last *overlap* tokens of the one before.
 
-    The seed profile's units. Only whole lines overlap; a line longer than a chunk is cut.
+    These are the units of the seed profile. Only complete lines overlap; a line longer than a chunk is split.
     """
     most, shared = tokens * 4, overlap * 4
     found: list[SearchUnit] = []

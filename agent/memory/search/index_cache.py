@@ -1,4 +1,4 @@
-"""The index files that are open: a bounded number, with bounded memory for vectors, and the threads that touch them."""
+"""Cache of open index files with limits on files and vector memory, and the threads that read and write them."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _OpenIndex:
     used_at: float = 0.0  # seconds of the loop's clock
 
     def is_in_place(self, path: Path) -> bool:
-        """Say whether the open file still stands at *path*."""
+        """Return True if *path* is still the opened file."""
         return _inode(path) == self.inode
 
 
 class IndexCache:
-    """Opens indexes when they are used and closes those that were not used for long. `close` it."""
+    """Opens indexes when they are used, and closes the least recently used ones. Call `close` at the end."""
 
     def __init__(self, *, files: int, matrix_bytes: int, is_flat: bool) -> None:
         self._files = files
@@ -41,7 +41,7 @@ class IndexCache:
         self._writing = ThreadPoolExecutor(1, "recall-write")
 
     async def close(self) -> None:
-        """Close every file; what goes on in the threads is waited for."""
+        """Close every file; waits for the work in the threads."""
         for each in self._open.values():
             await self.writing(each.index.close)
         self._open.clear()
@@ -49,7 +49,7 @@ class IndexCache:
         await asyncio.to_thread(self._writing.shutdown)
 
     def __len__(self) -> int:
-        """Return how many are open."""
+        """Return the number of open files."""
         return len(self._open)
 
     def matrices(self) -> list[int]:
@@ -58,12 +58,12 @@ class IndexCache:
 
     @contextlib.asynccontextmanager
     async def using(self, path: Path) -> AsyncIterator[ScopeIndex]:
-        """Hold the open index of *path*. Raises IndexUnusable; then the file is closed."""
+        """Yield the open index of *path*; it stays open in the context. IndexUnusable closes it and is raised again."""
         if (known := self._open.get(path)) is not None and not known.is_in_place(path):
-            await self.drop(path)  # somebody removed the file, or put another in its place
+            await self.drop(path)  # the file was removed or replaced
         if path not in self._open:
             index = await self.searching(lambda: ScopeIndex(path, is_flat=self._is_flat))
-            if path in self._open:  # two opened it at once
+            if path in self._open:  # another task has opened it meanwhile
                 await self.searching(index.close)
             else:
                 self._open[path] = _OpenIndex(index, _inode(path))
@@ -83,41 +83,41 @@ class IndexCache:
                 await asyncio.shield(self.searching(entry.index.close))
 
     async def drop(self, path: Path) -> None:
-        """Let go of an open index; whoever uses it still closes it."""
+        """Close an index; if it is in use, its last user closes it."""
         entry = self._open.pop(path, None)
         if entry is not None and not entry.users:
             await self.writing(entry.index.close)
 
     async def trim(self) -> None:
-        """Close what was not used for long, and keep the vectors in memory within their bound."""
+        """Close the least recently used files, and free vectors, down to the limits."""
         idle = [path for path, entry in self._open.items() if not entry.users]
         while idle and len(self._open) > self._files:
             await self.drop(idle.pop(0))
-        held = sum(entry.index.matrix_bytes for entry in self._open.values())
-        for path in idle[:-1]:  # the last one used keeps its own, however large
-            if held <= self._matrix_bytes:
+        total = sum(entry.index.matrix_bytes for entry in self._open.values())
+        for path in idle[:-1]:  # the last used index keeps its vectors, whatever their size
+            if total <= self._matrix_bytes:
                 return
             if (entry := self._open.get(path)) is not None and entry.index.matrix_bytes:
-                held -= entry.index.matrix_bytes
+                total -= entry.index.matrix_bytes
                 await self.searching(entry.index.drop_matrix)
 
     async def close_idle(self, idle: float) -> None:
-        """Close what nobody has used for *idle* seconds; it is opened again when it is asked for."""
+        """Close the files that were not used for *idle* seconds."""
         before = asyncio.get_running_loop().time() - idle
         for path in [path for path, entry in self._open.items() if not entry.users and entry.used_at <= before]:
             await self.drop(path)
 
     async def searching(self, work: Callable[[], _T]) -> _T:
-        """Do *work* in one of the threads that searches have."""
+        """Run *work* in a thread for searches."""
         return await asyncio.get_running_loop().run_in_executor(self._searching, work)
 
     async def writing(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Do *work* in the thread of those who write, after what waits there."""
+        """Run *work* in the thread for writes, one call at a time."""
         return await asyncio.get_running_loop().run_in_executor(self._writing, work, *arguments)
 
 
 def _inode(path: Path) -> int:
-    """Return the number of the file at *path*, 0 when there is none."""
+    """Return the inode of *path*, 0 if it does not exist."""
     try:
         return path.stat().st_ino
     except FileNotFoundError:

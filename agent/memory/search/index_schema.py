@@ -1,8 +1,7 @@
-"""The index file: its tables, and how one is opened, judged and closed.
+"""Tables of an index file; open, check and delete index files.
 
-Three text tables stand over the same units: the unit alone, the unit among its neighbours, and blocks of a
-conversation. They hold terms (terms.py) and no text of their own; to take a row out again FTS5 wants the very terms
-that went in, which is why `unit.terms` keeps them.
+Three full-text tables index the same units: the unit alone, the unit with its neighbours, and blocks of a conversation.
+They contain terms (tokenizer.py), not texts. FTS5 needs the terms to delete a row, so `unit.terms` stores them.
 """
 
 from __future__ import annotations
@@ -60,13 +59,13 @@ _MERGED_WHEN_CALM = ("'automerge', 0", "'crisismerge', 64")
 
 
 class IndexUnusable(Exception):
-    """The file is no index, is damaged, or is of another version; build it anew."""
+    """The file is not an index, damaged, or of another version, and must be rebuilt."""
 
 
 def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
-    """Open the index at *path*; with *is_new* an empty one is made, 0600. Close it with `close`.
+    """Open the index at *path*; with *is_new*, create an empty one with mode 0600.
 
-    The connection may be used from any thread, by one at a time. Raises IndexUnusable.
+    Any thread may use the connection, one at a time. Raises IndexUnusable.
     """
     if is_new:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +101,7 @@ def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def map_sqlite_errors() -> Iterator[None]:
-    """Turn what SQLite says of a damaged file into IndexUnusable; a full disk and a lock stay what they are."""
+    """Map SQLite's errors for damaged files to IndexUnusable; errors for a full disk or a lock pass unchanged."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -115,7 +114,7 @@ def map_sqlite_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """One transaction: all of it, or nothing."""
+    """Run the block in one transaction."""
     database.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -126,19 +125,19 @@ def transaction(database: sqlite3.Connection) -> Iterator[None]:
 
 
 def meta(database: sqlite3.Connection, key: str) -> str:
-    """Return what was noted under *key*, or ""."""
+    """Return the value of *key*, "" if there is none."""
     row = database.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
     return str(row[0]) if row else ""
 
 
 def set_meta(database: sqlite3.Connection, key: str, value: str) -> None:
-    """Note *value* under *key*."""
+    """Store *value* under *key*."""
     database.execute(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
     )
 
 
 def remove(path: Path) -> None:
-    """Delete an index file and what stands beside it."""
+    """Delete an index file with its journal files."""
     for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         each.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Changing an index: a source's units are compared with what stands there, and only what differs is written.
+"""Update the units of a source in an index; only units that differ are written.
 
-Everything here happens inside a transaction of the caller and costs what is new, not what is there: a message at the
-end of a conversation touches itself, the contexts of the two before it, and one block of twenty.
+The caller opens the transaction. The cost depends on the number of new units: a message at the end of a conversation
+updates itself, the contexts of the two messages before it, and one block of twenty.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from agent.memory.search.query import traits
 from agent.memory.search.search_unit import SearchUnit, UnitSource
 from agent.memory.search.tokenizer import detect, index_terms, words
 
-REACH = 2  # neighbours on each side that stand in a unit's context
+REACH = 2  # neighbours on each side in a unit's context
 BLOCK = 20  # units
 _NEIGHBOUR = 300  # characters of a neighbour's terms in a context
 
 
 @dataclass(slots=True)
 class UnitChanges:
-    """Ids of units that went and came."""
+    """Ids of deleted and added units."""
 
     gone: list[int] = field(default_factory=list)
     came: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """Return how many units were written or deleted."""
+        """Return the number of added and deleted units."""
         return len(self.gone) + len(self.came)
 
 
@@ -51,16 +51,16 @@ class UnitWriter:
         self._is_flat = is_flat
         self._project = _project(database, source.project)
         self._token = f"p{self._project}"
-        self._source = self._known(source)
+        self._source = self._stored_rows(source)
         self.changes = UnitChanges()
 
-    def _known(self, source: UnitSource) -> int:
+    def _stored_rows(self, source: UnitSource) -> int:
         key = (self._project, source.name)
         self._db.execute("INSERT OR IGNORE INTO source (project, name) VALUES (?, ?)", key)
         return int(self._db.execute("SELECT id FROM source WHERE project = ? AND name = ?", key).fetchone()[0])
 
     def put(self, units: Sequence[SearchUnit]) -> None:
-        """Make the source's units these."""
+        """Replace the source's units; units that did not change are not written."""
         old: list[tuple[bytes, str]] = self._db.execute(
             'SELECT digest, "group" FROM unit WHERE source = ? ORDER BY position', (self._source,)
         ).fetchall()
@@ -79,15 +79,15 @@ class UnitWriter:
         self._splice(end, end, units)
 
     def mark(self, mark: str) -> None:
-        """Note how far the source was read."""
+        """Store the mark up to which the source was read."""
         self._db.execute("UPDATE source SET mark = ? WHERE id = ?", (mark, self._source))
 
     def remove(self) -> None:
-        """Take the source out."""
+        """Delete the source and its units."""
         self.put(())
         self._db.execute("DELETE FROM source WHERE id = ?", (self._source,))
 
-    # -- the one change there is ---------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------------
 
     def _splice(self, start: int, stop: int, units: Sequence[SearchUnit]) -> None:
         """Replace the units at [start, stop); as many as before, or *stop* is the end."""
@@ -166,7 +166,7 @@ class UnitWriter:
         return vectors
 
     def _drop_vectors(self, vectors: Iterable[int]) -> None:
-        """Delete those that no unit has any more: nothing stays of what was forgotten."""
+        """Delete the vectors that no unit uses any more, so that nothing remains of erased text."""
         for each in vectors:
             self._db.execute(
                 "DELETE FROM vector WHERE id = ? AND NOT EXISTS (SELECT 1 FROM unit WHERE vector = ?)", (each, each)
@@ -175,7 +175,7 @@ class UnitWriter:
     def _insert(
         self, start: int, units: Sequence[SearchUnit], previous: _UnitRow | None, places: Sequence[_UnitRow]
     ) -> None:
-        """Insert units after *previous*; what replaces a unit of the same group takes its place in a block."""
+        """Insert units after *previous*; a unit that replaces one of the same group keeps its block."""
         group, ordinal, block, language = (
             (previous.group, previous.ordinal, previous.block, previous.language) if previous else (None, -1, 0, "")
         )
@@ -189,7 +189,7 @@ class UnitWriter:
                 block = self._new_block()
             found = words(unit.text)
             language = detect(found, before=language)
-            # Who speaks is a cue of its own; among the words a name would stand for every line of that person.
+            # The speaker is matched separately; as a term, a name would match every line of that person.
             terms = index_terms(f"{unit.about} {unit.text}", language)
             vector = self._db.execute("SELECT id FROM vector WHERE content = ?", (unit.content,)).fetchone()
             cursor = self._db.execute(

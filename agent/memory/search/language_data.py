@@ -1,7 +1,7 @@
-"""What the index knows of languages: stemmers, function words, and the words people ask with.
+"""Language data of the index: stemmers and function words.
 
-Function words serve twice: they say nothing in a question, and they tell the language of a text. Only languages whose
-words are listed here are told apart; text in any other Latin script is indexed as it stands.
+Function words are ignored in queries, and they identify the language of a text. Only the languages listed here are
+detected; other text in Latin script is indexed without stemming.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import regex
 
-# Names of Snowball's algorithms. Languages in a script of their own need no function words to be told.
+# Names of Snowball's algorithms. Languages with a distinct script are detected without function words.
 STEMMERS: Mapping[str, str] = {
     "en": "english",
     "de": "german",
@@ -150,7 +150,7 @@ _WORDS = {
 }
 STOP: Mapping[str, frozenset[str]] = {language: frozenset(words.split()) for language, words in _WORDS.items()}
 
-# A script that names its language; the first that matches a third of a text's letters decides.
+# Scripts that identify a language; the first one with a third of a text's letters is used.
 SCRIPTS: Mapping[str, regex.Pattern[str]] = {
     "ja": regex.compile(r"[\p{Hiragana}\p{Katakana}]"),
     "ko": regex.compile(r"\p{Hangul}"),

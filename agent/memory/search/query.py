@@ -15,46 +15,46 @@ from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What somebody asks; made once, read by every index."""
+    """A parsed search query, independent of an index."""
 
     text: str
-    words: tuple[str, ...]  # what carries it, in order, each once
-    said: frozenset[str]  # every word
+    words: tuple[str, ...]  # content words, in order, each once
+    all_words: frozenset[str]
     language: str
     times: tuple[TimeRange, ...]
     cue: QueryCue
 
     def terms(self, languages: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-        """Return for each word what it may stand as in an index of *languages*."""
-        spoken = tuple(dict.fromkeys([*([self.language] if self.language else []), *languages]))
-        return tuple(dict.fromkeys(expand_query_word(word, spoken) for word in self.words))
+        """Return, for each word, its possible terms in an index of *languages*."""
+        candidates = tuple(dict.fromkeys([*([self.language] if self.language else []), *languages]))
+        return tuple(dict.fromkeys(expand_query_word(word, candidates) for word in self.words))
 
     def names(self, speakers: Iterable[str]) -> frozenset[str]:
-        """Return the speakers that the question names, by their whole or their first name."""
+        """Return the speakers that the query names by full name or first name."""
         text = " ".join(words(self.text))
-        found = set()
+        matches = set()
         for speaker in speakers:
             parts = words(speaker)
-            if parts and (" ".join(parts) in text if is_unspaced(parts[0]) else self._is_said(parts, text)):
-                found.add(speaker)
-        return frozenset(found)
+            if parts and (" ".join(parts) in text if is_unspaced(parts[0]) else self._has_name(parts, text)):
+                matches.add(speaker)
+        return frozenset(matches)
 
-    def _is_said(self, parts: Sequence[str], text: str) -> bool:
-        return parts[0] in self.said and (parts[0] not in STOP["en"] or f" {' '.join(parts)} " in f" {text} ")
+    def _has_name(self, parts: Sequence[str], text: str) -> bool:
+        return parts[0] in self.all_words and (parts[0] not in STOP["en"] or f" {' '.join(parts)} " in f" {text} ")
 
 
 def parse_query(text: str, *, now: datetime | None = None) -> SearchQuery:
-    """Return *text* as a question; *now* is what "last week" counts from."""
-    found = words(text)
-    language = detect(found)
+    """Parse a query; times such as "last week" are relative to *now*."""
+    all_words = words(text)
+    language = detect(all_words)
     stop = STOP.get(language, frozenset())
-    carrying = [
-        word for word in found if word not in stop and not (len(word) == 1 and word.isascii() and word.isalpha())
+    content = [
+        word for word in all_words if word not in stop and not (len(word) == 1 and word.isascii() and word.isalpha())
     ]
     return SearchQuery(
         text=text,
-        words=tuple(dict.fromkeys(carrying or found)),
-        said=frozenset(found),
+        words=tuple(dict.fromkeys(content or all_words)),
+        all_words=frozenset(all_words),
         language=language,
         times=find_time_ranges(text, now),
         cue=cues(text),
@@ -65,16 +65,16 @@ def parse_query(text: str, *, now: datetime | None = None) -> SearchQuery:
 
 
 class UnitTrait(enum.IntFlag):
-    """What a unit looks like; kept in the index, so that ranking need not read texts."""
+    """Traits of a unit's text; stored in the index, so that ranking does not read texts."""
 
     NONE = 0
-    TIME = 1  # says when
-    SHORT = 2  # hardly more than a yes
-    QUESTION = 4  # ends by asking
+    TIME = 1  # contains a time
+    SHORT = 2  # a few words, such as "yes"
+    QUESTION = 4  # ends with a question mark
 
 
 class QueryCue(enum.IntFlag):
-    """What a question wants."""
+    """What a query asks for."""
 
     NONE = 0
     WHEN = 1
@@ -147,7 +147,7 @@ _FEW_WORDS, _FEW_SIGNS = 5, 8
 
 
 def traits(text: str, found: Sequence[str]) -> UnitTrait:
-    """Return what *text*, of words *found*, looks like."""
+    """Return the traits of *text*, which has the words *found*."""
     traits_ = UnitTrait.NONE
     if _TIME.search(text) or _TIME_SIGNS.search(text):
         traits_ |= UnitTrait.TIME
@@ -159,7 +159,7 @@ def traits(text: str, found: Sequence[str]) -> UnitTrait:
 
 
 def _ends_by_asking(text: str) -> bool:
-    """Return True if *text* ends in a question mark; signs may follow, and notes of files in brackets. Linear."""
+    """Return True if *text* ends with a question mark; punctuation and bracketed file notes may follow it."""
     end = len(text.rstrip())
     while end and text[end - 1] == "]":
         start = text.rfind("[", 0, end)
@@ -174,7 +174,7 @@ def _ends_by_asking(text: str) -> bool:
 
 
 def _asks_before(text: str, end: int, start: int) -> bool:
-    """Return True if nothing but signs stands between a question mark and *end*; not looked for before *start*."""
+    """Return True if there is a question mark from *start* on with only punctuation between it and *end*."""
     for n in range(end - 1, start - 1, -1):
         if text[n] in _MARKS_OF_QUESTIONS:
             return True
@@ -184,12 +184,12 @@ def _asks_before(text: str, end: int, start: int) -> bool:
 
 
 def cues(question: str) -> QueryCue:
-    """Return what *question* wants."""
+    """Return the cues in *question*."""
     found = QueryCue.NONE
     for cue, phrases, signs in _CUES:
         if phrases.search(question) or signs.search(question):
             found |= cue
-    # "What did you tell me?" asks for the assistant's words, though it says "me".
+    # "What did you tell me?" asks for the assistant's words, although it contains "me".
     return found & ~QueryCue.SELF if QueryCue.OTHER in found else found
 
 
@@ -212,7 +212,7 @@ _MONTHS_TEXT = """
 _MONTHS: Mapping[str, int] = {
     name: n for n, names in enumerate(_MONTHS_TEXT.strip().splitlines(), start=1) for name in names.split()
 }
-# In lower case these are other words.
+# These are other words in lower case.
 _CAPITAL = frozenset({"may", "mar", "march", "mars", "mai", "maj"})
 _PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
 _NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
@@ -234,7 +234,7 @@ _DAY_AFTER, _MONTH_AFTER = timedelta(days=3), timedelta(days=6)
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A time that a question names; what is None may be anything."""
+    """A time in a query; None matches any value."""
 
     year: int | None = None
     month: int | None = None
@@ -243,7 +243,7 @@ class TimeRange:
     end: datetime | None = None
 
     def covers(self, at: datetime) -> bool:
-        """Say whether what was said at *at* is likely about this time."""
+        """Return True if a message from *at* is likely about this time; people report events up to some days later."""
         if self.start is not None and self.end is not None:
             return self.start <= at < self.end
         if self.day is not None:
@@ -257,7 +257,7 @@ class TimeRange:
 
 
 def find_time_ranges(text: str, now: datetime | None = None) -> tuple[TimeRange, ...]:
-    """Return the times that *text* names; those relative to today need *now*."""
+    """Return the times in *text*; times relative to today need *now*."""
     found = [*_numeric(text), *_months(text)]
     if not found:
         found = [TimeRange(year=int(match.group())) for match in _YEAR.finditer(text)]

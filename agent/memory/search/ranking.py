@@ -1,7 +1,7 @@
-"""How good an answer a unit is: a weighted sum of what text, meaning, speaker and time say of it.
+"""Rank search results by a weighted sum of text match, similarity, speaker and time.
 
-Each part is divided by its best, so that the weights compare; a part that is switched off is a weight of 0. The weights
-were measured (docs/recall.md), and each of them is explained by how people ask.
+Each part is divided by its best value, which makes the weights comparable; a weight of 0 disables a part. The weights
+were measured (docs/recall.md).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from agent.memory.search.search_unit import MEMORY, UnitSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingWeights:
-    """What each part counts."""
+    """Weights of the parts of a score."""
 
     unit: float = 0.7  # the unit's own words
-    context: float = 0.7  # its words and its neighbours'
-    block: float = 0.4  # the stretch of the conversation it stands in
-    own: float = 0.6  # likeness of meaning
-    smooth: float = 0.7  # likeness of it and its neighbours
-    speaker: float = 0.6  # said by whom the question names
-    date: float = 0.4  # said when the question says
-    when: float = 0.3  # "when …?", and it tells a time
-    latest: float = 0.4  # "now", "latest": the newer of two
-    short: float = -0.3  # hardly more than a yes
-    question: float = -0.15  # ends by asking
+    context: float = 0.7  # the words of the unit and its neighbours
+    block: float = 0.4  # the words of its block of the conversation
+    own: float = 0.6  # similarity of its vector
+    smooth: float = 0.7  # similarity of its and its neighbours' vectors
+    speaker: float = 0.6  # the query names its speaker
+    date: float = 0.4  # the query names its time
+    when: float = 0.3  # the query asks "when", and the unit contains a time
+    latest: float = 0.4  # the query asks for the latest, and the unit is newer
+    short: float = -0.3  # a few words, such as "yes"
+    question: float = -0.15  # ends with a question mark
 
 
 DEFAULT = RankingWeights()
@@ -37,7 +37,7 @@ DEFAULT = RankingWeights()
 
 @dataclass(slots=True)
 class RankedCandidate:
-    """A unit with what the parts say of it."""
+    """A unit with the parts of its score."""
 
     id: int
     at: float | None  # seconds since 1970
@@ -62,9 +62,9 @@ def rank(
     zone: tzinfo = UTC,
     best: Mapping[str, float] | None = None,
 ) -> list[RankedCandidate]:
-    """Score *candidates* and return them, best first; of equals the newer.
+    """Score *candidates* and return them, best first, newer ones first among equals.
 
-    *best* is what the parts are divided by, where several indexes answer one question.
+    *best* contains the best parts of all indexes, if several indexes are searched.
     """
     tops = best or best_scores(candidates)
     cue = int(question.cue)
@@ -87,7 +87,7 @@ def rank(
 
 
 def best_scores(candidates: Sequence[RankedCandidate]) -> dict[str, float]:
-    """Return the best of each part; 1 where nobody has any."""
+    """Return the best value of each part, 1 for a part that no candidate has."""
     return {
         "unit": max([each.unit for each in candidates], default=0.0) or 1.0,
         "context": max([each.context for each in candidates], default=0.0) or 1.0,
@@ -98,7 +98,7 @@ def best_scores(candidates: Sequence[RankedCandidate]) -> dict[str, float]:
 
 
 def _cues(each: RankedCandidate, cue: int, weights: RankingWeights, names: frozenset[str]) -> float:
-    # Plain numbers: this runs for a thousand candidates.
+    # Plain integers instead of flags, because this runs for a thousand candidates.
     score = 0.0
     if each.who in names or (not names and each.role in _ASKED[cue & _ROLES]):
         score += weights.speaker
@@ -114,7 +114,7 @@ def _cues(each: RankedCandidate, cue: int, weights: RankingWeights, names: froze
 
 _TIME, _SHORT, _QUESTION = int(UnitTrait.TIME), int(UnitTrait.SHORT), int(UnitTrait.QUESTION)
 _WHEN, _ROLES = int(QueryCue.WHEN), int(QueryCue.SELF | QueryCue.OTHER)
-# Whose words a question without a name asks for.
+# Roles of the speakers that a query without a name asks for.
 _ASKED: Mapping[int, tuple[str, ...]] = {
     0: (),
     int(QueryCue.SELF): ("user",),
@@ -129,7 +129,7 @@ def _is_then(at: float, times: Sequence[TimeRange], zone: tzinfo) -> bool:
 
 
 def _prefer_newer(candidates: Sequence[RankedCandidate], weight: float) -> None:
-    """Among those that answer at all, let the newest have *weight* more than the oldest."""
+    """Add up to *weight* to candidates with a good score, most to the newest and none to the oldest."""
     good = max((each.score for each in candidates), default=0.0) / 2
     times = sorted({each.at for each in candidates if each.at is not None and each.score >= good})
     if len(times) < 2:
@@ -145,7 +145,7 @@ def _prefer_newer(candidates: Sequence[RankedCandidate], weight: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedProfile:
-    """The settings of the seed profile; a half-life of None means no decay."""
+    """Settings of the seed profile, a simpler ranking of chunks; a half-life of None disables decay."""
 
     vector_weight: float = 0.7
     text_weight: float = 0.3
@@ -153,10 +153,10 @@ class SeedProfile:
     chunk_overlap: int = 64
     memory_half_life: timedelta | None = None
     docs_half_life: timedelta | None = None
-    evergreen: tuple[str, ...] = ("MEMORY.md", "USER.md", "SOUL.md")  # file names that never age
+    evergreen: tuple[str, ...] = ("MEMORY.md", "USER.md", "SOUL.md")  # file names without decay
 
     def half_life(self, source: UnitSource) -> timedelta | None:
-        """Return the half-life of a source's chunks, None when they do not age."""
+        """Return the half-life of a source's chunks, None if they do not decay."""
         if source.name.rpartition("/")[2] in self.evergreen:
             return None
         return self.memory_half_life if source.project == MEMORY else self.docs_half_life
@@ -170,7 +170,7 @@ def rank_seed(
     source_of: Callable[[int], UnitSource],
     best: dict[str, float],
 ) -> list[RankedCandidate]:
-    """Score *candidates* and return them, best first. What has no date does not age. *best* as in `ranking.rank`."""
+    """Score *candidates* and return them, best first. Units without a date do not decay. *best* as in `rank`."""
     for each in candidates:
         score = seed.vector_weight * max(0.0, each.own) / best["own"] + seed.text_weight * each.unit / best["unit"]
         if seed.memory_half_life or seed.docs_half_life:

@@ -1,14 +1,14 @@
-"""Recall over many scopes, without blocking the event loop: the seam that the gateway is wired to.
+"""Search the indexes of many scopes without blocking the event loop.
 
     engine = RecallEngine(embedder=build_embedder("local:/models/minilm"))
-    mine = Scope(home / "people/ann/index.db", sources)   # chosen by the turn's principal, never by a model
-    await engine.sync(mine)                               # at start, every `sync_interval_seconds`
-    await engine.sync(mine, only=[source])                # right after a write of our own: reads its new end alone
-    answer = await engine.search([mine, shared], "when did we move?", budget=1_500, around=2)
+    scope = IndexedScope(home / "people/ann/index.db", sources)
+    await engine.sync(scope)
+    await engine.sync(scope, only=[source])  # after a write; reads only what is new
+    answer = await engine.search([scope, shared], "when did we move?", budget=1_500, around=2)
     await engine.close()
 
-The index is derived. One that is missing, damaged or of another version is built anew in a file beside it, out of what
-`Sources` gives; searches meanwhile answer with what is there and say so in `Answer.note`.
+An index is derived data. If it is missing, damaged or of another version, it is rebuilt from its sources in a new file.
+Searches meanwhile return what other indexes have, with `RecallAnswer.note` set.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_SLICE = 200  # units written in one go: others wait no longer than that takes
-_BATCH = 64  # texts embedded at a time
+_SLICE = 200  # units in one write, which bounds how long other writes wait
+_BATCH = 64  # texts in one embedding call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedScope:
-    """One index file and what it is made of."""
+    """An index file and its sources."""
 
     path: Path
     sources: UnitSources
@@ -62,7 +62,7 @@ class IndexedScope:
 
 @dataclass(slots=True)
 class _IndexTask:
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one writer a file
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one writer per file
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
 
@@ -74,7 +74,7 @@ def _silent(path: Path, done: int, total: int) -> None:
 
 
 class RecallEngine:
-    """Keeps the indexes of scopes in step with their sources and searches them."""
+    """Updates the indexes of scopes from their sources, and searches them."""
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class RecallEngine:
         read_at_once: int = 20_000,
         progress: Progress = _silent,
     ) -> None:
-        """*seed* switches to the seed profile. *matrix_bytes* bounds the vectors in memory, but for the last scope's.
+        """*seed* selects the seed profile. *matrix_bytes* limits the vectors in memory, except those of the last scope.
 
-        A question waits for at most *read_at_once* vectors to be read after a start; more are read in behind it.
+        A search waits until at most *read_at_once* vectors are read; more vectors are read in the background.
         """
         self._embedder = embedder
         self._seed = seed
@@ -100,7 +100,7 @@ class RecallEngine:
         self._work: dict[Path, _IndexTask] = {}
 
     async def close(self) -> None:
-        """Stop what goes on in the background and close every file; what was not embedded yet is next time."""
+        """Cancel background tasks and close every file; units without vectors are embedded after the next start."""
         tasks = [task for work in self._work.values() for task in work.tasks.values()]
         for task in tasks:
             task.cancel()
@@ -108,10 +108,10 @@ class RecallEngine:
         await self._files.close()
 
     async def close_idle(self, idle: float) -> None:
-        """Close the files that nobody has used for *idle* seconds."""
+        """Close the files that were not used for *idle* seconds."""
         await self._files.close_idle(idle)
 
-    # -- asking --------------------------------------------------------------------------------------
+    # -- searching -----------------------------------------------------------------------------------
 
     async def search(
         self,
@@ -126,11 +126,11 @@ class RecallEngine:
         zone: tzinfo = UTC,
         patience: float | None = None,
     ) -> RecallAnswer:
-        """Return what *scopes* hold about *text*, best first, for at most *budget* tokens.
+        """Return the results for *text* in *scopes*, best first, within *budget* tokens.
 
-        `Result.place` is the scope's place in *scopes*. *around* results show their neighbours. *now* in *zone* is what
-        "last week" counts from. A model that takes longer than *patience* seconds is not waited for.
-        Never raises for the sake of an index or a model.
+        `SearchResult.place` is the position of the scope in *scopes*. The first *around* results have neighbours.
+        "Last week" is relative to *now* in *zone*. If the model takes longer than *patience* seconds, the search uses
+        words alone. Errors of an index or the model are not raised, but set `RecallAnswer.note`.
         """
         notes: list[str] = []
         async with contextlib.AsyncExitStack() as stack:
@@ -178,7 +178,7 @@ class RecallEngine:
         now: datetime,
         zone: tzinfo,
     ) -> tuple[list[SearchResult], list[int], list[int]]:
-        """Return the results, and the places of indexes that are damaged, and whose vectors take long to read in."""
+        """Return the results, and the positions of damaged indexes and of those whose vectors take long to read."""
         question = parse_query(text, now=now.astimezone(zone))
         model = self._embedder.name if self._embedder else ""
         gathered: list[IndexMatches] = []
@@ -197,7 +197,7 @@ class RecallEngine:
         try:
             ranked = rank_candidates(gathered, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
             return select_results(indexes, ranked, limit=limit, budget=budget, around=around), broken, cold
-        except IndexUnusable:  # damaged where the texts are: who is to blame shows when they are built anew
+        except IndexUnusable:  # one of them is damaged: rebuild all
             return [], list(range(len(indexes))), []
 
     async def _vector(
@@ -214,15 +214,15 @@ class RecallEngine:
         vector: Floats = rows[0]
         return vector
 
-    # -- keeping step --------------------------------------------------------------------------------
+    # -- updating ------------------------------------------------------------------------------------
 
     async def sync(
         self, scope: IndexedScope, *, only: Iterable[UnitSource] | None = None, is_forced: bool = False
     ) -> int:
-        """Bring the index of *scope* up to date with its sources, or with *only* some; return how many units changed.
+        """Update the index of *scope* from its sources, or from *only* some; return the number of changed units.
 
-        *is_forced* reads them whole even if their marks say that nothing changed, or that they only grew: after
-        something was forgotten inside a file. Vectors follow in the background.
+        *is_forced* reads sources completely even if their marks did not change, which is needed after an erasure in
+        place. Vectors are computed in the background.
         """
         async with self._lock(scope.path):
             try:
@@ -234,7 +234,7 @@ class RecallEngine:
         return changed
 
     async def compact(self, scope: IndexedScope) -> None:
-        """Merge what many small writes left in the index of *scope*, a little at a time: others' writes get between."""
+        """Merge the index segments of many small writes, in short steps between other writes."""
         more = True
         while more:
             async with self._lock(scope.path), self._files.using(scope.path) as index:
@@ -265,8 +265,8 @@ class RecallEngine:
             return len(await self._files.writing(lambda: index.append(source, units, mark=mark)))
         if since or len(units) <= _SLICE:
             return len(await self._files.writing(lambda: index.put(source, units, mark=mark)))
-        # A new source comes in slices, so that other scopes' turns get between. The mark comes last: killed meanwhile,
-        # it is taken from the start again.
+        # A new source is written in slices, so that other scopes' writes can run in between. The mark is written last:
+        # after a crash the source is read from the start.
         changed = len(await self._files.writing(lambda: index.put(source, units[:_SLICE])))
         for start in range(_SLICE, len(units), _SLICE):
             part, is_last = units[start : start + _SLICE], start + _SLICE >= len(units)
@@ -275,7 +275,7 @@ class RecallEngine:
         return changed
 
     async def _build(self, scope: IndexedScope, why: str) -> int:
-        """Build the index anew in a file beside it and swap them. The caller holds the lock."""
+        """Build the index in a new file, then replace the old file. The caller holds the lock."""
         started = time.monotonic()
         path = scope.path
         fresh_path = path.with_name(f"{path.name}.new")
@@ -300,7 +300,7 @@ class RecallEngine:
         async def rebuild() -> None:
             async with self._lock(scope.path):
                 if not is_sure and await self._is_usable(scope.path):
-                    return  # somebody else built it meanwhile
+                    return  # another task has built it
                 await self._build(scope, why)
             self._embed_soon(scope)
 
@@ -325,7 +325,7 @@ class RecallEngine:
             self._start(scope.path, "embed", lambda: self._embed(scope))
 
     async def _embed(self, scope: IndexedScope) -> None:
-        """Give every unit its vector, as long as the model answers; what is left waits for the next sync."""
+        """Compute missing vectors until the model fails; the next sync continues."""
         embedder = self._embedder
         if embedder is None:
             return
@@ -340,24 +340,24 @@ class RecallEngine:
                 await self._files.writing(index.embed, embedder.name, vectors)
 
     async def wait_idle(self, path: Path) -> None:
-        """Wait until what goes on in the background for this index is done, well or badly."""
+        """Wait until the background tasks of this index have ended."""
         while tasks := [*self._work_of(path).tasks.values()]:
             await asyncio.wait(tasks)
 
     async def scrub(self, scope: IndexedScope) -> None:
-        """Leave no trace of removed units in the file; for /forget --purge, after `sync`."""
+        """Erase deleted units from the file's free pages, for `/forget --purge`; call it after `sync`."""
         async with self._lock(scope.path), self._files.using(scope.path) as index:
             await self._files.writing(index.scrub)
 
     async def rebuild(self, scope: IndexedScope) -> int:
-        """Build the index of *scope* anew, whatever it is like; return how many units it holds."""
+        """Rebuild the index of *scope*; return its number of units."""
         async with self._lock(scope.path):
             count = await self._build(scope, "asked for")
         self._embed_soon(scope)
         return count
 
     async def close_scope(self, path: Path) -> None:
-        """Close the file at *path* once nobody uses it: it is about to be moved or removed, or was."""
+        """Cancel the tasks of an index and close its file, which is about to be moved or removed."""
         for task in [*self._work_of(path).tasks.values()]:
             task.cancel()
         await self.wait_idle(path)
@@ -367,7 +367,7 @@ class RecallEngine:
     # -- files and threads ---------------------------------------------------------------------------
 
     def _start(self, path: Path, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Run *work* in the background unless the same goes on already; its failure is a line in the log."""
+        """Run *work* in the background, unless a task of that name is running; errors are logged."""
         tasks = self._work_of(path).tasks
         if name in tasks:
             return
@@ -377,7 +377,7 @@ class RecallEngine:
                 await work()
             except ModelFailed as error:
                 log.warning("recall.embedding_waits", index=str(path), error=type(error).__name__)
-            except Exception:  # the boundary of a background task: search goes on without it
+            except Exception:  # the boundary of a background task: searches continue without it
                 log.exception("recall.background_failed", index=str(path), task=name)
             finally:
                 tasks.pop(name, None)
@@ -396,7 +396,7 @@ def _by_name(source: UnitSource) -> tuple[str, str]:
 
 
 def _swap(fresh: Path, path: Path) -> None:
-    """Put *fresh* in the place of *path*; a log left of the old file must not be taken for the new one's."""
+    """Replace *path* with *fresh*; removes the old file's write-ahead log, which must not be applied to the new one."""
     for each in ("-wal", "-shm"):
         path.with_name(f"{path.name}{each}").unlink(missing_ok=True)
     fresh.replace(path)

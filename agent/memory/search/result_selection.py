@@ -1,4 +1,4 @@
-"""From one question to results: several indexes are asked, compared, and read out within a budget of tokens."""
+"""Rank the matches of several indexes together, and select results within a token budget."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from agent.memory.search.search_unit import tokens
 
 BUILDING = "building"  # in `RecallAnswer.note`: the index is being built; search again later
 RESULT_TOKENS = 1_500
-_AT_ONCE = 24  # passages read at a time
-_SHOWN_AROUND = 1  # neighbours on each side
+_BATCH = 24  # passages read at a time
+_NEIGHBOURS = 1  # on each side
 _NEIGHBOUR_TOKENS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
-    """A passage that answers, with its score and, for the first few, what was said around it."""
+    """A matching passage with its score; the first results have neighbours."""
 
-    place: int  # which of the indexes asked it comes from, from 0
+    place: int  # position of its index among those searched, from 0
     passage: IndexedPassage
     score: float
     before: tuple[IndexedPassage, ...] = ()
@@ -38,20 +38,20 @@ class SearchResult:
 
     @property
     def tokens(self) -> int:
-        """About how many tokens it costs to show."""
+        """Estimated number of tokens, with neighbours."""
         return cost(self.passage) + sum(min(cost(each), _NEIGHBOUR_TOKENS) for each in (*self.before, *self.after))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallAnswer:
-    """What was found. *note* says what it lacks: `BUILDING`, or why meaning was not asked; "" when nothing."""
+    """Results of a search. *note* is `BUILDING`, the reason for not using vectors, or "" for a complete search."""
 
     results: tuple[SearchResult, ...] = ()
     note: str = ""
 
 
 def cost(passage: IndexedPassage) -> int:
-    """Return about how many tokens a passage costs, its speaker included."""
+    """Return the estimated number of tokens of a passage with its speaker."""
     return tokens(f"{passage.who}: {passage.text}" if passage.who else passage.text)
 
 
@@ -64,9 +64,9 @@ def rank_candidates(
     now: datetime | None = None,
     zone: tzinfo = UTC,
 ) -> list[tuple[int, RankedCandidate]]:
-    """Return the candidates of every index, best first, each with the number of its index.
+    """Return the candidates of every index, best first, each with the position of its index.
 
-    Text scores come as shares of what the question could score in that index: a small index and a large one compare.
+    Text scores are relative to the maximum score of the query in the index, which makes indexes comparable.
     """
     tops = best_scores([each for one in gathered for each in one.candidates])
     found: list[tuple[int, RankedCandidate]] = []
@@ -90,29 +90,29 @@ def select_results(
     budget: int = RESULT_TOKENS,
     around: int = 0,
 ) -> list[SearchResult]:
-    """Return the first results, at most *limit*, that cost at most *budget* tokens together; the first one always.
+    """Return the best results: at most *limit*, and *budget* tokens together, but always the first one.
 
-    One that does not fit is passed over for shorter ones behind it. The same words twice are one result. The first
-    *around* show a neighbour on each side, if these fit.
+    A result that does not fit is skipped for shorter ones after it. Results with equal texts are returned once. The
+    first *around* results have a neighbour on each side, if these fit.
     """
-    found: list[SearchResult] = []
-    said: set[str] = set()
-    for start in range(0, len(ranked), _AT_ONCE):
-        for place, candidate, passage in _passages(indexes, ranked[start : start + _AT_ONCE]):
-            if len(found) >= limit or budget <= 0:
-                return found
-            words = " ".join(passage.text.split()).casefold()
-            if words in said:
+    results: list[SearchResult] = []
+    texts: set[str] = set()
+    for start in range(0, len(ranked), _BATCH):
+        for place, candidate, passage in _passages(indexes, ranked[start : start + _BATCH]):
+            if len(results) >= limit or budget <= 0:
+                return results
+            text = " ".join(passage.text.split()).casefold()
+            if text in texts:
                 continue
             result = SearchResult(place=place, passage=passage, score=candidate.score)
-            if len(found) < around and (wider := _with_neighbours(indexes[place], result)).tokens <= budget:
+            if len(results) < around and (wider := _with_neighbours(indexes[place], result)).tokens <= budget:
                 result = wider
-            if found and result.tokens > budget:
+            if results and result.tokens > budget:
                 continue
-            said.add(words)
+            texts.add(text)
             budget -= result.tokens
-            found.append(result)
-    return found
+            results.append(result)
+    return results
 
 
 def _passages(
@@ -122,12 +122,12 @@ def _passages(
         place: indexes[place].passages([each.id for n, each in ranked if n == place])
         for place in {n for n, _ in ranked}
     }
-    # What went since it was found is left out.
+    # Units that were deleted since the search are skipped.
     return [(n, each, texts[n][each.id]) for n, each in ranked if each.id in texts[n]]
 
 
 def _with_neighbours(index: ScopeIndex, result: SearchResult) -> SearchResult:
-    around = index.around(result.passage.id, _SHOWN_AROUND)
+    around = index.around(result.passage.id, _NEIGHBOURS)
     here = next((n for n, each in enumerate(around) if each.id == result.passage.id), None)
     if here is None:
         return result

@@ -1,7 +1,7 @@
-"""The index of one scope: a file, what is written to it, and what it says to a question.
+"""Read and write the index file of one scope.
 
-Synchronous, so that it can be tried out by hand; `engine.py` calls it from threads. Writing and reading have a
-connection each and may happen at once; two writers wait for each other, and so do two readers.
+Everything here blocks; `RecallEngine` calls it from threads. One read and one write can run at the same time, each with
+its own connection; two reads, or two writes, wait for each other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource
 if TYPE_CHECKING:
     from agent.memory.search.vector_matrix import Floats, VectorMatrix, VectorScores
 
-KEPT = 400  # candidates that are looked at closely
+KEPT = 400  # candidates that are scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexedPassage:
-    """A unit as it is shown."""
+    """A unit as it is shown in results."""
 
     id: int
     source: UnitSource
@@ -49,7 +49,7 @@ class IndexedPassage:
 
 @dataclass(slots=True)
 class IndexMatches:
-    """What one index has to say, before indexes are compared."""
+    """Candidates of one index, before indexes are ranked together."""
 
     index: ScopeIndex
     candidates: list[RankedCandidate]
@@ -57,10 +57,10 @@ class IndexMatches:
 
 
 class ScopeIndex:
-    """One index file. `close` it."""
+    """One index file. Call `close` at the end."""
 
     def __init__(self, path: Path, *, is_new: bool = False, is_flat: bool = False) -> None:
-        """Open the file at *path*, or make it; *is_flat* indexes hold units alone. Raises IndexUnusable."""
+        """Open or create the file at *path*; *is_flat* indexes have no contexts and blocks. Raises IndexUnusable."""
         self.path = path
         self._is_flat = is_flat
         self._write_lock, self._read_lock = threading.RLock(), threading.RLock()
@@ -78,11 +78,11 @@ class ScopeIndex:
             self._reader.close()
             raise IndexUnusable(f"its units were made for another profile than {kind}")
         self._matrix: VectorMatrix | None = None
-        self._changes: deque[UnitChanges] = deque()  # what the matrix has not followed yet
+        self._changes: deque[UnitChanges] = deque()  # not applied to the matrix yet
         self._is_followed = False
 
     def close(self) -> None:
-        """Close the file; searches and writes that go on are waited for."""
+        """Close the file; waits for running searches and writes."""
         with self._write_lock, self._read_lock:
             self._matrix = None
             self._reader.close()
@@ -91,15 +91,15 @@ class ScopeIndex:
     # -- writing -------------------------------------------------------------------------------------
 
     def put(self, source: UnitSource, units: Sequence[SearchUnit], *, mark: str = "") -> UnitChanges:
-        """Make the units of *source* these; only what differs is written. *mark* says what was read."""
+        """Replace the units of *source*, writing only differences; *mark* identifies the content that was read."""
         return self._write(source, lambda writer: writer.put(units), mark)
 
     def append(self, source: UnitSource, units: Sequence[SearchUnit], *, mark: str = "") -> UnitChanges:
-        """Add units at the end of *source*; costs what is new."""
+        """Add units at the end of *source*; the cost depends on the number of new units."""
         return self._write(source, lambda writer: writer.append(units), mark)
 
     def remove(self, source: UnitSource) -> UnitChanges:
-        """Take *source* out."""
+        """Delete *source* and its units."""
         return self._write(source, lambda writer: writer.remove(), None)
 
     def _write(self, source: UnitSource, change: Any, mark: str | None) -> UnitChanges:
@@ -117,7 +117,7 @@ class ScopeIndex:
             self._changes.append(changes)
 
     def marks(self) -> dict[UnitSource, str]:
-        """Return the sources with the marks they were last read by."""
+        """Return the sources with the marks of the last update."""
         with self._write_lock, map_sqlite_errors():
             found = self._writer.execute(
                 "SELECT p.name, s.name, s.mark FROM source s JOIN project p ON p.id = s.project"
@@ -125,7 +125,7 @@ class ScopeIndex:
             return {UnitSource(name=name, project=project): mark for project, name, mark in found}
 
     def scrub(self) -> None:
-        """Leave nothing of removed units in the file: FTS5 keeps deleted terms until its segments merge."""
+        """Erase deleted units from the file; FTS5 keeps their terms until its segments are merged."""
         with self._write_lock, self._read_lock, map_sqlite_errors():
             for table in index_schema.TEXTS:
                 self._writer.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 - our own names
@@ -133,18 +133,18 @@ class ScopeIndex:
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def optimize(self, pages: int = 16) -> bool:
-        """Merge what small writes left behind, *pages* of each table at most; say whether there is more to do."""
+        """Merge segments of small writes, at most *pages* of each table; return True if more remain."""
         with self._write_lock, map_sqlite_errors():
             before = self._writer.total_changes
             for table in index_schema.TEXTS:
                 self._writer.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)", (pages,))  # noqa: S608 - ours
-            # By FTS5's own rule: a merge that found nothing to do changes fewer than two rows.
+            # As documented for FTS5: a merge that had nothing to do changes fewer than two rows.
             return self._writer.total_changes - before >= 2 * len(index_schema.TEXTS)
 
     # -- vectors -------------------------------------------------------------------------------------
 
     def use_model(self, name: str) -> bool:
-        """Say which model the vectors are of; those of another one are dropped. Return whether there were any."""
+        """Set the model of the vectors, and delete vectors of another model; return True if the model changed."""
         with self._write_lock, map_sqlite_errors():
             was = index_schema.meta(self._writer, "model")
             if was == name:
@@ -162,12 +162,12 @@ class ScopeIndex:
 
     @property
     def model(self) -> str:
-        """The model its vectors are of, "" while there is none."""
+        """The model of the vectors, "" if there is none."""
         with self._read_lock, map_sqlite_errors():
             return index_schema.meta(self._reader, "model")
 
     def units_without_vector(self, limit: int = 64) -> list[tuple[int, str]]:
-        """Return units without a vector: their id and what a model embeds."""
+        """Return the ids of units without a vector, and the texts to embed."""
         with self._write_lock, map_sqlite_errors():
             found = self._writer.execute(
                 "SELECT id, who, about, text FROM unit WHERE vector IS NULL ORDER BY id LIMIT ?", (limit,)
@@ -175,12 +175,12 @@ class ScopeIndex:
             return [(row[0], ": ".join(part for part in row[1:] if part)) for row in found]
 
     def count_waiting(self) -> int:
-        """Return how many units have no vector."""
+        """Return the number of units without a vector."""
         with self._write_lock, map_sqlite_errors():
             return int(self._writer.execute("SELECT count(*) FROM unit WHERE vector IS NULL").fetchone()[0])
 
     def embed(self, model: str, vectors: Mapping[int, Floats]) -> None:
-        """Keep the vectors of units, by content; of units that went meanwhile, or of another model, nothing is kept."""
+        """Store the vectors of units; vectors of deleted units or another model are ignored."""
         from agent.memory.search.vector_matrix import pack
 
         changes = UnitChanges()
@@ -189,7 +189,7 @@ class ScopeIndex:
                 return
             size = str(len(next(iter(vectors.values()))))
             if index_schema.meta(self._writer, "dimensions") not in ("", size):
-                self._drop_vectors(model)  # another model under the same name: the rest is embedded anew as well
+                self._drop_vectors(model)  # the model has changed under the same name: embed all units again
             with transaction(self._writer):
                 for unit, vector in vectors.items():
                     row = self._writer.execute("SELECT content FROM unit WHERE id = ?", (unit,)).fetchone()
@@ -208,7 +208,7 @@ class ScopeIndex:
 
     @property
     def matrix_bytes(self) -> int:
-        """Memory that the cached vectors take."""
+        """Size of the cached vectors, in bytes."""
         matrix = self._matrix
         return 0 if matrix is None else matrix.bytes
 
@@ -220,7 +220,7 @@ class ScopeIndex:
             self._changes.clear()
 
     def is_cold(self, most: int) -> bool:
-        """Say whether more than *most* vectors would have to be read before likeness can be asked."""
+        """Return True if a vector search would first have to read more than *most* vectors."""
         if self._matrix is not None:
             return False
         with self._read_lock, map_sqlite_errors():
@@ -228,12 +228,12 @@ class ScopeIndex:
             return row is not None and row[0] > most
 
     def warm(self) -> None:
-        """Read the vectors, without making searches by words wait."""
+        """Read the vectors without delaying text searches."""
         self._is_followed = True
         with map_sqlite_errors(), contextlib.closing(index_schema.connect(self.path)) as database:
             matrix = self._load(database)
         with self._read_lock:
-            # Dropped meanwhile: what was written since then was not followed.
+            # If the matrix was dropped meanwhile, later changes were not recorded.
             self._matrix = matrix if self._is_followed else None
 
     def _load(self, database: sqlite3.Connection) -> VectorMatrix | None:
@@ -244,7 +244,7 @@ class ScopeIndex:
 
     def _fresh_matrix(self) -> VectorMatrix | None:
         if self._matrix is None or self._matrix.needs_rebuild:
-            self._is_followed = True  # before reading: what is written meanwhile is followed, perhaps twice
+            self._is_followed = True  # before reading: concurrent writes are applied afterwards, perhaps twice
             self._changes.clear()
             self._matrix = self._load(self._reader)
         while self._matrix is not None and self._changes:
@@ -252,7 +252,7 @@ class ScopeIndex:
         return self._matrix
 
     def take_vectors(self, other: Path) -> None:
-        """Take the vectors of another index file of whatever version, as far as it can be read: they cost money."""
+        """Copy the vectors of another index file of any version, as far as it is readable, because they cost money."""
         with self._write_lock, contextlib.suppress(sqlite3.DatabaseError):
             self._writer.execute("ATTACH DATABASE ? AS other", (f"file:{quote(str(other))}?mode=ro",))
             try:
@@ -273,13 +273,13 @@ class ScopeIndex:
                 self._writer.execute("DETACH DATABASE other")
 
     def drop_unused_vectors(self) -> None:
-        """Delete the vectors that no unit has."""
+        """Delete the vectors that no unit uses."""
         with self._write_lock, map_sqlite_errors(), transaction(self._writer):
             self._writer.execute(
                 "DELETE FROM vector WHERE id NOT IN (SELECT vector FROM unit WHERE vector IS NOT NULL)"
             )
 
-    # -- asking --------------------------------------------------------------------------------------
+    # -- searching -----------------------------------------------------------------------------------
 
     def query(
         self,
@@ -289,7 +289,7 @@ class ScopeIndex:
         projects: Iterable[str] = (MEMORY,),
         top: int = text_query.TOP,
     ) -> IndexMatches:
-        """Return the units that may answer *question*, with what each part says of them. Raises IndexUnusable."""
+        """Return candidates for *question* with the parts of their scores. Raises IndexUnusable."""
         with self._read_lock, map_sqlite_errors():
             own = text_query.projects(self._reader, projects)
             if not own:
@@ -321,7 +321,7 @@ class ScopeIndex:
         return IndexMatches(self, found, names)
 
     def passages(self, ids: Sequence[int]) -> dict[int, IndexedPassage]:
-        """Return units by id, as they are shown."""
+        """Return the passages of units by id."""
         with self._read_lock, map_sqlite_errors():
             found = self._reader.execute(
                 f"{_PASSAGE} WHERE u.id IN ({','.join('?' * len(ids))})",
@@ -330,7 +330,7 @@ class ScopeIndex:
             return {row[0]: _passage(row) for row in found}
 
     def sources(self, ids: Sequence[int]) -> dict[int, UnitSource]:
-        """Return where units stand."""
+        """Return the sources of units by id."""
         return {id_: passage.source for id_, passage in self.passages(ids).items()}
 
     def around(self, unit: int, reach: int = REACH) -> list[IndexedPassage]:
@@ -344,7 +344,7 @@ class ScopeIndex:
             return [_passage(row) for row in found]
 
     def size(self) -> int:
-        """Return how many units it holds."""
+        """Return the number of units."""
         with self._read_lock, map_sqlite_errors():
             return int(self._reader.execute("SELECT count(*) FROM unit").fetchone()[0])
 
@@ -352,7 +352,7 @@ class ScopeIndex:
 def _promise(
     unit: Mapping[int, float], context: Mapping[int, float], likeness: VectorScores | None
 ) -> Callable[[int], float]:
-    """Return a first guess at how good a unit is, of what is known without reading it."""
+    """Return an estimate of a unit's score that needs no further reads."""
     first, around = max(unit.values(), default=1.0) or 1.0, max(context.values(), default=1.0) or 1.0
 
     def promise(id_: int) -> float:

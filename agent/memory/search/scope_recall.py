@@ -1,14 +1,13 @@
-"""Recall for turns, commands and operators: which indexes a scope may read, kept in step, and read on from a hit.
+"""Search for turns, commands and operators: select the indexes that a scope may read, update them, read around a hit.
 
-A search looks for what is new first, so that nothing has to be told about writes: a look costs a listing of the scope's
-folder and a reading of what came. An index that is there is kept in step when its scope has been calm for a while, so
-that a search finds little to do; a scope that nobody ever searched has none, and costs nothing.
+A search first updates the index, which costs a listing of the scope's folder and reading what is new. Existing indexes
+are also updated in the background when their scope has been idle for a moment. Scopes that were never searched have no
+index.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import structlog
+from cachetools import LRUCache
 
 from agent.memory.scopes import scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
@@ -36,21 +36,21 @@ log = structlog.get_logger(__name__)
 
 INDEX = "index.db"
 SHARED = "shared"
-WORDS = "by words alone"  # of `Answer.note`
-AROUND = 2  # hits that show what was said before and after
-_SCOPES_KNOWN = 512  # whose sources are kept, so that a look costs little
-IDLE = 300.0  # seconds after which an index that nobody asked is closed; opening it again reads its vectors anew
+WORDS = "by words alone"  # in `RecallAnswer.note`
+AROUND = 2  # hits with neighbours
+_MAX_SCOPES = 512  # whose sources are cached
+IDLE = 300.0  # seconds without use until an index is closed; opening it again reads its vectors again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallOptions:
-    """How recall behaves; times in seconds."""
+    """Options of recall; times in seconds."""
 
-    patience: float = 20.0  # a search waits so long for an index that is being built
-    calm: float = 3.0  # a scope that was written to is indexed when nothing came for so long
-    interval: float = 60.0  # documents are looked through for edits by hand
+    patience: float = 20.0  # how long a search waits for an index that is being built
+    calm: float = 3.0  # time without writes until a scope is indexed
+    interval: float = 60.0  # between checks of the documents for changes
     budget: int = RESULT_TOKENS
-    conversations: bool = True  # the seed profile has papers alone
+    conversations: bool = True  # False in the seed profile
     cut: Cut = by_paragraph
 
 
@@ -70,10 +70,10 @@ class ScopeRecall:
         habits: RecallOptions | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """*documents* is another engine: a thousand pages of PDF keep no conversation waiting.
+        """*documents* is a separate engine, so that indexing large documents does not delay conversations.
 
-        *zone* gives a scope's time zone. *flush* writes what is committed to the transcripts. *read_document* blocks.
-        *meaning* is the model of both engines, to say how it is and to close.
+        *zone* returns a scope's time zone. *flush* projects committed records to the transcripts. *read_document*
+        blocks. *meaning* is the model of both engines; it is closed with them.
         """
         self._home = home
         self._memory = memory
@@ -83,7 +83,7 @@ class ScopeRecall:
         self._meaning = meaning
         self._habits = habits or RecallOptions()
         self._disk = disk or Disk()
-        self._scopes: OrderedDict[str, IndexedScope] = OrderedDict()
+        self._scopes: LRUCache[str, IndexedScope] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
         self._papers = DocumentSource(folder, read=read_document, cut=self._habits.cut)
         self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
@@ -100,15 +100,15 @@ class ScopeRecall:
     ) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents.
 
-        Raises ToolFailed while an index is built that there was none of.
+        Raises ToolFailed while the first index is being built.
         """
         if not query.strip():
             return SearchHits()
         if project != MEMORY:
-            return await self._in_documents(query, project, limit, patience)
+            return await self._search_documents(query, project, limit, patience)
         await self._flush()
         names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
-        await asyncio.gather(*(self._in_step(name) for name in names))
+        await asyncio.gather(*(self._update(name) for name in names))
         answer = await self._memory.search(
             [self._scope(name) for name in names],
             query,
@@ -123,7 +123,7 @@ class ScopeRecall:
         return _hits(answer, ["shared/" if name == SHARED != scope else "" for name in names])
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return what stands around a place; only what `search` could have named is read."""
+        """Return the lines around a hit; reads only sources that `search` can return."""
         if project != MEMORY:
             text = await asyncio.to_thread(self._papers.text, UnitSource(name=source, project=project))
             return lines_around(source, text, line)
@@ -138,19 +138,19 @@ class ScopeRecall:
         return await asyncio.to_thread(self._projects)
 
     def last_error(self) -> str:
-        """Return a line for operators on why searches go by words alone; "" while they do not."""
+        """Return the reason for searching by words alone, for operators; "" while vectors are used."""
         return self._meaning.trouble if self._meaning is not None else ""
 
-    # -- keeping step ------------------------------------------------------------------------------
+    # -- updating ----------------------------------------------------------------------------------
 
     def note(self, scope: str) -> None:
-        """Say that something was written in *scope*; its index follows when that scope is calm."""
+        """Schedule an update of the index of *scope*, which has been written to."""
         self._noted[scope] = asyncio.get_running_loop().time()
         self._woken.set()
         self._idle.clear()
 
     async def run(self) -> None:
-        """Index what was written, until cancelled."""
+        """Update scheduled indexes until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wait_woken()
@@ -161,7 +161,7 @@ class ScopeRecall:
             (self._woken if self._noted else self._idle).set()
 
     async def _wait_woken(self) -> None:
-        """Return when something was written; meanwhile close what nobody has used for long."""
+        """Return when an update is scheduled; close idle files while waiting."""
         while not self._woken.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(IDLE / 2):
@@ -173,7 +173,7 @@ class ScopeRecall:
         try:
             for engine in (self._memory, self._documents):
                 await engine.close_idle(IDLE)
-        except Exception:  # the boundary of a service: a file that will not close is not the others' trouble
+        except Exception:  # the boundary of a service: an error on closing must not stop updates
             log.exception("recall.close_failed")
 
     async def _index_calm(self, now: float) -> None:
@@ -190,11 +190,11 @@ class ScopeRecall:
                 log.exception("recall.sync_failed", scope=scope)
 
     async def wait_indexed(self) -> None:
-        """Wait until nothing that was noted waits to be indexed; `run` must be at work."""
+        """Wait until every scheduled update is done; `run` must be running."""
         await self._idle.wait()
 
     async def rebuild(self, scope: str) -> int:
-        """Make the index of *scope* anew; return how many places it holds."""
+        """Rebuild the index of *scope*; return its number of units."""
         await self._flush()
         if not self._folder(scope).is_dir():
             return 0
@@ -202,7 +202,7 @@ class ScopeRecall:
         return await self._memory.rebuild(self._scope(scope))
 
     async def purge_stale(self, scope: str) -> None:
-        """Leave nothing in the index of *scope* that its sources do not hold any more, free pages included."""
+        """Remove from the index of *scope* what its sources no longer have, free database pages included."""
         if not (self._folder(scope) / INDEX).is_file():
             await self.close_index(scope)
             return
@@ -210,11 +210,11 @@ class ScopeRecall:
         await self._memory.scrub(self._scope(scope))
 
     async def close_index(self, scope: str) -> None:
-        """Let go of a scope's files: they are about to be moved or removed, or were."""
-        kept = self._scopes.pop(scope, None)
+        """Close the index files of *scope*, which are about to be moved or removed."""
+        indexed = self._scopes.pop(scope, None)
         self._noted.pop(scope, None)
-        if kept is not None:
-            await self._memory.close_scope(kept.path)
+        if indexed is not None:
+            await self._memory.close_scope(indexed.path)
 
     async def close(self) -> None:
         """Close every file and model."""
@@ -223,14 +223,14 @@ class ScopeRecall:
         if self._meaning is not None:
             await self._meaning.close()
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- private -----------------------------------------------------------------------------------
 
     def _folder(self, scope: str) -> Path:
         return scope_folder(self._home, scope)
 
     def _scope(self, scope: str) -> IndexedScope:
-        known = self._scopes.get(scope)
-        if known is None:
+        indexed = self._scopes.get(scope)
+        if indexed is None:
             folder = self._folder(scope)
             sources = ScopeSource(
                 folder,
@@ -239,35 +239,31 @@ class ScopeRecall:
                 conversations=self._habits.conversations,
                 disk=self._disk,
             )
-            known = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
-        self._scopes.move_to_end(scope)
-        if len(self._scopes) > _SCOPES_KNOWN:
-            self._scopes.popitem(last=False)
-        return known
+            indexed = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
+        return indexed
 
-    async def _in_step(self, scope: str) -> None:
-        """Take in what is new; an index that takes longer than our patience is searched as it is."""
+    async def _update(self, scope: str) -> None:
         self._noted.pop(scope, None)
-        await self._patiently(self._memory.sync(self._scope(scope)), scope or "home")
+        await self._wait_for(self._memory.sync(self._scope(scope)), scope or "home")
 
-    async def _patiently(self, sync: Coroutine[Any, Any, int], what: str) -> None:
-        """Wait for *sync*, but not longer than our patience; it goes on, and what is there is searched."""
+    async def _wait_for(self, sync: Coroutine[Any, Any, int], name: str) -> None:
+        """Wait for *sync* up to the configured time; it continues in the background after that."""
 
-        def tell(task: asyncio.Task[int]) -> None:
+        def log_error(task: asyncio.Task[int]) -> None:
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("recall.sync_failed", of=what, error=type(error).__name__)
+                log.error("recall.sync_failed", of=name, error=type(error).__name__)
 
-        syncing = asyncio.create_task(sync, name=f"recall sync {what}")
-        syncing.add_done_callback(tell)
-        await asyncio.wait([syncing], timeout=self._habits.patience)
+        task = asyncio.create_task(sync, name=f"recall sync {name}")
+        task.add_done_callback(log_error)
+        await asyncio.wait([task], timeout=self._habits.patience)
 
-    async def _in_documents(self, query: str, project: str, limit: int, patience: float | None) -> SearchHits:
+    async def _search_documents(self, query: str, project: str, limit: int, patience: float | None) -> SearchHits:
         if project not in await asyncio.to_thread(self._projects):
             return SearchHits()
         loop = asyncio.get_running_loop()
         if loop.time() - self._docs_synced > self._habits.interval:
             self._docs_synced = loop.time()
-            await self._patiently(self._documents.sync(self._docs), "docs")
+            await self._wait_for(self._documents.sync(self._docs), "docs")
         answer = await self._documents.search(
             [self._docs],
             query,
@@ -290,7 +286,7 @@ class ScopeRecall:
 
 
 def _hits(answer: RecallAnswer, prefixes: Sequence[str]) -> SearchHits:
-    """Return an answer as the port has it; why meaning was not asked is the operator's to know."""
+    """Convert an answer to the port's type, without the operator's error message."""
     return SearchHits(
         (_hit(each, prefixes[each.place]) for each in answer.results),
         by_words_alone=WORDS in answer.note,
@@ -299,7 +295,7 @@ def _hits(answer: RecallAnswer, prefixes: Sequence[str]) -> SearchHits:
 
 
 def _hit(result: SearchResult, prefix: str) -> SearchHit:
-    """Return a result as the port has it."""
+    """Convert a result to the port's type."""
     passage = result.passage
     return SearchHit(
         source=f"{prefix}{passage.source.name}",
@@ -317,7 +313,7 @@ def _hit(result: SearchResult, prefix: str) -> SearchHit:
 
 
 def _around(passages: Sequence[IndexedPassage]) -> str:
-    """Return what was said beside a hit, each with its speaker."""
+    """Return a hit's neighbours, each with its speaker."""
     return "\n".join(
         f"{each.who or ('you' if each.role == 'assistant' else 'somebody')}: {each.text}" for each in passages
     )

@@ -1,4 +1,4 @@
-"""What is indexed: one message, one bullet, one paragraph; and what names the place it stands in."""
+"""Units of the search index (a message, a bullet, a paragraph) and the sources that they are read from."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Protocol
 
 import regex
 
-MEMORY = "_memory"  # the project of everything that is no document of a project
-PIECE_TOKENS = 256  # a unit is no longer; tokens are characters / 4 everywhere in search
-# Paragraph, line, sentence, word: the later in this list, the better a place to cut.
+MEMORY = "_memory"  # the project of everything except documents of projects
+PIECE_TOKENS = 256  # maximum length of a unit; search estimates tokens as characters / 4
+# Word, sentence, line, paragraph: later patterns are better places to split.
 _BREAKS = tuple(map(regex.compile, (r"\s+", r"(?<=[.!?…])\s+|(?<=[。！？])", r"\n", r"\n\s*\n")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSource:
-    """A file as search names it: `sessions/telegram.jsonl` of project `_memory`."""
+    """A searchable file, such as `sessions/telegram.jsonl` of project `_memory`."""
 
     name: str
     project: str = MEMORY
@@ -26,38 +26,38 @@ class UnitSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchUnit:
-    """A piece of a source that can be an answer."""
+    """A part of a source that can be a search result."""
 
     text: str
     line: int  # from 1; in transcripts the message's index + 1
     end: int = 0  # its last line; 0 = `line`
-    at: datetime | None = None  # when it was said or written, aware
+    at: datetime | None = None  # time of the message or document, aware
     who: str = ""  # the speaker's name
-    role: str = ""  # user, assistant; "" for what was written
-    origin: str = ""  # "untrusted": words of others; "tainted": said by the bot with such words in its prompt
-    about: str = ""  # the headings above it: searched, not shown
-    group: str = ""  # context stays inside a group: a sitting of a conversation, a chapter
+    role: str = ""  # user, assistant; "" for documents
+    origin: str = ""  # "untrusted": third-party content; "tainted": an answer to a prompt with such content
+    about: str = ""  # the headings above it, which are searched but not shown
+    group: str = ""  # neighbours are context only within a group, such as a chapter
 
     @property
     def embedding_text(self) -> str:
-        """What a model embeds."""
+        """The text that a model embeds."""
         return ": ".join(part for part in (self.who, self.about, self.text) if part)
 
     @property
     def content(self) -> bytes:
-        """The hash that a vector is kept under."""
+        """Hash of the embedded text, the key of its vector."""
         return hashlib.sha256(self.embedding_text.encode()).digest()[:16]
 
     @property
     def digest(self) -> bytes:
-        """The hash of everything; a unit of the same digest at the same place is left alone."""
+        """Hash of all fields; a unit with the same digest at the same place is not written again."""
         parts = (self.embedding_text, str(self.line), str(self.end), str(self.at), self.role, self.group, self.origin)
         return hashlib.sha256("\0".join(parts).encode()).digest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReading:
-    """What was read of a source: all of it, or (*is_more*) what follows the mark that was given."""
+    """Units read from a source: all of it, or with *is_more* the units after the given mark."""
 
     units: Sequence[SearchUnit]
     mark: str
@@ -65,27 +65,27 @@ class SourceReading:
 
 
 class UnitSources(Protocol):
-    """What there is to find in one scope. Called from threads, never two calls at once."""
+    """Sources of one scope. Called from threads, one call at a time."""
 
     def marks(self) -> Mapping[UnitSource, str]:
-        """Return every source with a mark that changes when it changes (size and time of a file)."""
+        """Return every source with a mark, such as size and time of a file, that changes with its content."""
         ...
 
     def read(self, source: UnitSource, since: str) -> SourceReading:
-        """Return what *source* holds; of one that only grew since the mark *since*, its new end will do.
+        """Return the units of *source*, or only the new ones if it only grew since the mark *since*.
 
-        Raises FileNotFoundError when it is gone.
+        Raises FileNotFoundError if the source does not exist.
         """
         ...
 
 
 def tokens(text: str) -> int:
-    """Return about how many tokens *text* costs."""
+    """Return the estimated number of tokens of *text*."""
     return -(-len(text) // 4)
 
 
 def split_text(text: str, *, limit: int = PIECE_TOKENS) -> Iterator[str]:
-    """Cut *text* into pieces of at most *limit* tokens, at a paragraph, a line, a sentence or a word, in this order."""
+    """Split *text* into pieces of at most *limit* tokens, preferably at paragraphs, then lines, sentences, words."""
     most = limit * 4
     while len(text) > most:
         cut = _cut(text, most)

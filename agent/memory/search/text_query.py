@@ -1,4 +1,4 @@
-"""What the text index says to a question: the best units by three tables, out of the projects asked for."""
+"""Query the full-text tables of an index for the best units of selected projects."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _AT_ONCE = 500  # ids in one statement
 
 @dataclass(frozen=True, slots=True)
 class IndexedTerms:
-    """A question's words in one index."""
+    """A query's words as a full-text query of one index."""
 
-    expression: str  # FTS5's; "" when nothing here has any of the words
-    rare: str  # the same of fewer words, for contexts
-    ideal: float  # what a unit that holds every word could score at most; compares indexes
+    expression: str  # FTS5 query; "" if the index has none of the words
+    rare: str  # a query of fewer words, for contexts
+    ideal: float  # maximum score of a unit with every word; makes indexes comparable
 
 
 def languages(database: sqlite3.Connection) -> list[str]:
@@ -33,12 +33,12 @@ def languages(database: sqlite3.Connection) -> list[str]:
 
 
 def speakers(database: sqlite3.Connection) -> list[str]:
-    """Return everybody who speaks in the index, each once."""
+    """Return the distinct speakers in the index."""
     return _distinct(database, "who")
 
 
 def _distinct(database: sqlite3.Connection, column: str) -> list[str]:
-    """Step through an index from one value to the next: costs the values, not the units."""
+    """Return the distinct values of an indexed column; the cost depends on the number of values, not of rows."""
     found = database.execute(
         f"WITH RECURSIVE one (value) AS (SELECT min({column}) FROM unit UNION ALL"  # noqa: S608 - our own names
         f" SELECT (SELECT min({column}) FROM unit WHERE {column} > one.value) FROM one WHERE one.value IS NOT NULL)"
@@ -48,7 +48,7 @@ def _distinct(database: sqlite3.Connection, column: str) -> list[str]:
 
 
 def projects(database: sqlite3.Connection, names: Iterable[str]) -> list[int]:
-    """Return the numbers of those projects that are here."""
+    """Return the ids of the projects that the index has."""
     wanted = set(names)
     return [row[0] for row in database.execute("SELECT id, name FROM project") if row[1] in wanted]
 
@@ -58,7 +58,7 @@ def build_match_query(
 ) -> IndexedTerms:
     """Return *terms* as a query over the projects *own*."""
     counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
-    # The greatest id instead of a count, which would read all of them.
+    # The greatest id instead of a count, which would read every row.
     total = int(database.execute("SELECT max(id) FROM unit").fetchone()[0] or 0)
     ideal = sum(max(1e-6, math.log((max(total, count) - count + 0.5) / (count + 0.5))) for count, _ in counted)
     everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(own)
@@ -68,7 +68,7 @@ def build_match_query(
 
 
 def _expression(known: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
-    """Return a query for the rarest words, of which there is always one."""
+    """Return a query for the rarest words, at least one."""
     costs = itertools.accumulate(count for count, _ in known)
     kept = [each for n, ((_, each), cost) in enumerate(zip(known, costs, strict=True)) if not n or cost <= rows]
     words = " OR ".join(dict.fromkeys(f'"{term}"' for each in kept for term in each))

@@ -1,7 +1,6 @@
-"""From text to terms: words folded and stemmed by their language, pairs of signs where no spaces are.
+"""Convert text to index terms: stemmed words, or character bigrams for scripts without spaces.
 
-The index's own tokenizer only splits at spaces: what this module returns is stored, so that a newer stemmer never
-disagrees with an older index.
+SQLite's tokenizer only splits at spaces; the index stores the terms of this module, so an index and its stemmer match.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import snowballstemmer
 
 from agent.memory.search.language_data import NOT_RUSSIAN, SCRIPTS, STEMMERS, STOP, UNSPACED
 
-VERSION = "1"  # of the terms; an index of another one is built anew
-PLAIN = ""  # the language of what nobody can tell
+VERSION = "1"  # of the terms; an index of another version is rebuilt
+PLAIN = ""  # unknown language
 _RUN = regex.compile(rf"(?P<signs>{UNSPACED.pattern}[\p{{M}}ー]*)+|(?:(?!{UNSPACED.pattern})[\p{{L}}\p{{M}}\p{{N}}])+")
 _SIGN = regex.compile(rf"{UNSPACED.pattern}[\p{{M}}ー]*")
 _ALONE = regex.compile(r"[\p{Han}\p{Hangul}]")
 _LONGEST = 64  # characters of a word; longer ones (links, keys) are cut
-_SURE = 2  # function words that outvote what was spoken before
+_SURE = 2  # function words that override the language of earlier text
 _UNFOLDED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"})
 
 
@@ -35,12 +34,12 @@ def words(text: str) -> list[str]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Say whether a word is a run of a script that knows no spaces."""
+    """Return True if a word is a run of a script without spaces."""
     return UNSPACED.match(word) is not None
 
 
 def detect(found: Sequence[str], *, before: str = PLAIN) -> str:
-    """Return the language of words, by script and function words; *before* (what was spoken so far) breaks doubts."""
+    """Return the language of *found* by script and function words; in doubt *before*, the language of earlier text."""
     letters = "".join(found)
     for language, script in SCRIPTS.items():
         # Japanese is mostly Han; a few kana tell it from Chinese.
@@ -54,7 +53,7 @@ def detect(found: Sequence[str], *, before: str = PLAIN) -> str:
     leading = [language for language, count in votes.items() if count == best]
     if before in leading or (before and best < _SURE):
         return before
-    # English first among equals: function words are shared across languages, and most people here write it.
+    # English wins ties: languages share function words, and English is the most frequent.
     return min(leading, key=lambda language: (language != "en", list(STOP).index(language)))
 
 
@@ -64,7 +63,7 @@ def _languages(word: str) -> tuple[str, ...]:
 
 
 def index_terms(text: str, language: str) -> str:
-    """Return the terms of *text* in *language*, separated by spaces: what the index stores."""
+    """Return the terms of *text* in *language*, separated by spaces, as the index stores them."""
     return " ".join(_terms(words(text), language))
 
 
@@ -77,7 +76,7 @@ def _terms(found: Iterable[str], language: str) -> Iterator[str]:
 
 
 def grams(run: str) -> list[str]:
-    """Return each pair of neighbours in a run, and of its single signs those that can be words."""
+    """Return the bigrams of a run, and its single characters that can be words."""
     signs = _SIGN.findall(run)
     alone = [sign for sign in signs if _ALONE.match(sign) and sign not in STOP["zh"]]
     return [*alone, *(a + b for a, b in itertools.pairwise(signs))]
@@ -85,7 +84,7 @@ def grams(run: str) -> list[str]:
 
 @lru_cache(maxsize=65_536)
 def stem(word: str, language: str) -> str:
-    """Return the stem of a lower-case word, folded; numbers and words of unknown languages stay whole."""
+    """Return the folded stem of a lower-case word; numbers and words of unknown languages are not stemmed."""
     name = STEMMERS.get(language)
     if name is not None and not any(sign.isdigit() for sign in word):
         word = _stemmers.get(name).stemWord(word)
@@ -93,7 +92,7 @@ def stem(word: str, language: str) -> str:
 
 
 class _StemmerCache(threading.local):
-    """A stemmer holds the word it works on, so each thread has its own."""
+    """Stemmers for each thread, because a stemmer has internal state."""
 
     def __init__(self) -> None:
         self._known: dict[str, Any] = {}
@@ -117,14 +116,14 @@ def fold(word: str) -> str:
 
 
 def _is_folded(apart: str, n: int) -> bool:
-    """Say whether the mark at *n* stands on a letter that loses it: й and が are letters of their own."""
+    """Return True if the diacritic at *n* is removed; й and が, for example, are separate letters."""
     while n and unicodedata.combining(apart[n]):
         n -= 1
     return unicodedata.name(apart[n], "").startswith(("LATIN", "GREEK")) or apart[n : n + 2] == "е\u0308"
 
 
 def expand_query_word(word: str, languages: Iterable[str]) -> tuple[str, ...]:
-    """Return what a question's word may stand as in an index of *languages*."""
+    """Return the possible terms of a query's word in an index of *languages*."""
     if is_unspaced(word):
         found = grams(word)
         known = STOP["zh"] | STOP["ja"] | STOP["ko"]

@@ -1,7 +1,7 @@
-"""Exact search over a scope's vectors: a matrix in memory, kept in step with the index.
+"""Exact vector search: a matrix of a scope's vectors in memory, updated with the index.
 
-A unit's smoothed vector (itself, its neighbours by 0.6, theirs by 0.3) is never stored: likeness to a sum is the sum of
-likenesses, so that one product with the matrix gives both.
+The smoothed vector of a unit (itself plus its neighbours, weighted 0.6 and 0.3) is not stored: its similarity is the
+weighted sum of the single similarities, so one matrix product gives both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def pack(vector: Floats) -> bytes:
-    """Return what is stored of a vector: half the precision, which changes no ranking."""
+    """Encode a vector in half precision, which does not change the ranking."""
     return vector.astype(np.float16).tobytes()
 
 
@@ -35,7 +35,7 @@ class VectorMatrix:
     """The vectors of one index. Not safe to use from two threads at once."""
 
     def __init__(self, database: sqlite3.Connection, dimensions: int) -> None:
-        """Read every vector; takes half a second for 100,000."""
+        """Read every vector, which takes half a second for 100,000."""
         self.dimensions = dimensions
         count = int(database.execute("SELECT count(*) FROM unit WHERE vector IS NOT NULL").fetchone()[0])
         room = int(count * _ROOM) + 64
@@ -52,17 +52,17 @@ class VectorMatrix:
 
     @property
     def needs_rebuild(self) -> bool:
-        """Say whether so much went that reading everything anew pays."""
+        """True if so many vectors were deleted that reading all of them again is better."""
         return self._lost > 1_000 and self._lost > self._count // 4
 
     @property
     def bytes(self) -> int:
-        """How much memory it holds."""
+        """Size of the matrix in memory, in bytes."""
         arrays = (self._rows, self._places, self._groups, self._near, self._norms)
         return sum(each.nbytes for each in arrays)
 
     def __len__(self) -> int:
-        """Return how many vectors there are."""
+        """Return the number of vectors."""
         return self._count
 
     def _take(self, found: sqlite3.Cursor) -> None:
@@ -87,12 +87,12 @@ class VectorMatrix:
         self._norms = np.concatenate((self._norms, np.ones(more, dtype=np.float32)))
 
     def _join_all(self) -> None:
-        """Find everybody's neighbours: in the order of places they stand side by side."""
+        """Find the neighbours of every row, which are adjacent when sorted by position."""
         n = self._count
         places, groups = self._places[:n], self._groups[:n]
         order = np.lexsort((places[:, 2], places[:, 1]))
         for column, (distance, _) in enumerate(NEAR):
-            # With a gap (a unit without a vector) a neighbour stands closer in the order than its distance.
+            # Units without a vector leave gaps: adjacent rows can be further apart in the text.
             for closer in range(1, distance + 1):
                 one, other = (order[:-closer], order[closer:]) if n > closer else (order[:0], order[:0])
                 is_near = (
@@ -116,7 +116,7 @@ class VectorMatrix:
     # -- keeping step ----------------------------------------------------------------------------------
 
     def follow(self, database: sqlite3.Connection, changes: UnitChanges) -> None:
-        """Take out what is gone, and take in what came and has a vector."""
+        """Remove deleted units, and add new units that have a vector."""
         touched: set[int] = set()
         for row in [self._row_of.pop(each) for each in changes.gone if each in self._row_of]:
             self._rows[row] = 0
@@ -151,9 +151,9 @@ class VectorMatrix:
     # -- asking ----------------------------------------------------------------------------------------
 
     def score(self, question: Floats, projects: Sequence[int], top: int) -> VectorScores:
-        """Return how like *question* everything of *projects* is."""
+        """Return the similarity of *question* to every unit of *projects*."""
         n = self._count
-        # Not `@`: for one vector BLAS wakes every core, costs twice the processor time and is no faster.
+        # Not `@`: for one vector BLAS uses every core, which doubles the processor time and is not faster.
         own: Floats = np.einsum("ij,j->i", self._rows[:n], question)
         smooth = own.copy()
         for column in range(2 * len(NEAR)):
@@ -166,14 +166,14 @@ class VectorMatrix:
 
 
 class VectorScores:
-    """Cosines of one question with every unit: of the unit alone, and among its neighbours."""
+    """Cosine similarities of a query with every unit: of the unit alone, and smoothed with its neighbours."""
 
     def __init__(self, ids: Ints, row_of: Mapping[int, int], own: Floats, smooth: Floats, top: int) -> None:
         self._row_of, self._own, self._smooth = row_of, own, smooth
         self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (own, smooth) for row in _top(scores, top))
 
     def of(self, unit: int) -> tuple[float, float] | None:
-        """Return own and smoothed likeness of a unit; None when it has no vector or is of another project."""
+        """Return the own and smoothed similarity of a unit; None if it has no vector or is of another project."""
         row = self._row_of.get(unit)
         return None if row is None or self._own[row] <= -1 else (float(self._own[row]), float(self._smooth[row]))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from cachetools import LRUCache
 
 from agent.memory.scopes import blob_path
 from agent.memory.storage.disk import Disk
@@ -30,22 +31,16 @@ class TextBlobCache:
     def __init__(self, disk: Disk, home: Path, *, capacity: int = 256) -> None:
         self._disk = disk
         self._home = home
-        self._capacity = capacity
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._texts: LRUCache[str, str] = LRUCache(capacity)
 
     def keep(self, blobs: Mapping[str, str]) -> None:
         """Add texts to the cache."""
-        for digest, text in blobs.items():
-            self._kept[digest] = text
-            self._kept.move_to_end(digest)
-        while len(self._kept) > self._capacity:
-            self._kept.popitem(last=False)
+        self._texts.update(blobs)
 
     def read(self, scope: str, digest: str) -> str | None:
         """Return the text, None if its file is missing or damaged. Blocks."""
-        if digest in self._kept:
-            self._kept.move_to_end(digest)
-            return self._kept[digest]
+        if digest in self._texts:
+            return self._texts[digest]
         data = self._disk.load(blob_path(self._home, scope, digest))
         if data is None or hashlib.sha256(data).hexdigest() != digest:
             return None
@@ -55,4 +50,4 @@ class TextBlobCache:
 
     def in_memory(self, digests: Iterable[str]) -> dict[str, str]:
         """Return the cached texts of *digests* without reading a file."""
-        return {digest: self._kept[digest] for digest in digests if digest in self._kept}
+        return {digest: self._texts[digest] for digest in digests if digest in self._texts}

@@ -25,9 +25,9 @@ def build_embedder(
     on_usage: OnTokens = no_account,
     proxy: str = "",
 ) -> GuardedEmbedder | None:
-    """Return the embedder of *model*: ``local:<folder>``, a name litellm knows, or None for "" (text alone).
+    """Return the embedder of *model*: ``local:<folder>``, or a litellm model name; None for "" (text search only).
 
-    Nothing is loaded or checked before the first use.
+    Models are loaded at the first use.
     """
     if not model:
         return None

@@ -1,4 +1,4 @@
-"""What search asks of a model that turns texts into vectors."""
+"""Port of an embedding model."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Matrix: TypeAlias = npt.NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors of one length; equal names give comparable vectors."""
+    """Computes embedding vectors of one length; vectors of models with the same name are comparable."""
 
     @property
     def name(self) -> str:
-        """The model's identity; the index keeps it and embeds anew when it changes."""
+        """The model's identity; when it changes, the index embeds its units again."""
         ...
 
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
@@ -24,11 +24,11 @@ class Embedder(Protocol):
         ...
 
     async def close(self) -> None:
-        """Free the model; it is loaded again when used."""
+        """Free the model; the next use loads it again."""
         ...
 
 
 def normalize_rows(rows: Matrix) -> Matrix:
-    """Return *rows* scaled to length 1; a row of zeros stays one."""
+    """Return *rows* scaled to length 1; rows of zeros do not change."""
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.maximum(norms, 1e-12), dtype=np.float32)

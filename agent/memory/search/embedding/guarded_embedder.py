@@ -1,14 +1,14 @@
-"""A model that may be slow or down, made safe to ask: batches, a deadline, a memory for questions, and a pause."""
+"""Wrap an embedding model with batches, a deadline, a cache of queries, and exponential backoff after failures."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import structlog
+from cachetools import LRUCache
 
 from agent.memory.search.embedding.embedder import Embedder, Matrix
 from gateway.backoff import exponential_delay
@@ -16,14 +16,14 @@ from gateway.errors import ModelFailed, ModelTimeout, UserError
 
 log = structlog.get_logger(__name__)
 
-_QUESTIONS = 256  # kept vectors of questions
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0  # seconds after a failure in which nobody is asked
+_MAX_QUERIES = 256  # in the cache
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 600.0  # seconds without calls after a failure
 
 
 class GuardedEmbedder:
-    """An `Embedder` that answers within *deadline* or raises; after a failure it raises at once for a while.
+    """An `Embedder` that raises when a deadline passes, and for some time after a failure without calling the model.
 
-    `trouble` is a line for an operator, "" while all is well.
+    `trouble` is the last error for operators, "" after a success.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class GuardedEmbedder:
         question_deadline: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """*deadline* is for a batch of passages, *question_deadline* for a question somebody waits for; seconds."""
+        """*deadline* applies to a batch of passages, *question_deadline* to a search query; both in seconds."""
         self.trouble = ""
         self._inner = inner
         self._batch = batch
         self._deadlines = {False: deadline, True: question_deadline}
         self._clock = clock
-        self._asked: OrderedDict[str, Matrix] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[Matrix]] = {}
+        self._cache: LRUCache[str, Matrix] = LRUCache(_MAX_QUERIES)
+        self._tasks: dict[str, asyncio.Task[Matrix]] = {}
         self._failures = 0
         self._until = 0.0
 
@@ -53,62 +53,59 @@ class GuardedEmbedder:
 
     @property
     def pause(self) -> float:
-        """Seconds until the model is asked again."""
+        """Seconds until the model is called again."""
         return max(0.0, self._until - self._clock())
 
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
         """Return the vectors, in batches. Raises ModelFailed."""
-        if is_question and len(texts) == 1 and (known := self._asked.get(texts[0])) is not None:
-            self._asked.move_to_end(texts[0])
-            return known
+        if is_question and len(texts) == 1 and (cached := self._cache.get(texts[0])) is not None:
+            return cached
         if self.pause:
             raise ModelFailed(self.trouble)
         if is_question and len(texts) == 1:
-            return await self._question(texts[0])
+            return await self._embed_query(texts[0])
         parts = [
-            await self._one(texts[start : start + self._batch], is_question=is_question)
+            await self._embed_batch(texts[start : start + self._batch], is_question=is_question)
             for start in range(0, len(texts), self._batch)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
 
-    async def _question(self, text: str) -> Matrix:
-        """Return a question's vector. Who asks may lose patience; the call goes on, so that a slow model is noticed."""
-        asking = self._asking.get(text)
-        if asking is None:
-            asking = self._asking[text] = asyncio.create_task(self._ask(text), name="embed a question")
-            asking.add_done_callback(lambda done: done.cancelled() or done.exception())  # told in the log already
-        return await asyncio.shield(asking)
+    async def _embed_query(self, text: str) -> Matrix:
+        """Return a query's vector. The call continues if the caller is cancelled, so that a slow model is noticed."""
+        task = self._tasks.get(text)
+        if task is None:
+            task = self._tasks[text] = asyncio.create_task(self._embed_and_cache(text), name="embed a query")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # logged by _record_failure
+        return await asyncio.shield(task)
 
-    async def _ask(self, text: str) -> Matrix:
+    async def _embed_and_cache(self, text: str) -> Matrix:
         try:
-            rows = self._asked[text] = await self._one([text], is_question=True)
+            rows = self._cache[text] = await self._embed_batch([text], is_question=True)
         finally:
-            del self._asking[text]
-        if len(self._asked) > _QUESTIONS:
-            self._asked.popitem(last=False)
+            del self._tasks[text]
         return rows
 
-    async def _one(self, texts: Sequence[str], *, is_question: bool) -> Matrix:
+    async def _embed_batch(self, texts: Sequence[str], *, is_question: bool) -> Matrix:
         try:
             async with asyncio.timeout(self._deadlines[is_question]):
                 rows = await self._inner.embed(texts, is_question=is_question)
         except TimeoutError as error:
-            failed = ModelTimeout(f"{self.name}: no vectors within {self._deadlines[is_question]:g} s")
-            self._note(failed)
-            raise failed from error
+            timeout = ModelTimeout(f"{self.name}: no vectors within {self._deadlines[is_question]:g} s")
+            self._record_failure(timeout)
+            raise timeout from error
         except UserError as error:
-            self._note(error)
+            self._record_failure(error)
             raise ModelFailed(str(error)) from error
         except ModelFailed as error:
-            self._note(error)
+            self._record_failure(error)
             raise
         if self.trouble:
             log.info("recall.embedding_back", model=self.name)
         self.trouble, self._failures, self._until = "", 0, 0.0
         return rows
 
-    def _note(self, error: Exception) -> None:
-        # Several calls may fail together: that is one failure.
+    def _record_failure(self, error: Exception) -> None:
+        # Concurrent calls that fail together count as one failure.
         if not self.pause:
             self._until = self._clock() + exponential_delay(self._failures + 1, _FIRST_PAUSE, _LONGEST_PAUSE)
             self._failures += 1
@@ -116,9 +113,9 @@ class GuardedEmbedder:
         log.warning("recall.embedding_failed", model=self.name, error=type(error).__name__, pause=self.pause)
 
     async def close(self) -> None:
-        """Close the model; nobody waits for what is asked of it now."""
-        asking = [*self._asking.values()]
-        for task in asking:
+        """Cancel running calls and close the model."""
+        tasks = [*self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._inner.close()

@@ -1,4 +1,4 @@
-"""Embeddings of any provider, through litellm's `aembedding`; one call is one HTTP request."""
+"""Compute embeddings with any provider through litellm's `aembedding`, one HTTP request per call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnTokens = Callable[[str, int, float | None], None]  # model, tokens, US dollars
 
 
 def no_account(model: str, tokens: int, cost: float | None) -> None:
-    """Keep no account."""
+    """Do not record usage."""
 
 
 class LitellmEmbedder:
@@ -42,7 +42,7 @@ class LitellmEmbedder:
         self._litellm: Any = None
 
     def __repr__(self) -> str:
-        """Never show the key."""
+        """Return the model name without the API key."""
         return f"LitellmEmbedder({self.name!r})"
 
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:  # noqa: ARG002 - the port's
@@ -63,7 +63,7 @@ class LitellmEmbedder:
         return await asyncio.to_thread(_rows, reply, len(texts), self.name)
 
     async def close(self) -> None:
-        """Do nothing: connections are litellm's, and the chat model closes them."""
+        """Do nothing: litellm owns the connections, and the chat model closes them."""
 
 
 def _rows(reply: Any, count: int, model: str) -> Matrix:

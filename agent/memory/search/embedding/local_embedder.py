@@ -1,4 +1,4 @@
-"""A sentence-embedding model on this machine: a folder with `model.onnx` and `tokenizer.json`, run by onnxruntime.
+"""Run a local sentence-embedding model with onnxruntime: a folder with `model.onnx` and `tokenizer.json`.
 
 Mean pooling over the last hidden state unless the folder's `1_Pooling/config.json` says otherwise.
 """
@@ -19,7 +19,7 @@ from gateway.errors import ModelFailed, SettingsError
 from gateway.ports.entry_points import HOW_TO_INSTALL
 
 _BATCH = 16
-_WORD_PIECES = 256  # what sentence models are trained on; attention costs the square of it
+_WORD_PIECES = 256  # maximum length that sentence models are trained on; attention cost is quadratic
 _MODELS = ("model.onnx", "onnx/model.onnx", "model_quantized.onnx", "onnx/model_quantized.onnx")
 
 
@@ -27,7 +27,7 @@ class LocalEmbedder:
     """An `Embedder` over a folder; the model is loaded at the first use, in a thread."""
 
     def __init__(self, folder: Path, *, threads: int = 1, question: str = "", passage: str = "") -> None:
-        """*question* and *passage* are what the model wants before a text (E5: ``query: ``)."""
+        """*question* and *passage* are the prefixes that the model requires (E5: ``query: ``)."""
         self.name = f"local:{folder}"  # whole: two models may both lie in a folder `onnx`
         self._folder = folder
         self._threads = threads
@@ -36,11 +36,11 @@ class LocalEmbedder:
         self._model: _OnnxModel | None = None
 
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
-        """Return the vectors. Raises SettingsError where library or files are missing, ModelFailed if it breaks."""
+        """Return the vectors. Raises SettingsError if the library or files are missing, ModelFailed on other errors."""
         return await asyncio.to_thread(self.embed_now, [self._before[is_question] + text for text in texts])
 
     def embed_now(self, texts: Sequence[str]) -> Matrix:
-        """Do what `embed` does, in this thread."""
+        """Compute vectors in the calling thread."""
         with self._lock:  # for loading only: a question does not wait for a batch of passages
             if self._model is None:
                 self._model = _OnnxModel(self._folder, self._threads)
@@ -78,7 +78,7 @@ class _OnnxModel:
         self._takes_first = _pooling(folder).get("pooling_mode_cls_token", False)
 
     def run(self, texts: Sequence[str]) -> Matrix:
-        """Return the vectors; texts of like length share a batch, so that little is padded."""
+        """Return the vectors; texts of similar length share a batch to reduce padding."""
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
         order = sorted(range(len(texts)), key=lambda n: len(texts[n]))

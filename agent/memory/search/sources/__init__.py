@@ -1,1 +1,1 @@
-"""What there is to find in a scope, as units: conversations message by message, papers paragraph by paragraph."""
+"""Sources of search units: conversations by message, documents by paragraph."""

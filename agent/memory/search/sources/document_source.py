@@ -1,4 +1,4 @@
-"""Documents of projects, `docs/<project>/…`: Markdown and text as they stand, the rest as a library reads it."""
+"""Read the documents of projects, `docs/<project>/…`: text files directly, other formats with a library."""
 
 from __future__ import annotations
 
@@ -20,32 +20,34 @@ _LARGEST = 20_000_000  # bytes
 
 
 class DocumentSource:
-    """Implements `Sources` over the folder of all projects. Blocks."""
+    """Implements `UnitSources` over the folder of all projects. Blocks."""
 
     def __init__(self, folder: Path, *, read: Callable[[Path], str], cut: Cut) -> None:
-        """*read* returns what a PDF, DOCX or HTML file says; it raises FileUnavailable."""
+        """*read* returns the text of a PDF, DOCX or HTML file, or raises FileUnavailable."""
         self._folder = folder
         self._read = read
         self._cut = cut
 
     def marks(self) -> Mapping[UnitSource, str]:
-        """Return every document; hidden files, links and what is too large are none."""
-        found = {}
+        """Return the marks of all documents except hidden files, links and files that are too large."""
+        marks = {}
         for source, path in self._files():
             stat = path.stat()
             if stat.st_size <= _LARGEST:
-                found[source] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        return found
+                marks[source] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        return marks
 
     def read(self, source: UnitSource, since: str) -> SourceReading:  # noqa: ARG002 - a document that changed is read whole
-        """Return what a document says; one that cannot be read says nothing, once. Raises FileNotFoundError."""
+        """Return the units of a document, none if it is unreadable. Raises FileNotFoundError."""
         path = self._path(source)
         stat = path.stat()
         mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        return SourceReading(units=tuple(self._cut(self._text(path), _written(path, stat.st_mtime))), mark=mark)
+        # The date in the file's name, else its last change.
+        at = day_of(path.name) or datetime.fromtimestamp(stat.st_mtime, UTC)
+        return SourceReading(units=tuple(self._cut(self._text(path), at)), mark=mark)
 
     def text(self, source: UnitSource) -> str:
-        """Return what a document says, "" for one that is none of ours."""
+        """Return the text of a document, "" if it is not a searchable one."""
         return self._text(self._path(source)) if source in self.marks() else ""
 
     def _text(self, path: Path) -> str:
@@ -72,8 +74,3 @@ class DocumentSource:
                     continue
                 if path.suffix.lower() in _PLAIN | _READ:
                     yield UnitSource(name=f"docs/{inside.as_posix()}", project=project.name), path
-
-
-def _written(path: Path, changed: float) -> datetime:
-    """Return when a document is of: the date its name begins with, else its last change."""
-    return day_of(path.name) or datetime.fromtimestamp(changed, UTC)

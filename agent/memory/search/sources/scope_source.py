@@ -1,4 +1,4 @@
-"""What there is to find in a scope: what is remembered, noted, summarised, and everything that was said."""
+"""Read the search units of a scope: documents, notes, history and transcripts; read the lines around a hit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
-from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource, said_in
+from agent.memory.search.sources.transcript_source import TranscriptFiles, TranscriptSource, text_of
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time
 from agent.memory.storage.transcript_reader import read_messages
@@ -30,12 +30,12 @@ Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
 
 
 def by_paragraph(text: str, at: datetime | None) -> Sequence[SearchUnit]:
-    """Cut a paper as the default profile does: by bullet and paragraph."""
+    """Split a document by bullet and paragraph, as the default profile does."""
     return chunk_markdown(text, at=at)
 
 
 class ScopeSource:
-    """Implements `Sources` over one scope's folder: a look costs a listing, a reading what is new. Blocks."""
+    """Implements `UnitSources` over a scope's folder. Blocks."""
 
     def __init__(
         self,
@@ -46,64 +46,64 @@ class ScopeSource:
         conversations: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """*zone* is the scope's own: entries carry its times. The seed profile has no conversations."""
+        """*zone* is the scope's time zone, which history entries use. The seed profile has no conversations."""
         self._folder = folder
         self._zone = zone
         self._cut = cut
         self.disk = disk or Disk()
         self._transcripts = TranscriptSource(folder / "sessions", self.disk) if conversations else None
-        self._there: dict[UnitSource, TranscriptFiles] = {}
-        self._read: dict[UnitSource, str] = {}  # the last mark of each: it holds more than what a look can tell
+        self._files: dict[UnitSource, TranscriptFiles] = {}
+        self._read: dict[UnitSource, str] = {}  # last marks, which include the read position
 
     def marks(self) -> Mapping[UnitSource, str]:
-        """Return every source with a mark that changes when it does."""
-        self._there = {UnitSource(name=f"{SESSIONS}{each.id}"): each for each in self._all()}
-        found = {source: self._mark(source, each.looks) for source, each in self._there.items()}
+        """Return every source with a mark that changes with its content."""
+        self._files = {UnitSource(name=f"{SESSIONS}{each.id}"): each for each in self._all()}
+        marks = {source: self._mark(source, each.fingerprint) for source, each in self._files.items()}
         memory = self._folder / "memory"
         for name in (*_PAPERS, *(f"memory/{path.name}" for path in memory.glob("[0-9]*.md"))):
             try:
                 stat = (self._folder / name).stat()
             except FileNotFoundError:
                 continue
-            found[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        return found
+            marks[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        return marks
 
     def read(self, source: UnitSource, since: str) -> SourceReading:
-        """Return what *source* holds, or what came to it since. Raises FileNotFoundError."""
+        """Return the units of *source*, or the new ones of a conversation. Raises FileNotFoundError."""
         if source.name.startswith(SESSIONS):
             return self._conversation(source, since)
         path = self._folder / source.name
-        stat = path.stat()  # before the reading: a write in between is seen by the next look
+        stat = path.stat()  # before reading, so that a concurrent write changes the next mark
         mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
         units = self._entries() if source.name == HISTORY else self._paper(path)
         return SourceReading(units=units, mark=mark)
 
     def path_of(self, source: UnitSource) -> Path:
-        """Return where the newest file of a conversation stands, as of the last `marks`. Raises FileNotFoundError."""
-        found = self._there.get(source)
-        if found is None or found.path is None:
+        """Return the newest file of a conversation, as of the last `marks`. Raises FileNotFoundError."""
+        files = self._files.get(source)
+        if files is None or files.path is None:
             raise FileNotFoundError(source.name)
-        return found.path
+        return files.path
 
     def text(self, source: UnitSource) -> str:
-        """Return a paper as it stands."""
+        """Return the text of a document."""
         return (self.disk.load(self._folder / source.name) or b"").decode("utf-8", "replace")
 
     def entry(self, line: int) -> Sequence[HistoryEntry]:
-        """Return the entry of the history that stands in *line*, if there is one."""
+        """Return the history entry in *line*, or nothing."""
         return self._history()[line - 1 : line]
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- private -----------------------------------------------------------------------------------
 
     def _all(self) -> Sequence[TranscriptFiles]:
         return self._transcripts.all() if self._transcripts is not None else ()
 
-    def _mark(self, source: UnitSource, looks: str) -> str:
+    def _mark(self, source: UnitSource, fingerprint: str) -> str:
         last = self._read.get(source, "")
-        return last if last.partition("#")[0] == looks else looks
+        return last if last.partition("#")[0] == fingerprint else fingerprint
 
     def _conversation(self, source: UnitSource, since: str) -> SourceReading:
-        transcript = self._there.get(source)
+        transcript = self._files.get(source)
         if transcript is None or self._transcripts is None:
             raise FileNotFoundError(source.name)
         reading = self._transcripts.read(transcript, since)
@@ -129,17 +129,17 @@ class ScopeSource:
 
 
 def _of(entry: HistoryEntry, line: int, unit: SearchUnit) -> SearchUnit:
-    """Return a piece of an entry as what stands in the entry's line."""
+    """Return a unit of an entry's text with the entry's line and origin."""
     return SearchUnit(text=unit.text, line=line, at=unit.at, about=unit.about, origin=origin_of(entry), group=str(line))
 
 
 def origin_of(entry: HistoryEntry) -> str:
-    """Return "untrusted" for an entry that holds words of others, "" for any other."""
+    """Return "untrusted" for an entry with third-party content, "" for any other."""
     return UNTRUSTED if entry.origin == UNTRUSTED else ""
 
 
 def day_of(name: str) -> datetime | None:
-    """Return the noon of the day that a file's name begins with; None for a date there is not."""
+    """Return noon of the date that a file name begins with; None if there is no valid date."""
     dated = _DATED.match(name)
     try:
         return datetime.fromisoformat(f"{dated[0]}T12:00:00+00:00") if dated else None
@@ -158,7 +158,7 @@ def _local(text: str, zone: ZoneInfo) -> datetime | None:
 
 
 def read_surroundings(sources: ScopeSource, name: str, line: int) -> Sequence[SearchHit]:
-    """Return what stands around *line* of the source *name*; nothing for what is no place of these sources."""
+    """Return the lines around *line* of the source *name*; nothing if the source or line does not exist."""
     source = UnitSource(name=name)
     if line < 1 or source not in sources.marks():
         return ()
@@ -167,12 +167,12 @@ def read_surroundings(sources: ScopeSource, name: str, line: int) -> Sequence[Se
             SearchHit(source=name, line=line, text=each.content, origin=origin_of(each)) for each in sources.entry(line)
         ]
     if name.startswith(SESSIONS):
-        return _said_around(sources, source, line)
+        return _messages_around(sources, source, line)
     return lines_around(name, sources.text(source), line)
 
 
 def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
-    """Return the lines of a text around one of them; nothing where it has no such line."""
+    """Return the lines of a text around *line*; nothing if it has no such line."""
     lines = text.splitlines()
     if not 1 <= line <= len(lines):
         return ()
@@ -180,17 +180,17 @@ def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
     return [SearchHit(source=name, line=n + 1, text=lines[n][:_LONGEST]) for n in range(low, high)]
 
 
-def _said_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
+def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
     low, high = max(line - 1 - _REACH, 0), line + _REACH
     transcript = source.name.removeprefix(SESSIONS)
-    found = read_messages(sources.disk, sources.path_of(source), transcript, low, high)
-    if not any(each["i"] == line - 1 for each in found):
+    messages = read_messages(sources.disk, sources.path_of(source), transcript, low, high)
+    if not any(each["i"] == line - 1 for each in messages):
         return ()
-    said = [(each, said_in(each).strip()) for each in found if each.get("role") in ("user", "assistant")]
-    return [_said(source.name, each, text) for each, text in said if text and text != FORGOTTEN]
+    texts = [(each, text_of(each).strip()) for each in messages if each.get("role") in ("user", "assistant")]
+    return [_to_hit(source.name, each, text) for each, text in texts if text and text != FORGOTTEN]
 
 
-def _said(name: str, line: Mapping[str, object], text: str) -> SearchHit:
+def _to_hit(name: str, line: Mapping[str, object], text: str) -> SearchHit:
     by = line.get("by")
     return SearchHit(
         source=name,

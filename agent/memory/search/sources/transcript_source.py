@@ -1,4 +1,4 @@
-"""A conversation as units: one a message. Read once; from then on only what is new, however long it is."""
+"""Read the messages of transcripts as search units; after the first time, only new ones are read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FULL_SEGMENT = re.compile(r"(?P<transcript>.+)\.\d{4}\.jsonl\Z")
 
 @dataclass(slots=True)
 class TranscriptFiles:
-    """The files of one transcript: the newest, and the inodes of all (a file that was written anew has another)."""
+    """Files of one transcript: the newest, and the inodes of all, which change when a file is rewritten."""
 
     id: str
     path: Path | None = None
@@ -32,50 +32,47 @@ class TranscriptFiles:
     files: set[int] = field(default_factory=set)
 
     @property
-    def looks(self) -> str:
-        """What changes whenever something is written."""
+    def fingerprint(self) -> str:
+        """A text that changes with every write."""
         return f"{self.size}:{','.join(map(str, sorted(self.files)))}"
 
 
 class TranscriptSource:
-    """The transcripts of a folder `sessions/`. Blocks."""
+    """Transcripts of a folder `sessions/`. Blocks."""
 
     def __init__(self, folder: Path, disk: Disk) -> None:
         self._folder = folder
         self._disk = disk
-        self._heads: dict[int, str] = {}  # inode -> transcript: a file's head never changes
+        self._heads: dict[int, str] = {}  # inode -> transcript; the head of a file never changes
 
     def all(self) -> list[TranscriptFiles]:
-        """Return them as they are now; costs one listing, and a head for each file not seen before."""
-        found: dict[str, TranscriptFiles] = {}
+        """Return the current transcripts; costs one listing, and reading the head of each new file."""
+        transcripts: dict[str, TranscriptFiles] = {}
         for entry in self._entries():
             full = _FULL_SEGMENT.match(entry.name)
             name = full["transcript"] if full else self._head(entry)
             if not name:
                 continue
-            each = found.setdefault(name, TranscriptFiles(name))
+            each = transcripts.setdefault(name, TranscriptFiles(name))
             each.files.add(entry.inode())
             if not full:
                 each.path, each.size = Path(entry.path), entry.stat().st_size
-        return [each for each in found.values() if each.path is not None]
+        return [each for each in transcripts.values() if each.path is not None]
 
     def read(self, transcript: TranscriptFiles, since: str) -> SourceReading:
-        """Return what came since the mark *since*, or everything where files were written anew. Costs what is new.
-
-        Raises FileNotFoundError.
-        """
+        """Return the messages since the mark *since*, all if files were rewritten. Raises FileNotFoundError."""
         if transcript.path is None:
             raise FileNotFoundError(transcript.id)
         chain = SegmentChain(self._disk, transcript.path)
-        if chain.transcript != transcript.id:  # it was renamed under our hands; the next look finds it
+        if chain.transcript != transcript.id:  # renamed since the listing; the next `all` finds it
             raise FileNotFoundError(transcript.id)
-        known = _known(since)
-        is_more = known.end > 0 and known.end <= chain.end and set(known.files) <= transcript.files
-        known = known if is_more else _ReadPosition()
-        parsed = parse_blocks(chain.read(known.end, chain.end), known.end)
-        units, sitting, last = _units((line for block in parsed.blocks for line in block.lines), known)
-        state = {"end": parsed.complete, "files": sorted(transcript.files), "sitting": sitting, "last": last}
-        mark = f"{transcript.looks}#{json.dumps(state, separators=(',', ':'))}"
+        position = _parse_position(since)
+        is_more = position.end > 0 and position.end <= chain.end and set(position.files) <= transcript.files
+        position = position if is_more else _ReadPosition()
+        parsed = parse_blocks(chain.read(position.end, chain.end), position.end)
+        units, group, last = _units((line for block in parsed.blocks for line in block.lines), position)
+        state = {"end": parsed.complete, "files": sorted(transcript.files), "sitting": group, "last": last}
+        mark = f"{transcript.fingerprint}#{json.dumps(state, separators=(',', ':'))}"
         return SourceReading(units=units, mark=mark, is_more=is_more)
 
     def _entries(self) -> Sequence[os.DirEntry[str]]:
@@ -97,50 +94,50 @@ class TranscriptSource:
 
 @dataclass(frozen=True, slots=True)
 class _ReadPosition:
-    """How far a transcript was read, as its mark says."""
+    """Position up to which a transcript was read, stored in its mark."""
 
     end: int = 0  # bytes
     files: tuple[int, ...] = ()
-    sitting: str = ""
-    last: str = ""  # when the last message was said
+    group: str = ""
+    last: str = ""  # time of the last message
 
 
-def _known(mark: str) -> _ReadPosition:
+def _parse_position(mark: str) -> _ReadPosition:
     try:
-        found = json.loads(mark.partition("#")[2] or "{}")
-        return _ReadPosition(int(found["end"]), tuple(found["files"]), str(found["sitting"]), str(found["last"]))
+        state = json.loads(mark.partition("#")[2] or "{}")
+        return _ReadPosition(int(state["end"]), tuple(state["files"]), str(state["sitting"]), str(state["last"]))
     except (ValueError, KeyError, TypeError):
         return _ReadPosition()
 
 
-def _units(lines: Iterable[Line], known: _ReadPosition) -> tuple[list[SearchUnit], str, str]:
-    """Return messages as units, the sitting they end in, and when; it goes on where the last reading ended."""
+def _units(lines: Iterable[Line], position: _ReadPosition) -> tuple[list[SearchUnit], str, str]:
+    """Return the units of the messages after *position*, and the group and time of the last message."""
     units: list[SearchUnit] = []
-    for line, text in _said(lines):
+    for line, text in _messages(lines):
         by = line.get("by")
         who = str(by.get("name", "")) if isinstance(by, dict) and line["role"] == "user" else ""
         at = parse_time(line.get("timestamp"))
         origin = origin_of_words(line)
         units += chunk_message(text, line=line["i"] + 1, at=at, who=who, role=line["role"], origin=origin)
-    last = SearchUnit(text="", line=0, at=parse_time(known.last), group=known.sitting) if known.sitting else None
+    last = SearchUnit(text="", line=0, at=parse_time(position.last), group=position.group) if position.group else None
     units = group_by_silence(units, last=last)
     times = [unit.at for unit in units if unit.at]
-    return units, units[-1].group if units else known.sitting, format_time(times[-1]) if times else known.last
+    return units, units[-1].group if units else position.group, format_time(times[-1]) if times else position.last
 
 
-def _said(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
-    """Yield the messages of people and the answers, with what was said in them."""
+def _messages(lines: Iterable[Line]) -> Iterator[tuple[Line, str]]:
+    """Yield the messages of users and the bot with their texts."""
     for line in lines:
         if kind_of(line) != "message" or line.get("role") not in ("user", "assistant"):
             continue
-        text = said_in(line).strip()
+        text = text_of(line).strip()
         if text and text != FORGOTTEN:
             yield line, text
 
 
-def said_in(line: Line) -> str:
-    """Return what was said in a line: typed, and spoken in voice messages; nothing that others said or wrote."""
+def text_of(line: Line) -> str:
+    """Return the text of a message and the transcripts of its voice messages, without third-party content."""
     content = line.get("content")
-    typed = content if isinstance(content, str) else ""
-    spoken = [str(fact["said"]) for fact in facts_in(line) if fact.get("said") and not fact.get("origin")]
-    return "\n".join([typed, *spoken]) if spoken else typed
+    text = content if isinstance(content, str) else ""
+    transcripts = [str(fact["said"]) for fact in facts_in(line) if fact.get("said") and not fact.get("origin")]
+    return "\n".join([text, *transcripts]) if transcripts else text
