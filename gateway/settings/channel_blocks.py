@@ -25,7 +25,7 @@ PAGE, TERMINAL = "web", "console"  # names and kinds of the two channels that ev
 ALWAYS_THERE = (PAGE, TERMINAL)
 
 # Ids of a kind that says nothing about its own.
-_ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*"
+_ANY_ID = r"[A-Za-z0-9][A-Za-z0-9._@+-]*|[@!#$][A-Za-z0-9._=/+-]+:[A-Za-z0-9._:-]+"  # also @ann:example.org
 _PLACES = ("user", "role", "guild", "team", "chat")
 
 

@@ -83,22 +83,22 @@ def test_people_type_colons_as_they_are() -> None:
     assert slack == PlatformAccount(kind="slack", team="T1", id="U1")
 
 
-def test_settings_take_entries_with_colons(tmp_path: Path) -> None:
-    """allow_from names users and rooms; a display name is refused."""
+@pytest.mark.parametrize("has_shapes", [True, False], ids=["own-shapes", "no-shapes"])
+def test_settings_take_entries_with_colons(tmp_path: Path, has_shapes: bool) -> None:
+    """allow_from names users and rooms, `chats` rooms; a handle without a server is refused."""
     installed = InstalledPlugins.installed()
-    installed = replace(
-        installed,
-        adapters=installed.adapters | {"matrix"},
-        models={**installed.models, "matrix": lambda: MatrixSettings},
-    )
+    own = {"matrix": lambda: MatrixSettings} if has_shapes else {}
+    installed = replace(installed, adapters=installed.adapters | {"matrix"}, models={**installed.models, **own})
     environment = {"PARLOUR_HOME": str(tmp_path), "PARLOUR_OWNERS": ANN.label}
     entries = {"PARLOUR_CHANNELS__MATRIX__ALLOW_FROM": f"{BOB.id},chat:{room_id('room')}"}
+    (tmp_path / "parlour.yaml").write_text(f"chats:\n  'matrix:{room_id('room')}':\n    group_policy: 'off'\n")
     settings = load_settings(environment | entries, installed)
+    assert list(settings.chats) == [f"matrix:{room_id('room')}"]
     assert settings.channels["matrix"].allow_from == (BOB.id, f"chat:{room_id('room')}")
     policy = policy_of("matrix", settings.channels["matrix"].allow_from, settings.owners, "open")
     assert policy.owners == {ANN.id}
     with pytest.raises(SettingsError, match="no user id"):
-        load_settings(environment | {"PARLOUR_CHANNELS__MATRIX__ALLOW_FROM": "Bob"}, installed)
+        load_settings(environment | {"PARLOUR_CHANNELS__MATRIX__ALLOW_FROM": "@bob"}, installed)
 
 
 async def test_each_has_their_own_folder_and_is_found_by_name() -> None:
