@@ -42,6 +42,7 @@ from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.platform import Harness, Person, Platform, Shown
 from tests.fakes.slack_harness import SlackHarness
 from tests.fakes.telegram_harness import TelegramHarness
+from tests.fakes.tern import TernHarness
 from tests.fakes.web import FakeHouse, serve_page
 
 TURN = "tabcdefghijklmnop"
@@ -214,7 +215,14 @@ async def _reading(read: Callable[[], Any], person: FramePerson) -> AsyncIterato
         reading.cancel()
 
 
-HARNESSES: list[Harness] = [WebHarness(), ConsoleHarness(), DiscordHarness(), SlackHarness(), TelegramHarness()]
+HARNESSES: list[Harness] = [
+    WebHarness(),
+    ConsoleHarness(),
+    DiscordHarness(),
+    SlackHarness(),
+    TelegramHarness(),
+    TernHarness(),
+]
 
 
 @pytest.fixture(params=HARNESSES, ids=lambda harness: harness.kind.name)

@@ -18,14 +18,14 @@ from pydantic import BaseModel
 from agent.commands import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
 from agent.tools.tool import Tool, ToolContext, bind_recall
-from gateway.errors import SendRefused, ToolFailed
-from gateway.events import InboundMessage, OutboundMessage, Sender, SessionKey
-from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict
+from gateway.errors import ToolFailed
+from gateway.events import OutboundMessage, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
-from tests.fakes.door import OpenDoor
 from tests.fakes.llm import Shelf
+from tests.fakes.tern import TernHarness, open_tern
+from tests.fakes.web import FakeHouse
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}
@@ -189,45 +189,35 @@ async def test_the_model_example_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (reply.text, heard) == ("hello", ["hello"])
 
 
-class Door(OpenDoor):
-    """An intake that takes everything."""
-
-    def __init__(self) -> None:
-        self.heard: asyncio.Queue[InboundMessage] = asyncio.Queue()
-
-    async def receive(self, message: InboundMessage) -> IntakeResult:
-        """Take *message*."""
-        await self.heard.put(message)
-        return IntakeResult(verdict=IntakeVerdict.ACCEPTED)
-
-
-async def test_the_channel_example_hears_and_answers(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
-    """What is typed into the line comes in, what is sent comes out, and a line that is gone is said to be."""
-    kind = example("parlour_lines/__init__.py", monkeypatch).kind
-    door = Door()
-    settings = kind.settings(port=unused_tcp_port)
-    nothing: Any = None  # this channel keeps no notes and shows no history
-    context = ChannelContext(
-        name="lines", settings=settings, intake=door, state=nothing, blobs=nothing, sessions=nothing
-    )
-    channel = kind.open(context)
-    running = asyncio.create_task(channel.run(), name="channel lines")
-    await channel.listening.wait()
-    assert channel.is_ready()
-    reader, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port)
-    writer.write(b"ann\nhello\n")
-    message = await door.heard.get()
-    assert (str(message.key), message.text) == ("lines:ann", "hello")
-    (part,) = channel.render(OutboundMessage(id="t1.1", key=message.key, text="**hi**"))
-    assert (await channel.send(part)).part == "t1.1.1"
-    assert await reader.readline() == b"hi\n"
-    with pytest.raises(SendRefused):
-        await channel.send(channel.render(OutboundMessage(id="t2.1", key=SessionKey("lines", "bob"), text="hi"))[0])
-    writer.close()
-    await channel.close()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+async def test_the_channel_example_plays_a_turn() -> None:
+    """Over real HTTP: a file in, a reaction while the turn runs, the answer. The contract suite runs on it as well."""
+    block = DOCS["docs/extending.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
+    assert block.count("\n") < 250
+    harness, house = TernHarness(), FakeHouse(unanswered={"m1"})
+    async with open_tern() as server:
+        channel: Any = harness.kind.open(house.context("tern", harness.settings(server)))
+        running = asyncio.create_task(channel.run(), name="channel tern")
+        try:
+            server.files["f1"] = b"plan"
+            server.say("/help", "m1", files=[{"id": "f1", "name": "plan.txt", "size": 4}])
+            (message,) = await house.wait_deliveries(1)
+            assert (str(message.key), message.text, message.command) == ("tern:r1", "/help", "/help")
+            assert b"".join([chunk async for chunk in channel.fetch(message.attachments[0])]) == b"plan"
+            assert (await channel.sender(message)).is_admin
+            while server.reactions != {("m1", "eyes")}:
+                await server.wait_changed()
+            house.unanswered.clear()
+            (part,) = channel.render(OutboundMessage(id="t1.1", key=message.key, text="**hi**"))
+            receipt = await channel.send(part)
+            found = await channel.find(part)
+            assert (found.part, found.message_id) == (receipt.part, receipt.message_id)
+            while server.reactions:
+                await server.wait_changed()
+            assert [each["text"] for each in server.messages] == ["hi"]
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await channel.close()
 
 
 # -- commands
