@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,8 @@ FORBIDDEN = [
     ("gateway/planted.py", "import agent.locks", "only gateway.app and the CLI"),
     ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
     ("gateway/ports/planted.py", "import gateway.i18n", "the CLI stands above"),
+    ("agent/memory/storage/planted.py", "import agent.memory.documents.version_store", "memory in layers"),
+    ("agent/memory/editing/planted.py", "import agent.memory.consolidation.consolidator", "memory in layers"),
 ]
 
 
@@ -63,3 +66,22 @@ def test_import_contracts_bite(tmp_path: Path, where: str, line: str, contract: 
     broken = [text for text in run.stdout.splitlines() if text.endswith("BROKEN") or " BROKEN " in text]
     assert run.returncode == 1, run.stdout
     assert any(contract in text for text in broken), run.stdout
+
+
+MEMORY_CHAIN = 12  # modules
+
+
+def test_memory_has_short_import_chains() -> None:
+    """Who reads the memory follows few steps: no chain of imports inside it is longer than twelve modules."""
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    inside = {module for module in graph.modules if module.startswith("agent.memory.")}
+    longest: dict[str, list[str]] = {}
+
+    def chain(module: str) -> list[str]:
+        if module not in longest:
+            below = graph.find_modules_directly_imported_by(module) & inside
+            longest[module] = [module, *max(map(chain, sorted(below)), key=len, default=[])]
+        return longest[module]
+
+    worst = max(map(chain, sorted(inside)), key=len)
+    assert len(worst) <= MEMORY_CHAIN, " imports ".join(worst)

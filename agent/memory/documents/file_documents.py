@@ -1,4 +1,4 @@
-"""A scope's texts as files: compare-and-set, whole or not at all, readable whatever an editor made of them."""
+"""Documents of a memory scope as files: changed by compare-and-set, atomically, and readable after any editor."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _AT_THE_TOP = frozenset({"SOUL.md", "USER.md"})
 
 
 def document_path(home: Path, scope: str, name: str) -> Path:
-    """Return where a scope's document stands; raise ValueError for what is no document's name."""
+    """Return the path of a scope's document; raise ValueError for an invalid name."""
     if not _NAME.match(name):
         raise ValueError(f"not a document: {name!r}")
     folder = scope_folder(home, scope)
@@ -45,7 +45,7 @@ class VersionedDocuments(Protocol):
     """Documents that keep versions of themselves."""
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the text as it stands now."""
+        """Return the current text."""
         ...
 
     async def write(
@@ -55,7 +55,7 @@ class VersionedDocuments(Protocol):
         ...
 
     async def notice(self, scope: str) -> None:
-        """Keep what people changed by hand."""
+        """Save edits by hand as versions."""
         ...
 
 
@@ -81,23 +81,23 @@ async def change_document(
 
 
 class FileDocumentStore:
-    """Implements `Documents` over the files of a home. A rev is the sha256 of the bytes."""
+    """Implements `DocumentStore` over the files of a home. A rev is the sha256 of the bytes."""
 
     def __init__(self, home: Path, *, disk: Disk | None = None, keeper: VersionKeeper | None = None) -> None:
-        """Serve the documents of *home*; with a *keeper*, every change of them is a version."""
+        """Serve the documents of *home*; with a *keeper*, every change is saved as a version."""
         self._home = home
         self._disk = disk or Disk()
         self._keeper = keeper
-        self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote: those files are whole
+        self._ours: OrderedDict[str, None] = OrderedDict()  # revs that we wrote; these files are complete
 
     async def read(self, scope: str, name: str) -> ScopeDocument:
-        """Return the text as it stands now."""
+        """Return the current text."""
         return await asyncio.to_thread(self.read_now, scope, name)
 
     async def write(
         self, scope: str, name: str, text: str, *, was: str, why: str, by: str = ""
     ) -> ScopeDocument | None:
-        """Replace the text if its rev is still *was*; None when somebody else was quicker. Durable on return."""
+        """Replace the text if its rev is still *was*; return None if another writer was faster. Durable on return."""
         written = await asyncio.to_thread(self.write_now, scope, name, text, was=was, why=why, by=by)
         if written is not None:
             log.info("document.written", scope=scope, name=name, why=why)
@@ -111,12 +111,12 @@ class FileDocumentStore:
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
 
     async def notice(self, scope: str) -> None:
-        """Keep as versions what people changed by hand since the last one; needs a keeper to do anything."""
+        """Save edits by hand since the last version; does nothing without a keeper."""
         if self._keeper is not None and scope_folder(self._home, scope).is_dir():
             await asyncio.to_thread(self._notice, scope)
 
     def _read_settled(self, path: Path) -> bytes | None:
-        """Return the file once nobody is in the middle of saving it: some editors empty a file before they write."""
+        """Return the file's bytes once no editor is saving it: some editors empty a file before they write."""
         data = self._disk.load(path)
         for _ in range(_LOOKS):
             if data is None or _rev(data) in self._ours or not _is_fresh(path):

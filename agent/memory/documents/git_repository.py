@@ -49,7 +49,7 @@ class DocumentVersion:
 
 @contextmanager
 def open_repo(path: Path) -> Iterator[Repo]:
-    """Open the repository at *path*, made where it is missing, set aside and made anew where it cannot be read."""
+    """Open the repository at *path*; create it if missing, and move it aside and create it if it cannot be read."""
     from dulwich.errors import ChecksumMismatch, FileFormatException, NotGitRepository
     from dulwich.repo import Repo
 
@@ -80,7 +80,7 @@ def _init(path: Path) -> Repo:
     from dulwich.repo import Repo
 
     path.mkdir(mode=0o700, parents=True)
-    # git's own word for "whatever the umask says, nobody but the owner".
+    # git's setting for "owner only, whatever the umask is".
     repo = Repo.init_bare(str(path), default_branch=b"main", shared_repository="0600")
     config = repo.get_config()
     config.set((b"core",), b"fsyncObjectFiles", True)
@@ -92,7 +92,7 @@ def _init(path: Path) -> Repo:
 
 
 def head_of(repo: Repo) -> bytes | None:
-    """Return the newest version, None when there is none."""
+    """Return the newest version, or None."""
     from dulwich.refs import Ref
 
     return repo.refs.read_ref(Ref(_BRANCH))
@@ -114,7 +114,7 @@ def parent_of(repo: Repo, commit: bytes) -> bytes | None:
 
 
 def read_tree(repo: Repo, commit: bytes | None) -> dict[str, bytes]:
-    """Return the documents as they stood after *commit*, by name."""
+    """Return the documents after *commit*, by name."""
     from dulwich.objects import Blob, Tree
 
     if commit is None:
@@ -138,9 +138,9 @@ def write_commit(
     at: datetime,
     instead: bytes | None = None,
 ) -> str:
-    """Put a version behind *parent*, which is the newest, or the one before *instead*; for who holds the scope's lock.
+    """Commit a version after *parent*: the newest one, or the one before *instead*, which this version replaces.
 
-    Raises OSError when the disk will not have it, or somebody else writes there.
+    The caller holds the scope's lock. Raises OSError when the disk refuses it, or another process writes there.
     """
     from dulwich.objects import Blob, Commit, ObjectID, ShaFile, Tree
     from dulwich.refs import Ref
@@ -188,7 +188,7 @@ def _write(write: Callable[[], T]) -> T:
 
 
 def continues_change(newest: DocumentVersion, texts: Mapping[str, bytes], *, why: str, by: str) -> bool:
-    """Say whether the newest version is the first part of a change of which *texts* are another."""
+    """Return True if the newest version is the first part of the change that *texts* belong to."""
     is_same = (newest.why, newest.by) == (" ".join(why.split()), by)
     return is_same and why.startswith(ONE_CHANGE) and not set(texts) & set(newest.names)
 
@@ -202,7 +202,7 @@ def walk(repo: Repo) -> Iterator[DocumentVersion]:
 
 
 def read_version(repo: Repo, commit: bytes) -> DocumentVersion:
-    """Return what *commit* says of itself."""
+    """Return the version that *commit* describes."""
     found = _read(repo, commit)
     why, _, rest = found.message.decode("utf-8", "replace").partition("\n")
     by = next((line.removeprefix(_BY) for line in rest.splitlines() if line.startswith(_BY)), "")

@@ -1,4 +1,4 @@
-"""Every change of a document is kept as a version, whoever made it: our own with its cause, a person's as theirs."""
+"""Keeps every change of a document as a version: our own changes with their cause, other edits as made by hand."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from agent.memory.storage.disk import Disk
 
 log = structlog.get_logger(__name__)
 
-_NOTE = ".writing"  # what we are about to write, so that a crash does not make our change look like a person's
+_NOTE = ".writing"  # the announced write, so that after a crash our change is not taken for an edit by hand
 
 
 class VersionKeeper:
-    """Keeps versions beside the files. Call it under the scope's lock; it blocks, and never fails a write.
+    """Saves versions beside the files. Call it under the scope's lock. Methods block and never fail a write.
 
-    A disk that will not have a version costs that version, not the memory: the next change notices what
-    is missing, and keeps it.
+    If a version cannot be written, only that version is lost: the next change includes it.
     """
 
     def __init__(self, home: Path, disk: Disk, versions: VersionStore, *, now: Callable[[], datetime]) -> None:
@@ -33,7 +32,7 @@ class VersionKeeper:
         self._now = now
 
     def notice(self, scope: str, name: str, data: bytes | None) -> None:
-        """Keep what stands in the file, when it is not what was kept last: an edit by hand, or a write cut short."""
+        """Save the file as a version if it differs from the last one: edited by hand, or an interrupted write."""
         if name not in TRACKED:
             return
         try:
@@ -45,7 +44,7 @@ class VersionKeeper:
             log.warning("versions.not_kept", scope=scope, name=name, error=error.strerror)
 
     def announce(self, scope: str, name: str, data: bytes, *, why: str, by: str) -> None:
-        """Say what is about to be written, and why."""
+        """Record what is about to be written, and its cause."""
         if name not in TRACKED:
             return
         note = json.dumps({"name": name, "sha256": _digest(data), "why": why, "by": by}).encode()
@@ -55,7 +54,7 @@ class VersionKeeper:
             log.warning("versions.not_announced", scope=scope, name=name, error=error.strerror)
 
     def _announced(self, scope: str, name: str, data: bytes) -> tuple[str, str]:
-        """Return cause and person of a text that we said we would write, else those of an edit by hand."""
+        """Return cause and person of a text that was announced, else those of an edit by hand."""
         try:
             note = json.loads(self._disk.load(self._note(scope)) or b"{}")
         except ValueError:

@@ -1,7 +1,6 @@
-"""Versions of what a scope remembers: a git repository of its three documents, in ``memory/.git`` (seed 003).
+"""Versions of a scope's documents: a git repository of SOUL.md, USER.md and MEMORY.md in ``memory/.git`` (seed 003).
 
-Trees are built from exactly these documents, so nothing else of a scope ever gets into its history. Written
-with dulwich: the image has no git, and needs none; any git can read what stands there. Everything here blocks.
+Trees contain exactly these documents. Written with dulwich, so no git is needed; any git can read it. Methods block.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, a
 
 
 class VersionStore:
-    """Every scope's repository, made when the first version is kept."""
+    """The repositories of every scope, each created with its first version."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -66,9 +65,9 @@ class VersionStore:
     def save_version(
         self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime
     ) -> str | None:
-        """Keep *texts* (by name; what is not given stays) as a version; return its name, None when nothing changed.
+        """Save *texts* (by name; other documents stay) as a version; return its name, or None if nothing changed.
 
-        Raises ValueError for a document that is not tracked, OSError when the disk will not have it.
+        Raises ValueError for a document that is not tracked, OSError when the disk refuses the write.
         """
         if unknown := set(texts) - set(TRACKED):
             raise ValueError(f"not tracked: {', '.join(sorted(unknown))}")
@@ -84,14 +83,14 @@ class VersionStore:
             return write_commit(repo, after, newest, why=why, by=by, at=at)
 
     def texts(self, scope: str, sha: str = "") -> dict[str, bytes]:
-        """Return the documents as they stood after the version *sha*, by default the newest; {} for none."""
+        """Return the documents after the version *sha*, by default the newest; {} if there is none."""
         with self._open(scope) as repo:
             if repo is None:
                 return {}
             return read_tree(repo, resolve(repo, sha) if sha else head_of(repo))
 
     def documents_before(self, scope: str, sha: str) -> dict[str, bytes] | None:
-        """Return the documents as they stood before the version *sha*; None when there is no such version."""
+        """Return the documents before the version *sha*, or None if it does not exist."""
         with self._open(scope) as repo:
             commit = resolve(repo, sha) if repo is not None else None
             if repo is None or commit is None:
@@ -111,7 +110,7 @@ class VersionStore:
             return read_version(repo, commit) if repo is not None and commit is not None else None
 
     def diff(self, scope: str, sha: str) -> str:
-        """Return what the version *sha* changed, as a unified diff; "" when there is no such version."""
+        """Return the changes of the version *sha* as a unified diff, or "" if it does not exist."""
         with self._open(scope) as repo:
             commit = resolve(repo, sha) if repo is not None else None
             if repo is None or commit is None:
@@ -126,7 +125,7 @@ class VersionStore:
         )
 
     def source(self, scope: str, name: str, line: str) -> DocumentVersion | None:
-        """Return the version that brought *line* into *name* as it stands now; None when it is not in there."""
+        """Return the version that added *line* to *name*, or None if the document does not contain it now."""
         wanted = line.strip()
         with self._open(scope) as repo:
             found = None
@@ -138,25 +137,25 @@ class VersionStore:
             return read_version(repo, found) if repo is not None and found is not None else None
 
     def every(self, scope: str) -> list[tuple[DocumentVersion, dict[str, bytes]]]:
-        """Return every version with the documents as they stood after it, the oldest first."""
+        """Return every version with the documents after it, the oldest first."""
         with self._open(scope) as repo:
             found = [(each, read_tree(repo, each.sha.encode())) for each in walk(repo)] if repo is not None else []
             return found[::-1]
 
     def rewrite(
-        self, scope: str, redact: Redact, *, nobody: Collection[str] = (), change: Callable[[str], str] = str
+        self, scope: str, redact: Redact, *, anonymous: Collection[str] = (), change: Callable[[str], str] = str
     ) -> int:
-        """Put every version through *redact* and forget the old ones for good; return how many documents changed.
+        """Apply *redact* to every version and delete the old ones; return the number of documents changed.
 
-        *change* is asked for what a version is called; the persons *nobody* are not named any more. Built beside and
-        swapped in, so that a crash leaves the old history or the new one. Names change.
+        *change* maps the cause of each version; the persons *anonymous* are removed from it. The repository is built
+        aside and swapped in, so a crash leaves the old or the new one. Version names change.
         """
         states: list[tuple[Mapping[str, bytes], str, str, datetime]] = []
         changed = 0
         for version, before, brought in self._traced(scope):
             after = {name: redact(text, brought[name]) for name, text in before.items()}
             changed += sum(after[name] != before[name] for name in before)
-            states.append((after, change(version.why), "" if version.by in nobody else version.by, version.at))
+            states.append((after, change(version.why), "" if version.by in anonymous else version.by, version.at))
         path = self._path(scope)
         if path.exists():
             beside = path.with_name(".git.new")
@@ -166,8 +165,8 @@ class VersionStore:
         shutil.rmtree(path.with_name(".git.old"), ignore_errors=True)  # a crash came behind the swap
         return changed
 
-    def imported(self, scope: str) -> Mapping[str, Mapping[str, str]]:
-        """Return who brought each line of the documents as they were kept last, by document."""
+    def line_authors(self, scope: str) -> Mapping[str, Mapping[str, str]]:
+        """Return who added each line of the last saved documents, by document."""
         return next((brought for *_, brought in reversed(list(self._traced(scope)))), {})
 
     def _traced(self, scope: str) -> Iterator[tuple[DocumentVersion, dict[str, bytes], dict[str, dict[str, str]]]]:

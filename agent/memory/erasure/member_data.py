@@ -47,7 +47,7 @@ class GroupMember:
 
     def without_lines(self, name: str, text: str) -> str:
         """Return the current text of a document without the entries that the member added."""
-        authors = self.versions.imported(self.scope).get(name, {})
+        authors = self.versions.line_authors(self.scope).get(name, {})
         return without_entries(text, ALL, lambda line: authors.get(line, "") in self.accounts)[0]
 
     def clear_files(self) -> bool:
@@ -64,7 +64,7 @@ class GroupMember:
         with self.disk.lock(memory / LOCK):
             is_author = any(version.by in self.accounts for version, _ in self.versions.every(self.scope))
             if is_author:
-                self.versions.rewrite(self.scope, redact, nobody=self.accounts)
+                self.versions.rewrite(self.scope, redact, anonymous=self.accounts)
         is_raw = bool(clear_raw(self.disk, memory, ALL, self._is_sender))
         if is_author:
             for path in sorted((self.folder / BLOBS).glob("*")):
