@@ -300,8 +300,10 @@ class TurnDraft:
         elif step.kind == "stop":
             self._results.update(line["tool_call_id"] for line in step.lines[:-1])
             self.stopped = step.lines[-1]
-        else:
-            self._adopt_rows(step)
+        elif step.kind in ("opening", "steer"):
+            seqs = json.loads(step.call)
+            self._seen_rows.update(seqs)
+            self.inbox.extend(seq for seq in seqs if seq not in self.inbox)
         for line in step.lines:
             self._next_index = max(self._next_index, line.get("i", -1) + 1)
             for call in line.get("tool_calls") or ():
@@ -317,12 +319,6 @@ class TurnDraft:
         messages = [message for line in rendered for message in build.to_messages(line)]
         self.messages.extend(messages)
         self.weight += estimate_messages(messages)
-
-    def _adopt_rows(self, step: TurnStep) -> None:
-        if step.kind in ("opening", "steer"):
-            seqs = json.loads(step.call)
-            self._seen_rows.update(seqs)
-            self.inbox.extend(seq for seq in seqs if seq not in self.inbox)
 
 
 def _seqs(rows: Sequence[InboxRow]) -> str:

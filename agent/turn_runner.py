@@ -13,7 +13,6 @@ from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
 from agent.memory.jobs.approval_questions import question_scope
 from agent.memory.messages.sender_names import SenderNames
-from agent.memory.prompt.conversation import Conversation
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
 from agent.running_turns import RunningTurn
@@ -180,22 +179,28 @@ class TurnRunner:
             draft.begins_tainted = conversation.is_tainted
             prompt = await services.assembler.assemble(draft, turn, conversation)
             running.draft = draft
-            result = await services.loop.think(
-                LoopContext(
-                    running=running,
-                    turn=turn,
-                    conversation=conversation,
-                    draft=draft,
-                    prompt=PromptFitter(conversation, draft, prompt, overhead=toolbox.overhead),
-                    preview=preview,
-                    is_watched=is_watched,
-                )
+            context = LoopContext(
+                running=running,
+                turn=turn,
+                conversation=conversation,
+                draft=draft,
+                prompt=PromptFitter(conversation, draft, prompt, overhead=toolbox.overhead),
+                preview=preview,
+                is_watched=is_watched,
             )
+            result = await services.loop.think(context)
         finally:
             await preview.close()
             if running.draft is not None:
                 running.draft.shown_at = preview.shown_at
-        return await self._conclude(running, turn, conversation, draft, result)
+        if (exceeded := result.exceeded_cap) is not None:
+            services.caps.note_refusal([turn.message], exceeded)
+            line = _cap_line(exceeded, turn)
+            return await self._commit_notice(context, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice)
+        if result.failure is not None:
+            line = failure_line(result.failure, short_turn_id(turn.id), turn.language)
+            return await self._commit_notice(context, MessageOutcome.ANSWERED, line, failure=result.failure.name)
+        return await self._commit_answer(context, result)
 
     def _resume_draft(self, turn: Turn) -> tuple[TurnDraft, bool]:
         """Return the draft with what an earlier attempt stored and showed, and whether a stream would be seen."""
@@ -204,68 +209,52 @@ class TurnRunner:
             draft.streamed = draft.last_words
         return draft, is_watched
 
-    async def _conclude(
-        self, running: RunningTurn, turn: Turn, conversation: Conversation, draft: TurnDraft, result: LoopResult
-    ) -> MessageOutcome:
-        """Commit the result of the loop: an answer, or a notice of the cap or failure that ended it."""
-        if (exceeded := result.exceeded_cap) is not None:
-            self._services.caps.note_refusal([turn.message], exceeded)
-            line = _cap_line(exceeded, turn)
-            await self._commit_notice(
-                running, turn, conversation, draft, MessageOutcome.REFUSED, line, cap_notice=exceeded.notice
-            )
-            return MessageOutcome.REFUSED
-        if result.failure is not None:
-            line = failure_line(result.failure, short_turn_id(turn.id), turn.language)
-            await self._commit_notice(
-                running, turn, conversation, draft, MessageOutcome.ANSWERED, line, failure=result.failure.name
-            )
-            return MessageOutcome.ANSWERED
-        await self._commit_answer(running, turn, conversation, draft, result)
-        return MessageOutcome.ANSWERED
-
-    async def _commit_answer(
-        self, running: RunningTurn, turn: Turn, conversation: Conversation, draft: TurnDraft, result: LoopResult
-    ) -> None:
-        services, active = self._services, turn.profile.active
+    async def _commit_answer(self, context: LoopContext, result: LoopResult) -> MessageOutcome:
+        services, turn, draft = self._services, context.turn, context.draft
+        active, language = turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         draft.add(draft.message("assistant", result.text, services.now(), files=files or None, **draft.seen_field))
-        text = f"{result.text}\n\n{translate('delivery.cut', turn.language)}" if result.is_cut else result.text
+        text = f"{result.text}\n\n{translate('delivery.cut', language)}" if result.is_cut else result.text
         if active.lost:
-            text = f"{text}\n\n{model_gone_line(active, turn.language)}"
+            text = f"{text}\n\n{model_gone_line(active, language)}"
         for line in _doubt_lines(draft, turn):
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}"
         reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments)
-        await services.commit(running, turn, conversation, draft, MessageOutcome.ANSWERED, reply)
+        await services.commit(context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply)
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
                 await services.profiles.models.choose(turn.key, "")
+        return MessageOutcome.ANSWERED
 
     async def _commit_notice(
         self,
-        running: RunningTurn,
-        turn: Turn,
-        conversation: Conversation,
-        draft: TurnDraft,
+        context: LoopContext,
         outcome: MessageOutcome,
         line: str,
         *,
         failure: str = "",
         cap_notice: CapNotice | None = None,
-    ) -> None:
-        """Commit a turn without an answer: people read the notice, the model never does."""
-        now = self._services.now()
+    ) -> MessageOutcome:
+        """Commit a turn without an answer: people read the notice, the model never does. Return *outcome*."""
+        turn, draft, now = context.turn, context.draft, self._services.now()
         lines = [line, *_doubt_lines(draft, turn)]
         if draft.drop_staged():
             lines.append(translate("delivery.staged_dropped", turn.language))
             draft.add(draft.message("assistant", "", now, dropped=True))
         notice = "\n\n".join(lines)
         draft.add(build.notice(turn.id, notice, now, **draft.seen_field))
-        reply = build_reply(turn, notice, OutboundKind.NOTICE)
         await self._services.commit(
-            running, turn, conversation, draft, outcome, reply, failure=failure, cap_notice=cap_notice
+            context.running,
+            turn,
+            context.conversation,
+            draft,
+            outcome,
+            build_reply(turn, notice, OutboundKind.NOTICE),
+            failure=failure,
+            cap_notice=cap_notice,
         )
+        return outcome
 
     # -- stopped (docs/adr/0028-stopped-turns.md) -------------------------------------------------
 
