@@ -67,24 +67,24 @@ class AccessOperations:
     async def list_people(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per account, chat or guild with an access entry, of one channel if `channel` is given."""
         channel = str(arguments.get("channel", ""))
-        lines = [each for each in self._app.people.roster.list_access() if channel in ("", each.channel)]
-        if channel and not lines and channel not in self._app.kinds:
-            known = ", ".join(sorted(self._app.kinds))
+        lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
+        if channel and not lines and channel not in self._app.platforms:
+            known = ", ".join(sorted(self._app.platforms))
             raise UserError(f"there is no channel called {channel}; there are: {known}")
         for each in lines:
             yield plain(each)
 
     async def allow(self, arguments: Line) -> AsyncIterator[Line]:
         """Admit a person, chat, guild, team or role."""
-        yield _decision_line(await self._app.people.decisions.allow(_subject(arguments), operator()))
+        yield _decision_line(await self._app.access.decisions.allow(_subject(arguments), operator()))
 
     async def block(self, arguments: Line) -> AsyncIterator[Line]:
         """Block a person, chat or guild."""
-        yield _decision_line(await self._app.people.decisions.block(_subject(arguments), operator()))
+        yield _decision_line(await self._app.access.decisions.block(_subject(arguments), operator()))
 
     async def remove(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove a decision made by an owner or the operator."""
-        yield _decision_line(await self._app.people.decisions.remove(_subject(arguments), operator()))
+        yield _decision_line(await self._app.access.decisions.remove(_subject(arguments), operator()))
 
     async def link(self, arguments: Line) -> AsyncIterator[Line]:
         """Link two accounts to one person, without a confirmation: the operator may read both memories.
@@ -117,21 +117,21 @@ class AccessOperations:
 
     async def claim(self, _: Line) -> AsyncIterator[Line]:
         """Yield a code whose sender becomes the owner. Raises UserError when an owner exists."""
-        issued = await self._app.people.claims.issue()
+        issued = await self._app.access.claims.issue()
         if issued is None:
-            owners = ", ".join(str(each) for each in self._app.people.roster.owners())
+            owners = ", ".join(str(each) for each in self._app.access.roster.owners())
             raise UserError(f"there is an owner already: {owners}; `parlour owner list` says by what")
-        channels = [name for name, policy in self._app.people.roster.policies.items() if not policy.is_local]
+        channels = [name for name, policy in self._app.access.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
     async def list_owners(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per owner."""
-        for each in self._app.people.roster.owners():
+        for each in self._app.access.roster.owners():
             yield plain(each)
 
     async def disown(self, arguments: Line) -> AsyncIterator[Line]:
         """Remove an owner who claimed the bot with a code."""
-        decision = await self._app.people.decisions.disown(_subject(arguments), operator())
+        decision = await self._app.access.decisions.disown(_subject(arguments), operator())
         if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
             raise UserError(f"{decision.whom} is no owner; `parlour owner list` shows who is")
         yield _decision_line(decision)
@@ -139,7 +139,7 @@ class AccessOperations:
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield the state of the channels, then one line per recent rejection in the channel, by the person or chat."""
         channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
-        kinds = self._app.kinds
+        kinds = self._app.platforms
         if channel and channel not in kinds:
             raise UserError(f"there is no channel called {channel}; there are: {', '.join(sorted(kinds))}")
         readiness = self._app.readiness()
@@ -155,7 +155,7 @@ class AccessOperations:
 
     async def pending(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per pairing request."""
-        for waiting in self._app.people.pairing.pending_requests():
+        for waiting in self._app.access.pairing.pending_requests():
             yield plain(waiting)
 
     async def approve(self, arguments: Line) -> AsyncIterator[Line]:
@@ -168,7 +168,7 @@ class AccessOperations:
 
     async def _decide(self, arguments: Line, *, is_yes: bool) -> Line:
         request = str(arguments.get("who", "")).strip()
-        pairing = self._app.people.pairing
+        pairing = self._app.access.pairing
         decider = DecisionActor(by=OPERATOR, where="", id=f"c{secrets.token_hex(8)}")
         match = next((each for each in pairing.pending_requests() if request in (_name(each), each.ref)), None)
         outcome: Outcome

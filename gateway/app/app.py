@@ -28,7 +28,7 @@ from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
 from gateway.app.context import ChannelPlatforms
-from gateway.app.second_tries import SecondTries
+from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
 from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Role, Sender, SessionKey, turn_id
@@ -67,17 +67,17 @@ class GatewayApp:
     linker: AccountLinker
     background: JobRunner
     dreamer: Dreamer
-    deliverer: OutboxDispatcher
+    dispatcher: OutboxDispatcher
     model: ModelClient  # the usual one
     models: ModelCatalog
     refusals: RefusalLog
     caps: UsageCapTracker
     alerts: AlertServices
-    people: AccessServices
+    access: AccessServices
     channels: Mapping[str, Channel]
-    kinds: ChannelPlatforms
+    platforms: ChannelPlatforms
     supervisor: Supervisor
-    second_tries: SecondTries
+    quarantine_retrier: QuarantineRetrier
     web: WebServer
     started_at: float = field(default_factory=time.monotonic)
 
@@ -88,7 +88,7 @@ class GatewayApp:
     async def work(self) -> Mapping[str, Any]:
         """Return alerts, delayed deliveries, jobs, budgets and pairing requests, for `parlour status`."""
         work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
-        delayed = self.deliverer.delayed()
+        delayed = self.dispatcher.delayed()
         work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
         if self.channels:
             work["page"] = self.web.url
@@ -96,7 +96,7 @@ class GatewayApp:
         zone, now = self.settings.timezone, datetime.now(UTC)
         midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
         work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
-        requests = self.people.pairing.pending_requests()
+        requests = self.access.pairing.pending_requests()
         places = sum(each.is_place for each in requests)
         work["waits"] = {"people": len(requests) - places, "places": places}
         error = self.recall.last_error()
@@ -113,11 +113,11 @@ class GatewayApp:
 
         Raises UserError for an unknown channel, an unknown recipient and a full queue.
         """
-        if key.channel not in self.kinds:
-            known = ", ".join(sorted(self.kinds))
+        if key.channel not in self.platforms:
+            known = ", ".join(sorted(self.platforms))
             raise UserError(f"there is no channel called {key.channel}; there are: {known}")
         sessions = await self.store.records.sessions()
-        chat_kind, sender = resolve_recipient(key, self.kinds.traits(key.channel), sessions)
+        chat_kind, sender = resolve_recipient(key, self.platforms.traits(key.channel), sessions)
         message = InboundMessage(
             key=key,
             message_id=f"job:send/{secrets.token_hex(8)}",

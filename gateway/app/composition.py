@@ -34,8 +34,8 @@ from gateway.app.memory import build_dreamer, build_job_runner, build_memory, bu
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
+from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
-from gateway.app.second_tries import SecondTries
 from gateway.app.turns import TurnDependencies, build_pool
 from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
@@ -79,7 +79,7 @@ async def open_app(
         app = await _open_subsystems(context, stack, has_channels=channels)
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
-        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.people.roster.owners())]))
+        owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         await app.commands.memory.erasure.retention.plan()
         await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
@@ -203,17 +203,17 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         linker=memory.linker,
         background=jobs,
         dreamer=dreamer,
-        deliverer=dispatcher,
+        dispatcher=dispatcher,
         model=models.default,
         models=models.catalog,
         refusals=context.refusals,
         caps=usage.caps,
         alerts=alerts,
-        people=access,
+        access=access,
         channels=channels.channels,
-        kinds=context.platforms,
+        platforms=context.platforms,
         supervisor=supervisor,
-        second_tries=SecondTries(
+        quarantine_retrier=QuarantineRetrier(
             intake, store, channels.channels, judge=access.judge, language=locales.language, now=now
         ),
         web=_build_web(context, channels, supervisor, jobs),

@@ -76,7 +76,7 @@ async def run_import(
 
 def _default_scope(app: GatewayApp, names: ScopeNames, person: str) -> str:
     """Return the scope of *person*, or of the only owner. Raises UserError if there is not exactly one owner."""
-    owners = [person] if person else [str(each) for each in app.people.roster.owners()]
+    owners = [person] if person else [str(each) for each in app.access.roster.owners()]
     if app.settings.memory.isolation == "shared" and not person:
         return ""
     if len(owners) != 1:
@@ -99,17 +99,17 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
         raise UserError(
             f"{target!r} is neither a chat (channel:chat_id) nor a scope; `parlour memory` lists the scopes"
         ) from None
-    if key.channel not in app.kinds:
-        known = ", ".join(sorted(app.kinds))
+    if key.channel not in app.platforms:
+        known = ", ".join(sorted(app.platforms))
         raise UserError(f"there is no channel called {key.channel}; there are: {known}")
     if app.settings.memory.isolation == "shared":
         return ImportTarget(scope="", key=key)
     sessions = await app.store.records.sessions()
-    traits = app.kinds.traits(key.channel)
+    traits = app.platforms.traits(key.channel)
     if traits.is_group(key):
         return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
     chat_kind, sender = resolve_recipient(key, traits, sessions)
     if chat_kind is ChatKind.GROUP:
         return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
-    account = PlatformAccount(kind=app.kinds[key.channel], team=sender.team, id=sender.id)
+    account = PlatformAccount(kind=app.platforms[key.channel], team=sender.team, id=sender.id)
     return ImportTarget(scope=f"people/{app.store.links.person(account.name)}", key=key)

@@ -208,7 +208,7 @@ class MemoryOperations:
 
     async def names(self) -> ScopeNames:
         """Return the current scopes by name."""
-        store, kinds = self._app.store, self._app.kinds
+        store, kinds = self._app.store, self._app.platforms
         return ScopeNames(
             self._app.home.path,
             sessions=await store.records.sessions(),

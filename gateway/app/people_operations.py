@@ -108,18 +108,20 @@ class PeopleOperations:
         if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
             return True
         accounts = self._accounts(account)
-        named = {(each.channel, each.who) for each in self._app.people.decisions.list_access()}
-        named |= {(each.channel, each.who) for each in self._app.people.pairing.pending_requests()}
-        if any(self._app.people.roster.account(channel, who) in accounts for channel, who in named):
+        named = {(each.channel, each.who) for each in self._app.access.decisions.list_access()}
+        named |= {(each.channel, each.who) for each in self._app.access.pairing.pending_requests()}
+        if any(self._app.access.roster.account(channel, who) in accounts for channel, who in named):
             return True
         return bool(await self._app.store.access.audit(about=account.label, limit=1))
 
     async def _note(self, account: PlatformAccount) -> None:
         """Record in the audit that *account* is to be erased, and drop its pairing requests."""
         accounts = self._accounts(account)
-        await self._app.people.decisions.note_forgetting(account.label, accounts, operator())
-        users = [(name, each.id) for name, kind in self._app.kinds.items() for each in accounts if each.kind == kind]
-        await self._app.people.pairing.forget(users)
+        await self._app.access.decisions.note_forgetting(account.label, accounts, operator())
+        users = [
+            (name, each.id) for name, kind in self._app.platforms.items() for each in accounts if each.kind == kind
+        ]
+        await self._app.access.pairing.forget(users)
 
     def _accounts(self, account: PlatformAccount) -> set[PlatformAccount]:
         return {account.user, *accounts_of(self._app.store.links, account.name)}
@@ -127,7 +129,7 @@ class PeopleOperations:
     def _account(self, arguments: Line) -> PlatformAccount:
         """Return the account that is meant. Raises UserError for a text that names none."""
         name = str(arguments.get("person", ""))
-        account = PlatformAccount.from_input(name, has_teams=self._app.kinds.has_teams)
+        account = PlatformAccount.from_input(name, has_teams=self._app.platforms.has_teams)
         if not _KIND.match(account.kind) or not account.id:
             raise UserError(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account

@@ -60,7 +60,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             prune=lambda: run_prune_loop(app.store, app.intake.quarantine),
             stamp=lambda: run_stamp_loop(app.store),
         )
-        delivery = _start(services, delivery=app.deliverer.run)
+        delivery = _start(services, delivery=app.dispatcher.run)
         pool = _start(services, pool=app.pool.run)
         operations = build_operations(app)
         control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
@@ -69,7 +69,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             web=app.web.serve,
             channels=app.supervisor.run,
             control=control.serve,
-            second_tries=app.second_tries.run,
+            quarantine_retrier=app.quarantine_retrier.run,
         )
         await app.web.wait_started()
         await control.wait_listening()
@@ -85,7 +85,7 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         await _end(intake)
         given_back = await app.pool.drain(grace)
         await _end(pool)
-        await app.deliverer.drain(_LAST_DELIVERIES)
+        await app.dispatcher.drain(_LAST_DELIVERIES)
         await _end(delivery)
         await app.projector.flush()
         await _end(files)

@@ -51,7 +51,7 @@ async def test_a_nickname_on_discord_admits_no_chat() -> None:
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
         discord.say(GENERAL, EVA, f"{CALL} am I in?")
         await pocket.idle()
-        assert [each.who for each in pocket.app.people.roster.list_access()] == [ANN]
+        assert [each.who for each in pocket.app.access.roster.list_access()] == [ANN]
         assert model.calls == 2
 
 

@@ -168,7 +168,7 @@ class Child:
     async def _owners_code(self) -> str:
         """Return a code as `parlour owner claim` prints it."""
         assert self._app is not None
-        issued = await self._app.people.claims.issue()
+        issued = await self._app.access.claims.issue()
         assert issued is not None
         return issued.code
 

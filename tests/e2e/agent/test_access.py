@@ -139,7 +139,7 @@ async def test_who_is_blocked_while_a_command_waits_is_refused() -> None:
         reached = _hang(pocket, "claim")
         _, answered = await pocket.channel.say("room", "/new", sender="admin", is_admin=True, **ROOM)
         await reached.wait()
-        decisions = pocket.app.people.decisions
+        decisions = pocket.app.access.decisions
         await decisions.block("pocket:admin", DecisionActor(by=OPERATOR, where="", id="o1"))
         reached.clear()
         _let(pocket)

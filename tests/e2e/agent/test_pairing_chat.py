@@ -106,7 +106,7 @@ async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
         code = code_in(texts(pocket, MAL)[0])
         assert "may write" not in await pocket.channel.ask("7", f"/pair {code}", sender="7")
         assert not pocket.app.store.access.members()
-        assert len(pocket.app.people.pairing.pending_requests()) == 1
+        assert len(pocket.app.access.pairing.pending_requests()) == 1
 
 
 async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> No
         await knock(pocket)
         # Delivered before the kill or by this run: never by both, and the question is there to be answered.
         assert len(texts(pocket, MAL)) <= 1
-        (waiting,) = pocket.app.people.pairing.pending_requests()
+        (waiting,) = pocket.app.access.pairing.pending_requests()
         await own(pocket, f"/pair yes {waiting.ref}")
         killed = pocket.kill(tmp_path / "after the yes")
     async with house(killed) as pocket:

@@ -39,7 +39,7 @@ async def test_a_delayed_answer_shows_in_both_statuses(
         refused = limit(pocket, "ann", timedelta(minutes=15))
         await pocket.channel.say("ann", "one")
         await refused.wait()
-        while not pocket.app.deliverer.delayed():  # noqa: ASYNC110 - nobody is told
+        while not pocket.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
         told = await pocket.channel.ask("bob", "/status", sender="bob")
         assert "Answers to 1 chat are delayed: the platform does not take them yet." in told

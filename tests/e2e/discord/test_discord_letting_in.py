@@ -38,7 +38,7 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) ->
         await discord.until(lambda: bool(discord.chat(direct)))
         discord.join_server(is_in=True)
         question = await asked(discord, direct)
-        (waiting,) = pocket.app.people.pairing.pending_requests()
+        (waiting,) = pocket.app.access.pairing.pending_requests()
         assert waiting.who == f"guild:{GUILD}"
         assert "May I answer everybody there?" in question["content"]
         discord.say(GENERAL, BEN, f"{CALL} hello?")
@@ -72,7 +72,7 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -
         assert discord.chat(GENERAL) == []
         (line,) = discord.chat(discord.direct(EVA))
         assert "Your code is" in line
-        assert [each.who for each in pocket.app.people.pairing.pending_requests()] == [str(EVA)]
+        assert [each.who for each in pocket.app.access.pairing.pending_requests()] == [str(EVA)]
 
 
 async def test_a_code_in_a_direct_message(discord: Discord) -> None:

@@ -187,9 +187,9 @@ async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
         discord.say(GENERAL, ANN, f"{CALL} one")
         await discord.until(lambda: discord.chat(GENERAL))
         discord.say(GENERAL, ANN, f"{CALL} two")
-        while not pocket.app.deliverer.delayed():  # noqa: ASYNC110 - nobody is told
+        while not pocket.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
-        (delayed,) = pocket.app.deliverer.delayed()
+        (delayed,) = pocket.app.dispatcher.delayed()
         assert (str(delayed.key), delayed.reason) == (f"discord:{GENERAL}", "rate limited by Discord")
         assert delayed.until - delayed.since <= timedelta(minutes=15)
         discord.say(RANDOM, BEN, f"{CALL} !status")

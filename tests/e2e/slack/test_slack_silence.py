@@ -73,7 +73,7 @@ async def parlour(server: SlackServer, home: Path, *words: str) -> str:
 
 async def the_morning(server: SlackServer, pocket: Pocket) -> None:
     """Let everything happen that is answered by silence, and twice what is answered."""
-    await pocket.app.people.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
+    await pocket.app.access.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
     server.say(DM, ANN, "good morning")
     await server.until(lambda: len(server.shown(DM)) == 1)
     thread = server.say(ROOM, BOB, f"{CALL} good morning")
@@ -201,7 +201,7 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
         thread = server.say(NEW, BOB, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(NEW, thread)))
         await pocket.idle()
-        assert not pocket.app.people.pairing.pending_requests()
+        assert not pocket.app.access.pairing.pending_requests()
         assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
 
 

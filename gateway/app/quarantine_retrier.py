@@ -25,7 +25,7 @@ _READY_INTERVAL = timedelta(seconds=1)  # until a channel is connected to its pl
 _STORE_RETRY = timedelta(seconds=5)
 
 
-class SecondTries:
+class QuarantineRetrier:
     """Retries struck events once, and notifies the senders of events that were set aside."""
 
     def __init__(
