@@ -137,7 +137,7 @@ class DiscordChannel:
                 self._api,
                 name=self.name,
                 is_on=lambda message: policy(message).reply_in == "thread",
-                anywhere=any(each.reply_in == "thread" for each in context.manners_anywhere()),
+                anywhere=any(each.reply_in == "thread" for each in context.all_reply_policies()),
                 exists=self._is_known_thread,
                 language=context.language,
             ),

@@ -153,7 +153,7 @@ class TelegramChannel:
         inbound = self._inbound
         inbound.bot = TelegramBotIdentity(id=str(user.id), username=str(user.username), commands=frozenset(commands()))
         inbound.reads_all = bool(user.can_read_all_group_messages)
-        if any(map(inbound.misses_messages, self._context.manners_anywhere())):
+        if any(map(inbound.misses_messages, self._context.all_reply_policies())):
             log.warning(
                 "telegram.privacy_mode",
                 channel=self.name,

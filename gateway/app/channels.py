@@ -122,7 +122,7 @@ async def open_channels(
                     language=language,
                     folder=settings.home / "uploads" / name,
                     proxy=settings.proxy_address,
-                    manners=reply_policies_of(context.chats, name, channel_settings),
+                    reply_policies=reply_policies_of(context.chats, name, channel_settings),
                 )
             )
             channels[name] = channel

@@ -251,15 +251,21 @@ class ChannelContext:
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
     folder: Path | None = None  # for the channel's files; created by the first write
     proxy: str = field(default="", repr=False)  # for all connections, by gateway.net; "" = none; secret
-    manners: ReplyPolicies | None = None  # None = the block's policy everywhere
+    reply_policies: ReplyPolicies | None = None  # None = the block's policy everywhere
 
     def reply_policy(self, chat: str, guild: str = "") -> ReplyPolicy:
         """Return the reply policy of *chat*, a thread's own overrides included. Cheap: a few dictionary look-ups."""
-        return ReplyPolicy.of_block(self.settings) if self.manners is None else self.manners.of(chat, guild)
+        return (
+            ReplyPolicy.of_block(self.settings) if self.reply_policies is None else self.reply_policies.of(chat, guild)
+        )
 
-    def manners_anywhere(self) -> frozenset[ReplyPolicy]:
-        """Return every way in which people of the block are answered."""
-        return frozenset({ReplyPolicy.of_block(self.settings)}) if self.manners is None else self.manners.every
+    def all_reply_policies(self) -> frozenset[ReplyPolicy]:
+        """Return every reply policy of the channel's chats."""
+        return (
+            frozenset({ReplyPolicy.of_block(self.settings)})
+            if self.reply_policies is None
+            else self.reply_policies.every
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
