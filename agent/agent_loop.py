@@ -148,7 +148,7 @@ class AgentLoop:
             return LoopResult("", failure_of(error))
         except CapReached as reached:
             log.info("turn.capped", turn=context.turn.id, cap=str(reached))
-            return LoopResult("", exceeded_cap=reached.past)
+            return LoopResult("", exceeded_cap=reached.exceeded)
 
     async def _run_rounds(self, context: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
         turn, draft = context.turn, context.draft

@@ -37,13 +37,13 @@ class AccessRoster:
         policies: Mapping[str, AdmissionPolicy],
         kinds: Mapping[str, str],
         *,
-        named: Sequence[str] = (),
+        named_owners: Sequence[str] = (),
     ) -> None:
         """*policies* are the blocks as the settings have them; *kinds* name each block's platform.
 
         *named* are the owners that the settings name, as "channel:user_id": also of a block that is not there now.
         """
-        self._absent = [each.partition(":") for each in named if each.partition(":")[0] not in policies]
+        self._absent = [each.partition(":") for each in named_owners if each.partition(":")[0] not in policies]
         self.policies = policies
         self.access = access
         self._kinds = kinds

@@ -61,7 +61,7 @@ class CapLimits:
     chat_turns: int | None = None
     person_tokens: int | None = None
     chat_tokens: int | None = None
-    house_tokens: int | None = None
+    installation_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ class UsageCapTracker:
         self._refusals = refusals
         self._tallies = UsageCounters()
         self._entered: dict[str, _ActiveTurn] = {}
-        self._house_limit = 0
+        self._installation_limit = 0
 
-    async def warm(self, rows: CapUsageStore, *, house_limit: int | None) -> None:
+    async def warm(self, rows: CapUsageStore, *, installation_limit: int | None) -> None:
         """Load the counts of the journal; call it before the first turn. Raises StoreUnavailable."""
-        self._house_limit = house_limit or 0
+        self._installation_limit = installation_limit or 0
         now = self._open_day()
         start = self._midnight(now, days=0)
         self._tallies.restore(await rows.load_usage(window=now - WINDOW, day=start, purposes=COUNTED))
@@ -175,11 +175,13 @@ class UsageCapTracker:
         Cheap: one addition. Use never falls within a day, and `until`, the midnight of the next reset, names the day,
         so 80 and 100 % are each passed at most once a day.
         """
-        if not self._house_limit:
+        if not self._installation_limit:
             return None
         now = self._open_day()
         used = self._tallies.tokens((HOUSE,))
-        return CapAllowance(cap=CapKind.HOUSE_TOKENS, used=used, limit=self._house_limit, until=self._midnight(now))
+        return CapAllowance(
+            cap=CapKind.HOUSE_TOKENS, used=used, limit=self._installation_limit, until=self._midnight(now)
+        )
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class UsageCapTracker:
             (CapKind.PERSON_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS if first else 0), mine, accounts[0]),
             (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
             (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
-            (CapKind.HOUSE_TOKENS, limits.house_tokens or 0, (HOUSE,), chat),
+            (CapKind.HOUSE_TOKENS, limits.installation_tokens or 0, (HOUSE,), chat),
         ]
         for cap, limit, names, whose in wanted:
             if limit:

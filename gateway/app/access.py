@@ -37,7 +37,7 @@ class AccessServices:
 def build_access(context: AppContext, *, language: Language) -> AccessServices:
     """Build the access services; *language* is that of a chat."""
     settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
-    roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named=settings.owners)
+    roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named_owners=settings.owners)
 
     def linked_accounts(channel: str, user: str) -> Sequence[PlatformAccount]:
         return accounts_of(store.links, PlatformAccount(kind=context.platform(channel), id=user).name)

@@ -82,7 +82,7 @@ async def open_app(
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         await app.commands.memory.erasure.retention.plan()
-        await app.caps.warm(store.caps, house_limit=settings.caps.tokens_per_day)
+        await app.caps.warm(store.caps, installation_limit=settings.caps.tokens_per_day)
         yield app
 
 

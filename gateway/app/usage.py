@@ -49,7 +49,7 @@ def _build_caps(context: AppContext) -> UsageCapTracker:
             person_tokens=_first(overrides.person_tokens_per_day, caps.person_tokens_per_day),
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
             chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
-            house_tokens=caps.tokens_per_day,
+            installation_tokens=caps.tokens_per_day,
         )
 
     return UsageCapTracker(

@@ -67,9 +67,9 @@ class ExceededCap:
 class CapReached(ParlourError):
     """Raised instead of making a model call that a cap does not allow."""
 
-    def __init__(self, past: ExceededCap) -> None:
-        super().__init__(past.cap.value)
-        self.past = past
+    def __init__(self, exceeded: ExceededCap) -> None:
+        super().__init__(exceeded.cap.value)
+        self.exceeded = exceeded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class UsageCaps(Protocol):
         """
         ...
 
-    def note_refusal(self, messages: Iterable[InboundMessage], past: ExceededCap) -> None:
+    def note_refusal(self, messages: Iterable[InboundMessage], exceeded: ExceededCap) -> None:
         """Note that *messages* end unanswered, so that metrics and `parlour why` can say so."""
         ...
 

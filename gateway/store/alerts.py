@@ -123,15 +123,15 @@ def _write(alert: Alert) -> str:
         "fields": dict(alert.fields),
         "level": alert.level,
         "mark": alert.mark,
-        "owners": _write_heard(alert.owners),
-        "monitor": _write_heard(alert.monitor),
+        "owners": _encode_state(alert.owners),
+        "monitor": _encode_state(alert.monitor),
     }
     return write_json(fields)
 
 
-def _write_heard(heard: NotificationState) -> dict[str, Any]:
-    at = micros(heard.at) if heard.at is not None else None
-    return {**asdict(heard), "at": at}
+def _encode_state(state: NotificationState) -> dict[str, Any]:
+    at = micros(state.at) if state.at is not None else None
+    return {**asdict(state), "at": at}
 
 
 def _read(cause: str, since: int, payload: str) -> Alert:

@@ -159,9 +159,9 @@ class AcceptEffect:
 def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, headroom: BacklogLimit) -> AcceptEffect:
     """Store *new* once."""
     for name in new.names:
-        known = database.execute(_KNOWN, (name,)).fetchall()
-        if known:
-            return _accept_known(database, new, known)
+        stored_rows = database.execute(_KNOWN, (name,)).fetchall()
+        if stored_rows:
+            return _accept_known(database, new, stored_rows)
     if new.message.kind is InboundKind.DELETION:
         # The message was never accepted, or it is so old that only transcripts have it.
         has_job = _take_back(database, new)
@@ -220,14 +220,16 @@ def _insert(database: sqlite3.Connection, new: EncodedMessage, state: str) -> in
     return seq
 
 
-def _accept_known(database: sqlite3.Connection, new: EncodedMessage, known: list[tuple[str, int]]) -> AcceptEffect:
-    seq = known[0][1]
+def _accept_known(
+    database: sqlite3.Connection, new: EncodedMessage, stored_rows: list[tuple[str, int]]
+) -> AcceptEffect:
+    seq = stored_rows[0][1]
     # An original that comes after its edit is late, not newer.
-    if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in known):
+    if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in stored_rows):
         return _unchanged(database, new, seq)
     found = database.execute("SELECT state, turn, payload FROM inbox WHERE seq = ?", (seq,)).fetchone()
     database.execute(_REMEMBER, (new.names[0], new.revision, seq))
-    if found is None or found[0] == "control" or any(revision == DELETED for revision, _ in known):
+    if found is None or found[0] == "control" or any(revision == DELETED for revision, _ in stored_rows):
         return _unchanged(database, new, seq)
     state, turn, payload = found
     if state == "waiting":

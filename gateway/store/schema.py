@@ -75,9 +75,9 @@ def prepare(connection: sqlite3.Connection, path: Path | None, migrations: Seque
         log.info("store.migrated", before=version, now=len(migrations))
 
 
-def _newer_line(path: Path | None, version: int, known: int) -> str:
+def _newer_line(path: Path | None, version: int, supported: int) -> str:
     return (
-        f"{path} was written by a newer Parlour (schema {version}, this one knows {known}). "
+        f"{path} was written by a newer Parlour (schema {version}, this one knows {supported}). "
         "Install the newer version again, or go back to a backup: parlour restore FILE --force"
     )
 

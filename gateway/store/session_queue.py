@@ -68,11 +68,9 @@ class MergeDelay:
     seconds: float
 
 
-def merge_rows(
-    waiting: Iterable[QueuedRow], limits: StoreLimits, now: int
-) -> tuple[list[QueuedRow], MergeDelay | None]:
+def merge_rows(queued: Iterable[QueuedRow], limits: StoreLimits, now: int) -> tuple[list[QueuedRow], MergeDelay | None]:
     """Return the rows that make the next turn; or, with them, how long to wait for the rest of an album or paste."""
-    rows = iter(waiting)
+    rows = iter(queued)
     head = next(rows, None)
     if head is None:
         return [], None
@@ -148,13 +146,13 @@ def claim(
             if any(row.is_lone for row in rows):
                 return SuspectHead()
             return _take(database, key, column, owner, rows, lane[2], now, new)
-    waiting = database.execute(_WAITING, (column,))
+    queued = database.execute(_WAITING, (column,))
     try:
-        group, held = merge_rows((QueuedRow(*columns) for columns in waiting), limits, now)
+        group, held_epochs = merge_rows((QueuedRow(*columns) for columns in queued), limits, now)
     finally:
-        waiting.close()
-    if held is not None or not group:
-        return held
+        queued.close()
+    if held_epochs is not None or not group:
+        return held_epochs
     rows = tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in group)
     return _take(database, key, column, owner, rows, turn_id(rows[0].message), now, new)
 
@@ -293,14 +291,14 @@ def steer(
     if lease.is_lone:
         return ()  # rows beside a suspect must not share its outcome
     sender = quote(lease.rows[0].message.sender.id)
-    waiting = database.execute(_WAITING, (column,))
+    queued = database.execute(_WAITING, (column,))
     group: list[int] = []
-    for columns in waiting:
+    for columns in queued:
         row = QueuedRow(*columns)
         if row.sender != sender or row.alone or len(group) >= limits.burst:
             break
         group.append(row.seq)
-    waiting.close()
+    queued.close()
     rows = tuple(read_row(database.execute(_ONE, (seq,)).fetchone()) for seq in group)
     return _stamp(database, rows, lease.turn)
 
@@ -323,17 +321,17 @@ def release(database: sqlite3.Connection, lease: TurnLease, column: str, owner: 
     database.execute(_FREE_LANE, (column,))
 
 
-def free_orphans(database: sqlite3.Connection, owner: str, held: Mapping[SessionKey, int]) -> list[SessionKey]:
+def free_orphans(database: sqlite3.Connection, owner: str, held_epochs: Mapping[SessionKey, int]) -> list[SessionKey]:
     """Release leases without a worker; return the keys of *held* that are no longer leased.
 
     After a fault a broken batch may be in the file: its claims have no worker, and its commits released the lease.
     """
     owned = {read_key(key): (key, epoch) for key, epoch in database.execute(_OWNED, (owner,))}
     for key, (column, epoch) in owned.items():
-        if held.get(key) != epoch:
+        if held_epochs.get(key) != epoch:
             database.execute(_GIVE_BACK, (1, column))
             database.execute(_FREE_LANE, (column,))
-    return [key for key, epoch in held.items() if key not in owned or owned[key][1] != epoch]
+    return [key for key, epoch in held_epochs.items() if key not in owned or owned[key][1] != epoch]
 
 
 def recover(database: sqlite3.Connection) -> None:

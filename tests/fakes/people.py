@@ -66,7 +66,7 @@ def door(
         name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
         for name, kind in KINDS.items()
     }
-    return Door(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named=owners))
+    return Door(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named_owners=owners))
 
 
 def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:

@@ -75,7 +75,7 @@ class House:
     async def restart(self) -> None:
         """Begin anew with what the journal holds."""
         self.ledger = self.open()
-        await self.ledger.warm(self, house_limit=self.limits.house_tokens)
+        await self.ledger.warm(self, installation_limit=self.limits.installation_tokens)
 
     async def load_usage(self, *, window: datetime, day: datetime, purposes: Iterable[str]) -> CapUsage:
         """Return what the journal holds."""
@@ -223,8 +223,8 @@ def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     assert house.ask(tokens=600) is None
     with pytest.raises(CapReached) as reached:
         house.ask(tokens=600)
-    assert (reached.value.past.cap, reached.value.past.until) == (CapKind.PERSON_TOKENS, MIDNIGHT)
-    assert reached.value.past.notice is not None
+    assert (reached.value.exceeded.cap, reached.value.exceeded.until) == (CapKind.PERSON_TOKENS, MIDNIGHT)
+    assert reached.value.exceeded.notice is not None
     past = house.ask(tokens=1)
     assert past is not None
     assert past.notice is None  # one line a day
@@ -266,7 +266,7 @@ def test_every_step_of_a_turn_is_asked_for() -> None:
 
 def test_the_house_tells_each_chat_once() -> None:
     """TOKENS_PER_DAY is everybody's together, and each chat hears of it once."""
-    house = House(limits=CapLimits(house_tokens=1_000), named=frozenset({"bob"}))
+    house = House(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
     assert house.ask(tokens=1_000) is None
     told = [house.ask(said(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
     assert [past is not None and past.notice is not None for past in told] == [True, False, True]
@@ -274,7 +274,7 @@ def test_the_house_tells_each_chat_once() -> None:
 
 async def test_the_house_can_be_watched() -> None:
     """What alerts ask for: how much of the day's tokens is used, and when the next day begins."""
-    house = House(limits=CapLimits(house_tokens=1_000))
+    house = House(limits=CapLimits(installation_tokens=1_000))
     await house.restart()
     assert house.ask(tokens=800) is None
     day = CapAllowance(cap=CapKind.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
@@ -297,7 +297,7 @@ def test_what_nobody_typed_is_capped_too() -> None:
         try:
             past = house.ask(said(kind=InboundKind.JOB), tokens=100_000)
         except CapReached as reached:
-            past = reached.past
+            past = reached.exceeded
             break
     assert past is not None
     assert past.cap is CapKind.OWN_TOKENS
@@ -384,7 +384,7 @@ def test_a_refusal_can_be_explained() -> None:
 
 def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
-    house = House(limits=CapLimits(house_tokens=100))
+    house = House(limits=CapLimits(installation_tokens=100))
     house.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
     house.ledger.reserve("job", 10_000)()
     assert house.ask(tokens=100) is None
