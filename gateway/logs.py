@@ -19,7 +19,7 @@ from structlog.typing import EventDict, Processor
 from gateway.text.redaction import REDACTED as REDACTED
 from gateway.text.redaction import SecretRedactor
 
-# Loggers that write addresses, headers or bodies below warnings. Channel plugins quiet those of their own libraries.
+# Loggers that write addresses, headers or bodies below warnings. Channel plugins silence those of their libraries.
 _QUIET = (
     "LiteLLM",
     "aiohttp",

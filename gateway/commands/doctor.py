@@ -30,8 +30,8 @@ from gateway.settings import Settings, check_settings, secret_values
 
 
 def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
-    """Print every finding, what is wrong first; return 2 when one of them fails, else 0."""
-    # What the libraries log of their calls is not the doctor's to print.
+    """Print every finding, the failures first; return 2 when there is one, else 0."""
+    # The libraries log their calls, which are no findings.
     settings = check_settings(os.environ).settings
     configure_logs(level="error", form="auto", secrets=secret_values(settings))
 
@@ -39,13 +39,13 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
         return [each async for each in collect_findings(os.environ, is_offline=is_offline, asks_model=asks_model)]
 
     findings = asyncio.run(gather())
-    counted = Counter(each.level for each in findings)
+    counts = Counter(each.level for each in findings)
     worst = [FindingLevel.FAIL, FindingLevel.WARN, FindingLevel.OK]
     for finding in sorted(findings, key=lambda each: worst.index(each.level)):
         typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
     if not as_json:
-        typer.echo(f"{counted[FindingLevel.FAIL]} to mend, {counted[FindingLevel.WARN]} to consider")
-    return 2 if counted[FindingLevel.FAIL] else 0
+        typer.echo(f"{counts[FindingLevel.FAIL]} to mend, {counts[FindingLevel.WARN]} to consider")
+    return 2 if counts[FindingLevel.FAIL] else 0
 
 
 def _as_json(finding: DoctorFinding) -> str:
@@ -99,14 +99,14 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]
     llm = settings.llm.asking()
     if not llm.model:
         return []
-    answered = None if asks_model else await last_answer(Home(settings.home), llm.model)
-    if answered is not None and datetime.now(UTC) - answered < LATELY:
-        minutes = max(0, int((datetime.now(UTC) - answered).total_seconds() // 60))
+    answered_at = None if asks_model else await last_answer(Home(settings.home), llm.model)
+    if answered_at is not None and datetime.now(UTC) - answered_at < LATELY:
+        minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
         return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model
 
-    asked = {"": llm.model, **(settings.llm.models if asks_model else {})}  # those to choose from only when told to
-    tried = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in asked]
-    said = [from_platform("model", each) for each in await asyncio.gather(*tried)]
-    return [DoctorFinding(each.level, each.name, each.text, "answers") for each in said]
+    names = {"": llm.model, **(settings.llm.models if asks_model else {})}  # the models of llm.models only with --model
+    calls = [try_model(settings.llm.asking(name), proxy=settings.proxy_address) for name in names]
+    results = [from_platform("model", each) for each in await asyncio.gather(*calls)]
+    return [DoctorFinding(each.level, each.name, each.text, "answers") for each in results]

@@ -88,7 +88,7 @@ class InitWizard:
             self._ask_everything()
         finally:
             self._config.keep_draft(self._draft)
-        self._say_what_is_next()
+        self._print_next_steps()
 
     def _ask_everything(self) -> None:
         ModelStep(self._config, self._prompter, self._draft).run(
@@ -239,7 +239,7 @@ class InitWizard:
         if not self._prompter.is_person:
             raise UserError("nothing of this step was written; mend it and run `parlour init` again")
 
-    def _say_what_is_next(self) -> None:
+    def _print_next_steps(self) -> None:
         self._prompter.say("Written" if self._config.written else "Nothing had to be written.", look="title")
         for line in names_of(self._config.written):
             self._prompter.say(f"  {line}", look="result")
@@ -248,7 +248,7 @@ class InitWizard:
         if is_held(self._config.home):
             self._prompter.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
         else:
-            # In our image there is no other way to start it than compose's.
+            # Our image is started by compose only.
             is_ours = str(self._config.home.path) == "/data" and Path("/.dockerenv").exists()
             start = "docker compose up --detach" if is_ours else "parlour run"
             self._prompter.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
@@ -256,12 +256,12 @@ class InitWizard:
 
 def installed_setups() -> dict[str, SupportsSetup]:
     """Return every installed kind that can be set up by questions."""
-    found = {}
+    setups = {}
     for point in load_entry_points("parlour.channels"):
         kind = point.load()
         if isinstance(kind, SupportsSetup):
-            found[point.name] = kind
-    return found
+            setups[point.name] = kind
+    return setups
 
 
 def offer_ownership(prompter: InitPrompter) -> None:
@@ -271,10 +271,10 @@ def offer_ownership(prompter: InitPrompter) -> None:
         return
     try:
         (line,) = call_operation("owner claim")
-    except UserError:  # somebody claimed it meanwhile
+    except UserError:  # it was claimed in the meantime
         return
-    except ParlourError as trouble:
-        prompter.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({trouble}).")
+    except ParlourError as error:
+        prompter.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({error}).")
         return
     prompter.say("The owner", look="title")
     for row in claim_line(line).splitlines():

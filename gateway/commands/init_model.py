@@ -26,8 +26,8 @@ _SECONDS = 30.0
 _LIST_SECONDS = 10.0
 _LONGEST_LIST = 1_000_000  # bytes
 _MOST_LISTED = 200
-_TOKENS = 16  # enough to see that it speaks
-_ADDED = "/completions"  # to the address, by whoever calls it
+_TOKENS = 16  # enough for a first word
+_ADDED = "/completions"  # litellm appends it to the address
 _NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
@@ -104,7 +104,7 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
                 if len(body) > _LONGEST_LIST:
                     return []
             listed = json.loads(body)["data"] if answer.is_success else []
-            # The server is somebody's: a name that a terminal would obey is none.
+            # The server may not be ours: names with control characters are skipped.
             return sorted({str(each["id"]) for each in listed if _NAME.match(str(each["id"]))})[:_MOST_LISTED]
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, KeyError, TypeError):  # TimeoutError is an OSError
         return []

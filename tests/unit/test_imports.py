@@ -44,7 +44,7 @@ FORBIDDEN = [
     ("agent/planted_too.py", "import channels", "agent sees of the gateway"),
     ("gateway/planted.py", "import agent.locks", "only gateway.app and the CLI"),
     ("channels/planted_too/__init__.py", "import channels.planted", "channels never see each other"),
-    ("gateway/ports/planted.py", "import gateway.i18n", "the CLI stands above"),
+    ("gateway/ports/planted.py", "import gateway.i18n", "the CLI is above"),
     ("agent/memory/storage/planted.py", "import agent.memory.documents.version_store", "memory in layers"),
     ("agent/memory/editing/planted.py", "import agent.memory.consolidation.consolidator", "memory in layers"),
 ]
