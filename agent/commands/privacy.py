@@ -18,7 +18,7 @@ from gateway.i18n.formats import format_day, format_file_size
 async def privacy(context: CommandContext) -> CommandReply:
     """List the data stored about this person or chat, retention periods, readers, and how to erase or export it."""
     facts = context.services.memory.privacy.facts
-    stored = await context.services.memory.privacy.account(context.scope)
+    stored = await context.services.memory.privacy.count(context.scope)
     lines = [
         context.translate("privacy.title"),
         *(f"- {line}" for line in _inventory_lines(context, stored, facts)),
@@ -40,9 +40,9 @@ async def export(context: CommandContext) -> CommandReply:
     if context.turn.is_shared:
         return context.private_reply("privacy.export_here_not")
     exports = context.services.memory.privacy.exports
-    if not exports.can(context.key.channel):
+    if not exports.can_send(context.key.channel):
         return context.reply("privacy.export_no_files")
-    if await exports.is_under_way(context.scope):
+    if await exports.is_running(context.scope):
         return context.reply("privacy.export_under_way")
     job = exports.job(
         scope=context.scope,

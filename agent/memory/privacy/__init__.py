@@ -1,1 +1,1 @@
-"""A person's rights: to know what is kept of them, and to have it."""
+"""Show people what data is stored about them, and export it."""

@@ -1,6 +1,6 @@
-"""Everything that a home keeps, by kind. What stands on the disk and in no row here is a promise that nobody made.
+"""Inventory of all files in a home by kind of data; a test requires that every file matches a rule here.
 
-Paths are relative to the home. Pure but for `account`, which counts; it blocks.
+Paths are relative to the home. `count_scope` and `unknown_files` block; everything else is pure.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from pathlib import Path
 from agent.memory.history.history_log import HISTORY_JSONL
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import decode, parse_time
+from agent.memory.storage.segments import read_head
+from agent.memory.storage.transcript_lines import parse_time
 
 _SCOPE = r"(?:(?:shared|people/[^/]+|chats/[^/]+)/)?"  # with one memory for everything, the home itself is a scope
 _NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md\Z")
-_HEAD_BYTES = 4_096
 
 
 class DataKind(StrEnum):
-    """A kind of what is kept; the catalogue area `privacy` describes each and how long it is kept."""
+    """Kinds of stored data; the catalogue area `privacy` describes each and its retention."""
 
-    MEMORY = "memory"  # documents, their versions, history, notes, what waits for a yes
+    MEMORY = "memory"  # documents, their versions, history, notes, staged changes
     TRANSCRIPTS = "transcripts"
-    FILES = "files"  # sent and received, and those the owner put beside
+    FILES = "files"  # sent and received files, and the owner's own
     INDEX = "index"  # derived
-    STATE = "state"  # says nothing of anybody: locks, cursors, schema
-    JOURNAL = "journal"  # what is on its way, with usage and choices
+    STATE = "state"  # no user data: locks, cursors, schema
+    JOURNAL = "journal"  # queues, usage and preferences
     UPLOADS = "uploads"
     QUARANTINE = "quarantine"
-    OPERATOR = "operator"  # the operator's own: settings, secrets, backups, downloads of the terminal, documents
+    OPERATOR = "operator"  # settings, secrets, backups, downloads of the console, documents
 
 
 _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.TRANSCRIPTS, _SCOPE + r"sessions/[^/]+\.jsonl(?:\.corrupt)?"),
-    (DataKind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # what a snapshot showed the model
+    (DataKind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # texts of prompt snapshots
     (DataKind.FILES, _SCOPE + r"attachments/[0-9a-f]{64}"),
     (DataKind.FILES, _SCOPE + r"files/.+"),
     (DataKind.FILES, _SCOPE + r"exports/[^/]+"),
@@ -67,21 +67,21 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.OPERATOR, r"parlour\.(?:yaml|yml|json|toml)"),
 )
 _KINDS = tuple((kind, re.compile(rule + r"\Z", re.DOTALL)) for kind, rule in _RULES)
-_HALF_MADE = re.compile(r"(?P<folder>(?:.*/)?)\.(?P<name>[^/]+?)\.[^./]+(?:\.(?:tmp|part))?\Z")
+_TEMPORARY = re.compile(r"(?P<folder>(?:.*/)?)\.(?P<name>[^/]+?)\.[^./]+(?:\.(?:tmp|part))?\Z")
 
 
 def kind_of(path: str) -> DataKind | None:
-    """Return of what kind the file at *path* (relative to the home, with slashes) is; None for one that nobody knows.
+    """Return the kind of the file at *path* (relative to the home, with slashes); None if no rule matches.
 
-    What is half made, under a hidden name of its own, is of the kind that it will be.
+    A temporary file has the kind of the file that it will become.
     """
-    known = next((kind for kind, rule in _KINDS if rule.match(path)), None)
-    half = _HALF_MADE.match(path) if known is None else None
-    return kind_of(half["folder"] + half["name"]) if half is not None else known
+    kind = next((kind for kind, rule in _KINDS if rule.match(path)), None)
+    temporary = _TEMPORARY.match(path) if kind is None else None
+    return kind_of(temporary["folder"] + temporary["name"]) if temporary is not None else kind
 
 
-def unknown(home: Path) -> list[str]:
-    """Return the files of a home that the inventory does not know."""
+def unknown_files(home: Path) -> list[str]:
+    """Return the files of a home that no rule matches."""
     return sorted(path for path in _paths(home) if kind_of(path) is None)
 
 
@@ -93,42 +93,37 @@ def _paths(home: Path) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeInventory:
-    """How much of it there is in one scope."""
+    """Amount of data in one scope."""
 
-    remembered: int  # lines of MEMORY.md and USER.md that say something
+    remembered: int  # lines of MEMORY.md and USER.md, without headings
     summaries: int
     notes: int
-    waiting: int  # for a yes
+    waiting: int  # staged changes
     conversations: int
-    since: datetime | None  # when the oldest began
+    since: datetime | None  # creation of the oldest transcript
     files: int
     file_bytes: int
 
 
 def count_scope(home: Path, scope: str, disk: Disk | None = None) -> ScopeInventory:
-    """Count what a scope keeps. Blocks."""
+    """Count the data of a scope. Blocks."""
     disk = disk or Disk()
     folder = scope_folder(home, scope)
     memory = folder / "memory"
-    heads = [_begun(disk, path) for path in (folder / "sessions").glob("*.jsonl")]
+    created = [parse_time(read_head(disk, path).get("created")) for path in (folder / "sessions").glob("*.jsonl")]
     files = [path for area in ("attachments", "files") for path in (folder / area).rglob("*") if path.is_file()]
     return ScopeInventory(
-        remembered=sum(_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
+        remembered=sum(_count_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
         notes=sum(_NOTE.match(path.name) is not None for path in memory.glob("*.md")),
         waiting=len(list((memory / ".staged").glob("*.json"))),
-        conversations=len(heads),
-        since=min((at for at in heads if at is not None), default=None),
+        conversations=len(created),
+        since=min((at for at in created if at is not None), default=None),
         files=len(files),
         file_bytes=sum(disk.size(path) or 0 for path in files),
     )
 
 
-def _lines(disk: Disk, path: Path) -> int:
+def _count_lines(disk: Disk, path: Path) -> int:
     lines = (disk.load(path) or b"").splitlines()
     return sum(bool(line.strip()) and not line.lstrip().startswith(b"#") for line in lines)
-
-
-def _begun(disk: Disk, path: Path) -> datetime | None:
-    head = decode(disk.read(path, 0, _HEAD_BYTES).split(b"\n", 1)[0])
-    return parse_time(head.get("created")) if head is not None else None

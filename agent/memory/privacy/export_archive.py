@@ -1,6 +1,6 @@
-"""What an export holds, file by file, and zips of at most so many bytes. Blocks; one file is in memory at a time.
+"""Collect the files of an export, and write them to zip files of limited size. Blocks; holds one file in memory.
 
-What others said before a mention (`quoted`) is theirs and is left out; so is what a provider keeps of its thinking.
+Quoted messages of other people and the provider's thinking blocks are not exported.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _MEMORY = (
     "[A-Z]*.conflict-*.md",
     ".staged/*.json",
 )
-IS_EXPORT = "is_export"  # of a fact: an export is in no other
-_NOT_THEIRS = frozenset({"quoted", "thinking"})
-_OVERHEAD = 1_024  # bytes of a zip for each file, names and directory included
+IS_EXPORT = "is_export"  # in file facts: exports do not contain earlier exports
+_EXCLUDED_FIELDS = frozenset({"quoted", "thinking"})
+_OVERHEAD = 1_024  # bytes of a zip file for each member's headers
 _TAIL = 4_096
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _COLUMNS = ("purpose", "model", "calls", "tokens_in", "tokens_out", "tokens_cached", "cost")
@@ -51,13 +51,13 @@ class ArchiveMember:
     """One file of an export."""
 
     name: str
-    size: int  # before it is packed, roughly
+    size: int  # in bytes, uncompressed, estimated
     read: Read
 
 
 @dataclass(slots=True)
 class PackedArchives:
-    """The zips that were made, and what was too large for any of them."""
+    """The zip files of an export, and the members that were too large for one."""
 
     zips: list[Path] = field(default_factory=list)
     files: int = 0
@@ -67,7 +67,7 @@ class PackedArchives:
 def members(
     home: Path, scope: str, usage: Sequence[Mapping[str, Any]], *, zone: str, disk: Disk
 ) -> Iterator[ArchiveMember]:
-    """Yield what *scope* exports: memory, conversations as lines and as text, files under their names, usage."""
+    """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage."""
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
     for path in (folder / "SOUL.md", folder / "USER.md"):
@@ -77,18 +77,18 @@ def members(
             part = "waiting/" if path.parent.name == ".staged" else ""
             name = f"memory/{part}{path.name}"
             if path.name == "raw.jsonl":
-                yield ArchiveMember(name, disk.size(path) or 0, partial(_theirs, disk, path))
+                yield ArchiveMember(name, disk.size(path) or 0, partial(_filter_lines, disk, path))
             else:
                 yield from _plain(disk, path, name)
-    names: dict[str, str] = {}  # digest -> the name that a conversation gave the file
+    names: dict[str, str] = {}  # digest -> file name in a conversation
     for path in sorted((folder / "sessions").glob("*.jsonl")):
-        names |= _named(disk, path)
+        names |= _file_names(disk, path)
         size = disk.size(path) or 0
-        yield ArchiveMember(f"conversations/{path.name}", size, partial(_theirs, disk, path))
+        yield ArchiveMember(f"conversations/{path.name}", size, partial(_filter_lines, disk, path))
         text = f"conversations/{path.stem}.md"
-        yield ArchiveMember(text, size, partial(_as_text, disk, path, zone))
+        yield ArchiveMember(text, size, partial(_render_text, disk, path, zone))
     for path in sorted((folder / "attachments").glob("*")):
-        # A file that no conversation names is nobody's any more, or an export.
+        # Attachments that no conversation refers to are unused, or exports.
         if _DIGEST.match(path.name) and path.name in names:
             yield from _plain(disk, path, f"files/{path.name[:8]} {names[path.name]}")
     for path in sorted((folder / "files").rglob("*")):
@@ -97,17 +97,17 @@ def members(
 
 
 def write_archives(
-    found: Iterator[ArchiveMember], into: Callable[[int], Path], *, limit: int, about: Callable[[PackedArchives], str]
+    files: Iterator[ArchiveMember], into: Callable[[int], Path], *, limit: int, about: Callable[[PackedArchives], str]
 ) -> PackedArchives:
-    """Write *found* into zips of at most *limit* bytes at the paths that *into* names by number; 0600 from the start.
+    """Write *files* to zip files of at most *limit* bytes, with mode 0600; *into* returns the path of each, from 1.
 
-    *about* says in words what is in all of them; it stands in the last one.
+    *about* returns the text of README.md, which is in the last one.
     """
     packed = PackedArchives()
     writer: zipfile.ZipFile | None = None
-    room = 0
+    bytes_left = 0
     try:
-        for member in found:
+        for member in files:
             data = member.read()
             if data is None:
                 continue
@@ -118,14 +118,14 @@ def write_archives(
             if needed > limit - 2 * _TAIL:
                 packed.left_out.append(member.name)
                 continue
-            if writer is None or needed > room:
+            if writer is None or needed > bytes_left:
                 if writer is not None:
                     writer.close()
                 packed.zips.append(into(len(packed.zips) + 1))
-                writer, room = _open(packed.zips[-1]), limit - 2 * _TAIL
+                writer, bytes_left = _open(packed.zips[-1]), limit - 2 * _TAIL
             writer.writestr(info, data)
             packed.files += 1
-            room -= needed
+            bytes_left -= needed
         if writer is None:
             packed.zips.append(into(1))
             writer = _open(packed.zips[-1])
@@ -142,7 +142,7 @@ def _open(path: Path) -> zipfile.ZipFile:
 
 
 def _packed_size(data: bytes) -> int:
-    # Deflate as the zip does it; what does not shrink grows by a few bytes in each block.
+    # The size after deflating; incompressible data grows by a few bytes per block.
     return len(zlib.compress(data)) + len(data) // 1_000 + 64
 
 
@@ -159,65 +159,66 @@ def _lines(disk: Disk, path: Path) -> Iterator[Line]:
             yield line
 
 
-def _theirs(disk: Disk, path: Path) -> bytes:
-    """Return a transcript without what is not theirs."""
-    return b"".join(encode(_stripped(line)) for line in _lines(disk, path))
+def _filter_lines(disk: Disk, path: Path) -> bytes:
+    """Return a transcript without the excluded fields."""
+    return b"".join(encode(_filter_fields(line)) for line in _lines(disk, path))
 
 
-def _stripped(line: Line) -> Line:
-    kept = {name: value for name, value in line.items() if name not in _NOT_THEIRS}
-    if isinstance(kept.get("message"), Mapping):  # a message of the raw archive
-        kept["message"] = _stripped(kept["message"])
-    return kept
+def _filter_fields(line: Line) -> Line:
+    fields = {name: value for name, value in line.items() if name not in _EXCLUDED_FIELDS}
+    if isinstance(fields.get("message"), Mapping):  # a message of the raw archive
+        fields["message"] = _filter_fields(fields["message"])
+    return fields
 
 
-def _as_text(disk: Disk, path: Path, zone: str) -> bytes:
-    """Return a transcript as people read it: who said what, and when."""
-    told: list[str] = []
+def _render_text(disk: Disk, path: Path, zone: str) -> bytes:
+    """Render a transcript as Markdown with speakers and times."""
+    sections: list[str] = []
     for line in _lines(disk, path):
         kind = kind_of(line)
         if kind == "head":
-            told.append(f"# {line.get('key', '')}\n\nbegun {moment(line.get('created'), zone)} ({zone})\n")
+            sections.append(f"# {line.get('key', '')}\n\nstarted {moment(line.get('created'), zone)} ({zone})\n")
         at = moment(line.get("timestamp"), zone)
-        for who, said in _said(kind, line):
-            told.append(f"**{who}**, {at}\n\n{said}\n")
-    return "\n".join(told).encode("utf-8", "replace")
+        for speaker, text in _texts_in(kind, line):
+            sections.append(f"**{speaker}**, {at}\n\n{text}\n")
+    return "\n".join(sections).encode("utf-8", "replace")
 
 
-def _said(kind: str, line: Line) -> Iterator[tuple[str, str]]:
+def _texts_in(kind: str, line: Line) -> Iterator[tuple[str, str]]:
+    """Yield the speakers and texts of a line."""
     by = line.get("by")
     name = str(by.get("name") or "you") if isinstance(by, Mapping) else "you"
     if kind == "message":
         role = line.get("role")
-        who = name if role == "user" else "Parlour" if role == "assistant" else ""
-        said = [_words(line.get("content")), facts_for_display(facts_in(line))]
-        text = "\n".join(each for each in said if each)
-        if who and text:
-            yield who, text
+        speaker = name if role == "user" else "Parlour" if role == "assistant" else ""
+        parts = [_content_text(line.get("content")), facts_for_display(facts_in(line))]
+        text = "\n".join(each for each in parts if each)
+        if speaker and text:
+            yield speaker, text
     elif kind in ("command", "notice"):
-        asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
-        for who, field_name in ((name, asked), ("Parlour", told)):
-            if _words(line.get(field_name)):
-                yield who, _words(line.get(field_name))
+        question, answer = ("content", "reply") if kind == "command" else ("asked", "content")
+        for speaker, field_name in ((name, question), ("Parlour", answer)):
+            if text := _content_text(line.get(field_name)):
+                yield speaker, text
 
 
-def _words(content: object) -> str:
+def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
     return "\n".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
 
 
-def _named(disk: Disk, path: Path) -> dict[str, str]:
-    """Return the names of the files that a conversation came with or sent, by digest."""
-    found: dict[str, str] = {}
+def _file_names(disk: Disk, path: Path) -> dict[str, str]:
+    """Return the names of a conversation's files by digest."""
+    names: dict[str, str] = {}
     for line in _lines(disk, path):
         for fact in facts_in(line):
             if fact.get(IS_EXPORT):
                 continue
             for blob in blobs_in([fact]):
-                found[blob.rpartition("/")[2]] = safe_name(str(fact.get("name", "")), str(fact.get("kind", "document")))
-    return found
+                names[blob.rpartition("/")[2]] = safe_name(str(fact.get("name", "")), str(fact.get("kind", "document")))
+    return names
 
 
 def _usage(rows: Sequence[Mapping[str, Any]]) -> bytes:
@@ -228,6 +229,6 @@ def _usage(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return out.getvalue().encode("utf-8", "replace")
 
 
-def dated(at: datetime, zone: str) -> str:
-    """Return the day of *at* where the person lives."""
+def format_day(at: datetime, zone: str) -> str:
+    """Format the date of *at* in *zone*."""
     return f"{at.astimezone(ZoneInfo(zone)):%Y-%m-%d}"

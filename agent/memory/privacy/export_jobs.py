@@ -1,7 +1,7 @@
-"""/export: what is kept of a person, built beside the turns, sent as files through the ordinary delivery, then removed.
+"""`/export`: durable jobs that pack the data of a scope, send it as files, and delete the files later.
 
-Two durable jobs: `export` packs and hands over; `unexport` takes the files away again a day later. A crash makes
-`export` begin anew, over nothing: what it left half made is removed first.
+`export` packs the data and enqueues the files for delivery; `unexport` deletes them a day later. After a crash,
+`export` removes incomplete files and starts again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, dated, members, write_archives
+from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, format_day, members, write_archives
 from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
@@ -30,18 +30,18 @@ from gateway.ports import Job, JobQueue, Outbox, SessionRow, TurnRecordStore, Us
 log = structlog.get_logger(__name__)
 
 EXPORT, UNEXPORT = "export", "unexport"
-KEPT = timedelta(days=1)  # for the page to fetch it, and for a channel that is down
-_STILL = timedelta(hours=1)
-_LONGEST = timedelta(days=7)
-_MOST_FILES = 10
+KEPT = timedelta(days=1)  # time for downloads, and for channels that are not connected
+_RETRY_DELAY = timedelta(hours=1)
+_MAX_AGE = timedelta(days=7)
+_MAX_FILES = 10
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
-_ENDLESS = 1 << 62
-_LEAST = 64 * 1024  # bytes of a channel's limit below which an export makes no sense
+_UNLIMITED = 1 << 62
+_MIN_LIMIT = 64 * 1024  # bytes: channels with smaller files cannot receive exports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportJobs:
-    """Does the jobs. *limit* says how large a file a channel takes, *flush* brings what was said into its files."""
+    """Handlers of the jobs. *limit* returns a channel's maximum file size; *flush* projects committed records."""
 
     home: Path
     jobs: JobQueue
@@ -57,74 +57,74 @@ class ExportJobs:
 
     @property
     def long(self) -> Mapping[str, Handler]:
-        """What takes a while, and no model."""
+        """Handlers that take long, but use no model."""
         return {EXPORT: self.export}
 
     @property
     def quick(self) -> Mapping[str, Handler]:
-        """What removes files."""
+        """Handlers that only remove files."""
         return {UNEXPORT: self.unexport}
 
-    def can(self, channel: str) -> bool:
-        """Say whether an export can be sent in a channel."""
-        return self.limit(channel) >= _LEAST
+    def can_send(self, channel: str) -> bool:
+        """Return True if an export can be sent in a channel."""
+        return self.limit(channel) >= _MIN_LIMIT
 
-    async def is_under_way(self, scope: str) -> bool:
-        """Say whether one is being made for *scope*."""
+    async def is_running(self, scope: str) -> bool:
+        """Return True if an export of *scope* is pending or running."""
         return any(job.kind == EXPORT for job in await self.jobs.pending_in(scope))
 
     def job(self, *, scope: str, key: SessionKey, turn: str, person: str, reply_to: str, language: str) -> Job:
-        """Return the job that a command leaves behind."""
+        """Return the job for the command's commit."""
         payload = {"key": str(key), "person": person, "reply_to": reply_to, "language": language}
         return Job(id=f"{EXPORT}:{turn}", kind=EXPORT, scope=scope, payload=payload, due_at=self.now())
 
     async def write(self, scope: str, person: str, target: Path, *, language: str = "en") -> PackedArchives:
-        """Write one zip of *scope* to *target*, which is not there yet; whole or not at all. Raises OSError."""
+        """Write one zip of *scope* to *target* atomically. Raises OSError, also if *target* exists."""
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=person)
 
         def work() -> PackedArchives:
-            half = target.with_name(f".{target.name}.part")
-            half.unlink(missing_ok=True)
+            partial = target.with_name(f".{target.name}.part")
+            partial.unlink(missing_ok=True)
             try:
-                found = members(self.home, scope, usage, zone=self.zone(scope), disk=self.disk)
-                packed = write_archives(found, lambda _: half, limit=_ENDLESS, about=self._about(scope, language))
-                os.link(half, target)  # refuses what is there
+                files = members(self.home, scope, usage, zone=self.zone(scope), disk=self.disk)
+                packed = write_archives(files, lambda _: partial, limit=_UNLIMITED, about=self._about(scope, language))
+                os.link(partial, target)  # fails if the file exists
             finally:
-                half.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
             return packed
 
         return await asyncio.to_thread(work)
 
     async def export(self, job: Job) -> RetryJobLater | None:
-        """Pack what is kept of the scope, and hand it to delivery; what was handed over before is not again."""
+        """Pack the data of the scope and enqueue the files for delivery. Idempotent."""
         key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
         limit = self.limit(key.channel)
-        if limit < _LEAST:
+        if limit < _MIN_LIMIT:
             return None
         packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, limit, language)
-        gone = Job(
+        unexport = Job(
             id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
             kind=UNEXPORT,
             scope=job.scope,
             payload={"key": str(key), "digests": digests, "since": build.format_time(self.now())},
             due_at=self.now() + KEPT,
         )
-        await self.jobs.put(gone)
-        await self._hand_over(job, key, packed, digests)
+        await self.jobs.put(unexport)
+        await self._send(job, key, packed, digests)
         log.info("export.made", scope=job.scope, files=packed.files, zips=len(digests), left_out=len(packed.left_out))
         return None
 
     async def unexport(self, job: Job) -> RetryJobLater | None:
-        """Remove an export's files, once they are delivered or a week old."""
+        """Remove an export's files once they are delivered, or a week old."""
         since = build.parse_time(job.payload.get("since")) or self.now()
         key = SessionKey.parse(str(job.payload["key"]))
         blobs = {f"{job.scope}/{digest}" for digest in job.payload["digests"]}
         waiting = {each.blob for one in await self.outbox.undelivered(key) for each in one.message.attachments}
-        if waiting & blobs and self.now() - since < _LONGEST:
-            return RetryJobLater(_STILL, "it is not delivered yet", counts=False)
+        if waiting & blobs and self.now() - since < _MAX_AGE:
+            return RetryJobLater(_RETRY_DELAY, "it is not delivered yet", counts=False)
         for digest in job.payload["digests"]:
             path = attachment_path(self.home, job.scope, str(digest))
             await asyncio.to_thread(self.disk.remove, path)
@@ -139,11 +139,11 @@ class ExportJobs:
         zone = self.zone(scope)
         folder = scope_folder(self.home, scope) / "exports"
         self.disk.make_folder(folder)
-        for left in folder.glob("*"):  # a crash came while they were written; one job at a time writes here
-            self.disk.remove(left)
-        found = members(self.home, scope, usage, zone=zone, disk=self.disk)
+        for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
+            self.disk.remove(path)
+        files = members(self.home, scope, usage, zone=zone, disk=self.disk)
         packed = write_archives(
-            found, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
+            files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
         )
         digests: list[str] = []
         for path in packed.zips:
@@ -156,17 +156,17 @@ class ExportJobs:
 
     def _about(self, scope: str, language: str) -> Callable[[PackedArchives], str]:
         def about(packed: PackedArchives) -> str:
-            left = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
-            day = dated(self.now(), self.zone(scope))
-            return translate("privacy.readme", language, day=day, files=packed.files, left_out=left)
+            left_out = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
+            day = format_day(self.now(), self.zone(scope))
+            return translate("privacy.readme", language, day=day, files=packed.files, left_out=left_out)
 
         return about
 
-    async def _hand_over(self, job: Job, key: SessionKey, packed: PackedArchives, digests: list[str]) -> None:
-        """Put the files into the outbox, once: a record of this turn that is there already changes nothing."""
+    async def _send(self, job: Job, key: SessionKey, packed: PackedArchives, digests: list[str]) -> None:
+        """Put the files into the outbox; has no effect if the job's record is stored already."""
         language = str(job.payload["language"])
         session = await self.session(key)
-        day = dated(self.now(), self.zone(job.scope))
+        day = format_day(self.now(), self.zone(job.scope))
         attachments = tuple(
             Attachment(
                 kind="document",
@@ -175,9 +175,9 @@ class ExportJobs:
                 media_type="application/zip",
                 blob=f"{job.scope}/{digest}",
             )
-            for n, digest in enumerate(digests[:_MOST_FILES], 1)
+            for n, digest in enumerate(digests[:_MAX_FILES], 1)
         )
-        left_out = len(packed.left_out) + max(len(digests) - _MOST_FILES, 0)
+        left_out = len(packed.left_out) + max(len(digests) - _MAX_FILES, 0)
         text = translate("privacy.export_done", language, files=packed.files)
         if left_out:
             text += " " + translate("privacy.export_left_out", language, count=left_out)

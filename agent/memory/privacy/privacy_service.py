@@ -1,4 +1,4 @@
-"""What the commands ask about a person's rights: how much is kept, by which rules, who reads it, and having it."""
+"""Service behind `/privacy` and `/export`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from agent.memory.privacy.export_jobs import ExportJobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyFacts:
-    """What the operator decided, as far as it is about what is kept and who reads it."""
+    """Settings about stored data and the models that receive it."""
 
-    models: tuple[str, ...] = ()  # that are sent conversations; none = nothing leaves the machine
-    listens: str = ""  # the model that is sent voice messages
-    embeds: str = ""  # the model that is sent what is to be found by meaning
-    retention_days: int = 0  # 0 = kept until somebody has it forgotten
-    has_uploads: bool = False  # files can be added on the page
+    models: tuple[str, ...] = ()  # remote models that receive conversations
+    listens: str = ""  # the model that receives voice messages
+    embeds: str = ""  # the model that receives texts for vector search
+    retention_days: int = 0  # 0 = no limit
+    has_uploads: bool = False  # files can be uploaded on the page
 
 
 class PrivacyService:
-    """Everything is of one scope, which comes from the event."""
+    """Counts and exports the data of a scope, which comes from the event."""
 
     def __init__(self, home: Path, facts: PrivacyFacts, exports: ExportJobs) -> None:
         self._home = home
         self.facts = facts
         self.exports = exports
 
-    async def account(self, scope: str) -> ScopeInventory:
-        """Count what is kept in *scope*."""
+    async def count(self, scope: str) -> ScopeInventory:
+        """Count the data of *scope*."""
         await self.exports.flush()
         return await asyncio.to_thread(count_scope, self._home, scope)

@@ -53,8 +53,8 @@ INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
 INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
 """
 TEXTS = ("unit_text", "context_text", "block_text")
-# FTS5 would merge its segments inside some message's write, now and then for tens of milliseconds. `ScopeIndex.tidy`
-# does it when the scope is calm; only where that never comes does a write merge so many at once.
+# Automatic merges of FTS5 delay single writes by tens of milliseconds. `ScopeIndex.optimize` merges while the scope is
+# idle; a write merges only if very many segments have accumulated.
 _MERGED_WHEN_CALM = ("'automerge', 0", "'crisismerge', 64")
 
 

@@ -51,10 +51,10 @@ class UnitWriter:
         self._is_flat = is_flat
         self._project = _project(database, source.project)
         self._token = f"p{self._project}"
-        self._source = self._stored_rows(source)
+        self._source = self._find_or_insert(source)
         self.changes = UnitChanges()
 
-    def _stored_rows(self, source: UnitSource) -> int:
+    def _find_or_insert(self, source: UnitSource) -> int:
         key = (self._project, source.name)
         self._db.execute("INSERT OR IGNORE INTO source (project, name) VALUES (?, ?)", key)
         return int(self._db.execute("SELECT id FROM source WHERE project = ? AND name = ?", key).fetchone()[0])

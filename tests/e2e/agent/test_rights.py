@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from agent.memory.privacy.data_inventory import unknown
+from agent.memory.privacy.data_inventory import unknown_files
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app import build_operations
 from gateway.errors import UserError
@@ -97,7 +97,7 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         assert not list((home / SCOPE / "exports").glob("*"))
         modes = {path.stat().st_mode & 0o777 for path in (home / SCOPE).rglob("*") if path.is_file()}
         assert modes <= {0o600, 0o400}  # git keeps its objects read-only
-        assert unknown(home) == []
+        assert unknown_files(home) == []
 
 
 async def exported(pocket: Pocket) -> None:
@@ -213,7 +213,7 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
         assert "0 lines, 0 summary lines, 0 notes" in group
         assert "Everybody in this chat." in group
         assert pocket.channel.posts["room"][-1].visible_to == "ann"
-        assert unknown(pocket.home) == []
+        assert unknown_files(pocket.home) == []
     async with gateway(kind=kind(), environment={"PARLOUR_MEMORY__RETENTION_DAYS": "30"}) as pocket:
         told = await pocket.channel.ask("ann", "/privacy")
         assert "nothing of it leaves this machine" in told
@@ -250,7 +250,7 @@ def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path)
     home = tmp_path / "home"
     asyncio.run(lived(home))
     planted(home)
-    assert unknown(home) == []
+    assert unknown_files(home) == []
 
 
 async def test_the_page_fetches_its_export_at_once_and_after_a_reload() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of, unknown
+from agent.memory.privacy.data_inventory import DataKind, count_scope, kind_of, unknown_files
 
 DIGEST = "a" * 64
 
@@ -58,7 +58,7 @@ def test_what_nobody_named_is_unknown(tmp_path: Path, path: str) -> None:
     assert kind_of(path) is None
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / path).write_text("x")
-    assert unknown(tmp_path) == [path]
+    assert unknown_files(tmp_path) == [path]
 
 
 def test_counts_are_of_one_scope(tmp_path: Path) -> None:
