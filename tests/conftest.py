@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
@@ -11,6 +12,8 @@ import structlog
 from hypothesis import settings
 
 from tests.fakes.clock import Clock, VirtualLoop
+from tests.faults.nursery import Zygote, open_zygote
+from tests.faults.shim import NoCompiler
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
@@ -58,3 +61,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             for name, text in report.user_properties:
                 if name == "figure":
                     terminalreporter.write_line(str(text))
+
+
+def missing(why: str) -> None:
+    """Skip where somebody just has no compiler, but never in CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{why}; in CI these tests never skip", pytrace=False)
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process that has imported everything and forks gateways."""
+    try:
+        with open_zygote() as zygote:
+            yield zygote
+    except NoCompiler as error:
+        missing(str(error))
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run every test that forks gateways in one worker: starting the forking process takes seconds of a core."""
+    for item in items:
+        if "zygote" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("zygote"))

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -16,17 +15,10 @@ from pathlib import Path
 import pytest
 
 from gateway.journal_file import STAMP, read_stamp
-from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
+from tests.fakes.gateway import GatewayProcess, free_port
+from tests.faults.nursery import Zygote
 
 KEY = "web:owner"
-
-
-def run_to_its_end(gateway: GatewayProcess, *words: str) -> tuple[int, str]:
-    """Run a command that is expected to end by itself; return its exit code and everything that it printed."""
-    done = subprocess.run(  # noqa: S603 - our own command
-        [COMMAND, *words], env=gateway.environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
 
 
 async def talk(gateway: GatewayProcess, text: str) -> None:
@@ -119,40 +111,42 @@ async def stop_and_kill(gateway: GatewayProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
     """Return a folder with the home of a gateway that was stopped once and killed once; tests work on copies."""
     folder = tmp_path_factory.mktemp("killed")
-    asyncio.run(stop_and_kill(GatewayProcess(folder / "home", free_port(), XDG_RUNTIME_DIR=str(folder))))
+    asyncio.run(stop_and_kill(GatewayProcess(folder / "home", free_port(), zygote, XDG_RUNTIME_DIR=str(folder))))
     return folder
 
 
-def killed_home(killed: Path, tmp_path: Path) -> GatewayProcess:
+def killed_home(killed: Path, tmp_path: Path, zygote: Zygote) -> GatewayProcess:
     """Return a gateway on a copy of the killed one's home."""
     shutil.copytree(killed / "home", tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
     shutil.copy(killed / "older.db", tmp_path)
-    return GatewayProcess(tmp_path / "home", free_port(), XDG_RUNTIME_DIR=str(tmp_path))
+    return GatewayProcess(tmp_path / "home", free_port(), zygote, XDG_RUNTIME_DIR=str(tmp_path))
 
 
 @pytest.mark.parametrize("name", LOSSES)
-async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(killed: Path, tmp_path: Path, name: str) -> None:
+async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(
+    killed: Path, tmp_path: Path, zygote: Zygote, name: str
+) -> None:
     """The start ends with one line that names the choices, doctor says the same; accepted, no index comes twice."""
     lose, what = LOSSES[name]
-    gateway = killed_home(killed, tmp_path)
+    gateway = killed_home(killed, tmp_path, zygote)
     lose(gateway.home)
     before = {path: path.read_bytes() for path in gateway.home.rglob("*.jsonl")}
 
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "run")
+    code, said = await gateway.run_to_its_end("run")
     assert code == 2, said
     (line,) = said.splitlines()
     assert what in line
     assert "`parlour restore FILE --force`" in line
     assert "`parlour accept-loss`" in line
-    _, doctor = await asyncio.to_thread(run_to_its_end, gateway, "doctor", "--offline")
+    _, doctor = await gateway.run_to_its_end("doctor", "--offline")
     assert f"FAIL  journal: {line.removeprefix('parlour: ')}" in doctor.splitlines()
     assert "is whole" not in doctor
     assert {path: path.read_bytes() for path in gateway.home.rglob("*.jsonl")} == before
 
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss", "--yes")
+    code, said = await gateway.run_to_its_end("accept-loss", "--yes")
     assert code == 0, said
     try:
         await gateway.start()
@@ -165,16 +159,16 @@ async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(killed: Path
     assert sorted(map(str, texts)) == ["The first.", "The second.", "The third."]
 
 
-async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path) -> None:
+async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
     """A home without a stamp, as an older version leaves it: turns that the journal does not know are proof enough."""
-    gateway = killed_home(killed, tmp_path)
+    gateway = killed_home(killed, tmp_path, zygote)
     delete_log(gateway.home)
     (gateway.home / STAMP).unlink()
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "run")
+    code, said = await gateway.run_to_its_end("run")
     assert (code, "lacks turns that are in the transcript of web:owner" in said) == (2, True), said
-    _, doctor = await asyncio.to_thread(run_to_its_end, gateway, "doctor", "--offline")
+    _, doctor = await gateway.run_to_its_end("doctor", "--offline")
     assert said.removeprefix("parlour: ").strip() in doctor
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss", "--yes")
+    code, said = await gateway.run_to_its_end("accept-loss", "--yes")
     assert code == 0, said
     try:
         await gateway.start()
@@ -184,9 +178,9 @@ async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path
     assert doubled(gateway.home) == []
 
 
-async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: Path) -> None:
+async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
     """New homes, kills, stops, looks by other programs, torn or missing stamps, copies and backups all start."""
-    gateway = killed_home(killed, tmp_path)  # a new home, a stop and a kill were two starts already
+    gateway = killed_home(killed, tmp_path, zygote)  # a new home, a stop and a kill were two starts already
     with closing(sqlite3.connect(gateway.home / "journal.db")) as look:  # its close moves the log into the file
         look.execute("SELECT count(*) FROM inbox").fetchone()
     assert not (gateway.home / "journal.db-wal").exists()
@@ -204,9 +198,7 @@ async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: 
     await gateway.start()
     await talk(gateway, "The third.")
     await gateway.kill()
-    code, said = await asyncio.to_thread(
-        run_to_its_end, gateway, "restore", str(tmp_path / "b.tar.gz"), "--force", "--yes"
-    )
+    code, said = await gateway.run_to_its_end("restore", str(tmp_path / "b.tar.gz"), "--force", "--yes")
     assert code == 0, said
     await gateway.start()
     await talk(gateway, "The fourth.")
@@ -214,12 +206,12 @@ async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: 
     assert doubled(gateway.home) == []
 
 
-async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path) -> None:
+async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
     """`parlour accept-loss` changes nothing in a home that has lost nothing, and asks where something is."""
-    gateway = killed_home(killed, tmp_path)
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss", "--yes")
+    gateway = killed_home(killed, tmp_path, zygote)
+    code, said = await gateway.run_to_its_end("accept-loss", "--yes")
     assert (code, "nothing is lost" in said) == (0, True), said
     remove(gateway.home)
-    code, said = await asyncio.to_thread(run_to_its_end, gateway, "accept-loss")
+    code, said = await gateway.run_to_its_end("accept-loss")
     assert code == 1, said  # nobody answers
     assert read_stamp(gateway.home / "journal.db") is not None

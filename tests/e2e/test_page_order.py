@@ -15,6 +15,7 @@ from playwright.async_api import Page, expect
 
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
+from tests.faults.nursery import Zygote
 
 BEGINNING = "These are the first words of an answer, enough of them to be shown at once."
 
@@ -97,7 +98,9 @@ async def reloaded(page: Page, lines: int) -> list[str]:
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["before the first words", "behind the first words"])
-async def test_a_command_answered_during_a_turn_keeps_its_place(tmp_path: Path, has_begun: bool) -> None:
+async def test_a_command_answered_during_a_turn_keeps_its_place(
+    tmp_path: Path, zygote: Zygote, has_begun: bool
+) -> None:
     """Question, /status while it is answered, answer: a reload in the middle and one at the end change nothing."""
     async with gated_model() as model, open_browser() as browser:
         settings = {
@@ -105,7 +108,7 @@ async def test_a_command_answered_during_a_turn_keeps_its_place(tmp_path: Path, 
             "PARLOUR_LLM__API_BASE": model.base,
             "PARLOUR_LLM__API_KEY": "k",
         }
-        async with gateway(tmp_path / "home", **settings) as process:
+        async with gateway(tmp_path / "home", zygote, **settings) as process:
             page = await browser.new_page()
             await page.goto(process.url)
             await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -128,7 +131,7 @@ async def test_a_command_answered_during_a_turn_keeps_its_place(tmp_path: Path, 
             assert await reloaded(page, 4) == live
 
 
-async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path) -> None:
+async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path, zygote: Zygote) -> None:
     """Two questions, then two answers: that is what was seen, and what a reload shows."""
     async with gated_model() as model, open_browser() as browser:
         settings = {
@@ -136,7 +139,7 @@ async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path) ->
             "PARLOUR_LLM__API_BASE": model.base,
             "PARLOUR_LLM__API_KEY": "k",
         }
-        async with gateway(tmp_path / "home", **settings) as process:
+        async with gateway(tmp_path / "home", zygote, **settings) as process:
             page = await browser.new_page()
             await page.goto(process.url)
             await expect(page.locator("#state")).to_have_attribute("data-state", "online")

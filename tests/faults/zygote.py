@@ -2,6 +2,7 @@
 
 `python -m tests.faults.zygote SOCKET`, with the shim preloaded. Each connection brings one order; the child speaks
 over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and closes it.
+An order with ``words`` and ``environment`` is a `parlour` command; it writes to the descriptor that comes with it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import litellm._service_logger  # noqa: F401 - imported by the first answer, in every life anew
@@ -32,12 +34,14 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnio
 from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel
 from agent.memory.storage import disk
+from gateway.cli import main as parlour
 from gateway.errors import UserError
 from gateway.ports.entry_points import load_entry_points
 from tests.faults.child import Child
 from tests.faults.order import Order
 
 _CRASHED = 70
+_ORDER_BYTES = 1 << 20
 _GROUPS = ("parlour.channels", "parlour.stores", "parlour.models", "parlour.commands", "parlour.tools")
 # One question and one piece of an answer, with everything in them that a turn has.
 _CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -157,10 +161,13 @@ def _reap(children: dict[int, socket.socket]) -> None:
 
 
 def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
-    with connection.makefile("r") as lines:
-        order = Order(**json.loads(lines.readline()))
+    line, descriptors, _, _ = socket.recv_fds(connection, _ORDER_BYTES, 1)
+    while not line.endswith(b"\n"):
+        line += connection.recv(_ORDER_BYTES)
     pid = os.fork()
     if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
         return pid
     status = _CRASHED
     try:
@@ -170,13 +177,9 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for other in others:
             other.close()
-        _to_log(order.log)
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
-        asyncio.run(Child(order, connection).live())
-        status = 0
-    except UserError as mistake:
-        print(mistake, file=sys.stderr)
-        status = 2
+        order = json.loads(line)
+        status = _command(order, descriptors[0]) if "words" in order else _live(Order(**order), connection)
     except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
         traceback.print_exc()
     finally:
@@ -185,12 +188,39 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         os._exit(status)
 
 
+def _live(order: Order, connection: socket.socket) -> int:
+    _to_log(order.log)
+    try:
+        asyncio.run(Child(order, connection).live())
+    except UserError as mistake:
+        print(mistake, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _command(order: Mapping[str, Any], output: int) -> int:
+    """Run a command as its own process would; return its exit code."""
+    _redirect(output)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = ["parlour", *order["words"]]
+    try:
+        parlour()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
 def _to_log(path: str) -> None:
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+
+def _redirect(output: int) -> None:
+    """Make *output* what this process writes to, and give it nothing to read."""
     empty = os.open(os.devnull, os.O_RDONLY)
-    for target, source in ((0, empty), (1, log), (2, log)):
+    for target, source in ((0, empty), (1, output), (2, output)):
         os.dup2(source, target)
-    os.close(log)
+    os.close(output)
     os.close(empty)
 
 

@@ -1,0 +1,56 @@
+"""A `parlour` command in a forked process, whose modules are imported already (tests/faults/zygote.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+
+from tests.faults.nursery import Zygote
+
+
+class ForkedCommand:
+    """The part of `asyncio.subprocess.Process` that tests use, over the connection to the forking process."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int, out: asyncio.StreamReader
+    ) -> None:
+        self.stdout = out
+        self.pid = pid
+        self.returncode: int | None = None
+        self._reader = reader
+        self._writer = writer  # open as long as the process runs
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send *number*; a process that has ended ignores it."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    async def wait(self) -> int:
+        """Return the exit code, or the negative number of the signal that ended it."""
+        if self.returncode is None:
+            line = await self._reader.readline()
+            assert line, "the forking process is gone"
+            self.returncode = json.loads(line)["exit"]
+            self._writer.close()
+        return self.returncode
+
+
+async def fork_command(zygote: Zygote, words: tuple[str, ...], environment: Mapping[str, str]) -> ForkedCommand:
+    """Run ``parlour *words*`` under *environment*; standard output and standard error are one stream."""
+    reading, writing = os.pipe()
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(zygote.socket)
+    order = json.dumps({"words": words, "environment": dict(environment)}).encode() + b"\n"
+    socket.send_fds(connection, [order], [writing])
+    os.close(writing)
+    reader, writer = await asyncio.open_unix_connection(sock=connection)
+    out = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(out), os.fdopen(reading, "rb"))
+    made = json.loads(await reader.readline())
+    return ForkedCommand(reader, writer, made["pid"], out)
