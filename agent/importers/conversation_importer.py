@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from agent.attachments.file_facts import UNTRUSTED
 from agent.importers.import_data import ImportedSession, ImportReportItem, Message
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
-from agent.memory.messages.message_range import UNTRUSTED
 from agent.memory.scopes import scope_folder, transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk, save_corrupt

@@ -15,7 +15,6 @@ from zoneinfo import ZoneInfo
 import structlog
 
 from agent.memory.consolidation.consolidation_state import (
-    ConsolidatedRange,
     ConsolidationState,
     ConsolidationStateStore,
     name_of,
@@ -169,7 +168,7 @@ class MemoryStore:
             return False
         # Copied before the model is called: messages that arrive during the call stay behind the pointer.
         old = [dict(message) for message in session.messages[taken.start : taken.end]]
-        span = TranscriptRange(session.key, name_of(session.key, old), taken.start, taken.end)
+        span = TranscriptRange(name_of(session.key, old), taken.start, taken.end)
         lines = conversation(old, zone=self._zone)
         if not lines:  # tool results alone, or erased
             return await self._keep_raw(session, span, old)
@@ -195,20 +194,20 @@ class MemoryStore:
 
     async def _apply(self, session: str, answer: StoredAnswer) -> ConsolidationState:
         await self._consolidator.apply(_SCOPE, session, answer)
-        return await self._store_done(session, ConsolidatedRange(answer.transcript, answer.start, answer.end))
+        return await self._store_done(session, TranscriptRange(answer.transcript, answer.start, answer.end))
 
     async def _keep_raw(self, session: Session, span: TranscriptRange, messages: Sequence[Message]) -> bool:
-        await self._consolidator.keep_raw(_SCOPE, span, messages)
-        state = await self._store_done(session.key, ConsolidatedRange(span.transcript, span.start, span.end))
+        await self._consolidator.keep_raw(_SCOPE, session.key, span, messages)
+        state = await self._store_done(session.key, span)
         return self._follow(session, state.done)
 
-    async def _store_done(self, session: str, done: ConsolidatedRange) -> ConsolidationState:
+    async def _store_done(self, session: str, done: TranscriptRange) -> ConsolidationState:
         state = ConsolidationState(done=done)
         await asyncio.to_thread(self._pending.save, session, state)
         return state
 
     @staticmethod
-    def _follow(session: Session, done: ConsolidatedRange | None) -> bool:
+    def _follow(session: Session, done: TranscriptRange | None) -> bool:
         """Move the session's pointer past *done* if it is about these messages; return True if it moved."""
         if done is None or session.last_consolidated != done.start or len(session.messages) < done.end:
             return False

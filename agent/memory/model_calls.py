@@ -74,6 +74,11 @@ class LlmProvider(Protocol):
         ...
 
 
+async def unlimited() -> int:
+    """Return 0: no limit of a prompt's tokens."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class UnusableAnswer:
     """Why an answer cannot be used; safe to log, it quotes nothing of the answer."""

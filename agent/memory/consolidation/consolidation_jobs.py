@@ -22,7 +22,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
 from agent.memory.messages.message_reader import MessageReader
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, unlimited
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
@@ -48,10 +48,6 @@ _SQUEEZES = 3  # times that a question is made smaller when the model says that 
 _NOT_YET = timedelta(seconds=5)
 
 
-async def _unbounded() -> int:
-    return 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsolidationJobs:
     """Handlers of the consolidation jobs.
@@ -72,7 +68,7 @@ class ConsolidationJobs:
     now: Callable[[], datetime]
     notes: bool = True  # write a session note when /new ends a conversation
     flushes: bool = False  # FLUSH jobs are handled; a compaction waits for them
-    token_limit: Callable[[], Awaitable[int]] = _unbounded
+    token_limit: Callable[[], Awaitable[int]] = unlimited
 
     @property
     def slow(self) -> Mapping[str, Handler]:
@@ -213,7 +209,7 @@ class ConsolidationJobs:
 
     async def _keep_raw(self, span: ConversationSpan, messages: list[Line]) -> None:
         async with self.writing:
-            await self.consolidator.keep_raw(span.scope, _range(span), messages)
+            await self.consolidator.keep_raw(span.scope, str(span.key), _range(span), messages)
             await self._move_pointer(span)
 
     async def _move_pointer(self, span: ConversationSpan) -> None:
@@ -241,7 +237,7 @@ class ConsolidationJobs:
 
 
 def _range(span: ConversationSpan) -> TranscriptRange:
-    return TranscriptRange(str(span.key), span.transcript, span.start, span.end)
+    return TranscriptRange(span.transcript, span.start, span.end)
 
 
 # -- /new that waits -------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from agent.memory.consolidation.consolidator import StoredAnswer
+from agent.memory.consolidation.consolidator import StoredAnswer, TranscriptRange
 from agent.memory.editing.staged_changes import PENDING
 from agent.memory.messages.message_range import Message
 from agent.memory.scopes import quote
@@ -22,15 +22,6 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
 
 _WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after the second
-
-
-@dataclass(frozen=True, slots=True)
-class ConsolidatedRange:
-    """A range that is in an entry or in the raw archive; the session's pointer follows."""
-
-    transcript: str
-    start: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +32,7 @@ class ConsolidationState:
     length: int = 0  # messages there were at the last failure
     retry_at: datetime | None = None
     answer: StoredAnswer | None = None
-    done: ConsolidatedRange | None = None
+    done: TranscriptRange | None = None  # in the history or the raw archive; the session's pointer follows
 
     def failed(self, at: datetime, length: int) -> ConsolidationState:
         """Return the state after one more failure."""
@@ -63,17 +54,17 @@ class ConsolidationStateStore:
     def load(self, session: str) -> ConsolidationState:
         """Return the session's state; a file that cannot be read is an empty one, which costs one call."""
         data = self._disk.load(self._path(session))
-        found = decode(data) if data is not None else None
-        if found is None or found.get("session") != session:
+        record = decode(data) if data is not None else None
+        if record is None or record.get("session") != session:
             return ConsolidationState()
         try:
-            answer, done = found.get("answer"), found.get("done")
+            answer, done = record.get("answer"), record.get("done")
             return ConsolidationState(
-                failures=int(found.get("failures", 0)),
-                length=int(found.get("length", 0)),
-                retry_at=parse_time(found.get("retry_at")),
+                failures=int(record.get("failures", 0)),
+                length=int(record.get("length", 0)),
+                retry_at=parse_time(record.get("retry_at")),
                 answer=StoredAnswer(**answer) if answer else None,
-                done=ConsolidatedRange(**done) if done else None,
+                done=TranscriptRange(**done) if done else None,
             )
         except (TypeError, ValueError):
             return ConsolidationState()

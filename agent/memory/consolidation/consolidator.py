@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 
 import structlog
 
+from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer, request_consolidation
 from agent.memory.documents.file_documents import read_epoch
 from agent.memory.documents.version_store import CONSOLIDATION
@@ -25,7 +26,7 @@ from agent.memory.editing.merge import BUDGET, ReviewReason
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.text_operations import MergeText
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.messages.message_range import UNTRUSTED, Message, entry_id, origin_of
+from agent.memory.messages.message_range import Message, entry_id, origin_of
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.scopes import scope_folder
@@ -56,9 +57,8 @@ class StoredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TranscriptRange:
-    """The messages from index *start* up to *end*, exclusive, of one transcript of a session."""
+    """The messages from index *start* up to *end*, exclusive, of one transcript."""
 
-    session: str
     transcript: str
     start: int
     end: int
@@ -128,13 +128,13 @@ class Consolidator:
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 
-    async def keep_raw(self, scope: str, span: TranscriptRange, messages: Sequence[Message]) -> None:
+    async def keep_raw(self, scope: str, session: str, span: TranscriptRange, messages: Sequence[Message]) -> None:
         """Append the messages to the raw archive, and a history entry that says so. Idempotent; raises OSError."""
         entry = HistoryEntry(
             timestamp=self._timestamp(scope),
             content=f"[raw] {len(messages)} messages ({span.start} to {span.end - 1}) are kept as they were: no summary"
             " could be made of them.",
-            session=span.session,
+            session=session,
             start=span.start,
             end=span.end,
             origin=origin_of(messages),

@@ -32,7 +32,7 @@ from agent.memory.dream.dream_state import (
 )
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
-from agent.memory.model_calls import ModelProvider, UnusableAnswer
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, unlimited
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
@@ -46,10 +46,6 @@ _WAITS = (timedelta(minutes=5), timedelta(minutes=30))  # after the first failur
 _BACKS_OFF = 3  # failures in a row; from the next on the wait doubles
 _LONGEST_WAIT = timedelta(days=1)  # unless the interval is longer
 _SCOPES = ("people/*", "chats/*")
-
-
-async def _unbounded() -> int:
-    return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +83,7 @@ class Dreamer:
     is_one: bool = False  # the home itself is the only scope; other folders are not read
     max_batch_size: int = 20
     max_iterations: int = 10
-    token_limit: Callable[[], Awaitable[int]] = _unbounded  # tokens that a prompt may weigh
+    token_limit: Callable[[], Awaitable[int]] = unlimited  # tokens that a prompt may weigh
     deadline: timedelta = DEADLINE
     disk: Disk = field(default_factory=Disk)
     _at_work: set[str] = field(default_factory=set)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
-from agent.attachments.file_facts import fact_line, facts_in
+from agent.attachments.file_facts import UNTRUSTED, fact_line, facts_in
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.messages.token_estimate import estimate_text
@@ -29,7 +29,6 @@ MAX_KEEP_COUNT = 10
 MAX_MESSAGES_WITHOUT_CONSOLIDATION = 10
 
 DEFAULT_MEMORY_WINDOW = 100  # [000]
-UNTRUSTED = "untrusted"
 _UNDATED = "?"
 _LEAST_SHOWN = 200  # characters of a line that are always shown
 
