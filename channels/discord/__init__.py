@@ -39,7 +39,7 @@ class DiscordPlugin:
         return ()
 
     def questions(self) -> Sequence[SetupQuestion]:
-        """Return what has to be asked, in order."""
+        """Return the questions of `parlour init`, in order."""
         return setup.questions()
 
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:

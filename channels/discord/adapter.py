@@ -195,7 +195,7 @@ class DiscordChannel:
         return self._connection.is_ready()
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
-        """Return True: Discord does not say who reads a chat."""
+        """Return True: Discord does not report readers."""
         return True
 
     # -- files, history, senders ---------------------------------------------------------------

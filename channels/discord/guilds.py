@@ -20,7 +20,7 @@ _NOTE = "guilds"  # the note that holds their ids, as JSON
 class DiscordGuilds:
     """The guilds of one channel. Those of the very first session are not reported as new.
 
-    Discord does not tell who added the bot, and of downtime only the list of guilds at its end.
+    Discord does not name the user who added the bot. After downtime only the list of guilds is known.
     """
 
     def __init__(self, name: str, state: ChannelState, intake: Intake) -> None:

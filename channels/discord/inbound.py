@@ -1,4 +1,4 @@
-"""Events on their way to the intake: receive, parse, accept, then show the sender the result.
+"""From events to the intake: receive, parse, accept, then show the sender the result.
 
 Live events and backfilled history take the same path, in the order of the chat's queue.
 """

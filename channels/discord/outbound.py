@@ -1,4 +1,4 @@
-"""Message parts on their way to Discord: posts with the part's id as nonce, edits, files, interaction responses."""
+"""Delivery of message parts to Discord: posts with the part's id as nonce, edits, files, interaction responses."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class DiscordReplyThreads:
         exists: Callable[[str], bool],
         language: Callable[[SessionKey], str],
     ) -> None:
-        """Start threads for messages for which *is_on* is true; *exists* tells whether Discord announced a chat.
+        """Start threads for messages for which *is_on* is true; *exists* returns True if Discord announced a chat.
 
         *anywhere* is True if any chat has `reply_in: thread`: a message part does not name its guild, so that then each
         unknown thread may have to be started. A thread without text is named in the chat's *language*.

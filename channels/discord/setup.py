@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from channels.kit.setup import good, warning, wrong
+from channels.kit.setup import failed, good, warning
 from gateway.ports import SetupFinding, SetupQuestion
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
     from gateway.net.aiohttp_proxy import connector
 
     if settings.token is None:
-        return [wrong(f"no token is set; {STEPS[1]}")]
+        return [failed(f"no token is set; {STEPS[1]}")]
     headers = {"Authorization": f"Bot {settings.token.get_secret_value()}", "User-Agent": "DiscordBot (parlour, 0)"}
     try:
         async with (
@@ -91,9 +91,9 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
             return await _SetupCheck(session, settings.api_url.rstrip("/")).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
-        return [wrong(text)]
+        return [failed(text)]
     except (KeyError, TypeError, ValueError, AttributeError):
-        return [wrong(not_discord(settings.api_url))]
+        return [failed(not_discord(settings.api_url))]
 
 
 class _SetupCallFailed(Exception):
@@ -114,7 +114,7 @@ class _SetupCheck:
             bot = await self._get("/users/@me")
         except _SetupCallFailed as error:
             is_other = not error.is_from_discord and not is_discord(self._base)
-            return [wrong(not_discord(self._base) if is_other else _explain(str(error)))]
+            return [failed(not_discord(self._base) if is_other else _explain(str(error)))]
         findings = [good(f"the token is {bot['username']}'s")]
         try:
             application = await self._get("/applications/@me")
@@ -163,7 +163,7 @@ def _intent(flags: int) -> SetupFinding:
         f"Message Content Intent is off, and Discord would end the connection; switch it on: {PORTAL},"
         " your application, Bot, Privileged Gateway Intents, Save Changes"
     )
-    return wrong(text)
+    return failed(text)
 
 
 def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
@@ -171,7 +171,7 @@ def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
     if left > _FEW_LEFT:
         return good(f"{left} of {limit['total']} sessions are left today")
     text = f"only {left} of {limit['total']} sessions are left; new ones in {minutes} minutes. What keeps restarting?"
-    return warning(text) if left else wrong(text)
+    return warning(text) if left else failed(text)
 
 
 def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:

@@ -26,7 +26,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Work, name: str) -> asyncio.Task[None]:
-        """Run *work* in a task of its own and log its failure. *name* names the kind of work in logs."""
+        """Run *work* in a separate task and log its failure. *name* names the kind of work in logs."""
         task = asyncio.create_task(self._run(work, name), name=f"{self._channel} {name}")
         self._tasks.add(task)  # the loop itself holds tasks only weakly
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""Threads the bot was mentioned in: they need no second mention until their people address somebody else."""
+"""Threads the bot was mentioned in: they need no second mention until a member addresses another user."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FollowedThreads:
         message_id: str = _ALWAYS,
         otherwise: bool = False,
     ) -> None:
-        """Follow *thread* after an accepted mention of the bot; leave it after a member mentions somebody else."""
+        """Follow *thread* after an accepted mention of the bot; leave it after a member mentions another user."""
         if mentions_us and result.verdict is not IntakeVerdict.REJECTED:
             await self.follow(thread, message_id)
         elif mentions_others and is_from_member(result) and await self.is_followed(thread, otherwise=otherwise):

@@ -1,4 +1,4 @@
-"""Look-ups with a lifetime: what a platform says of a user or chat, asked at most once for all who want to know."""
+"""Look-ups with a lifetime: facts about users and chats, with one call for all concurrent callers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LookupCache(Generic[K, V]):
         return values
 
     def peek(self, key: K) -> V | None:
-        """Return the last value of *key*, expired or not, without a fetch; None if there is none."""
+        """Return the last value of *key*, expired or not, without a fetch; None if it was never fetched."""
         kept = self._values.get(key)
         return None if kept is None else kept[1]
 
@@ -89,7 +89,7 @@ class LookupCache(Generic[K, V]):
         self._failures.pop(key, None)
 
     def forget(self, key: K) -> None:
-        """Fetch *key* anew at the next call; a fetch in flight is from before and is not kept."""
+        """Fetch *key* again at the next call; the result of a fetch in flight is not kept."""
         self._values.pop(key, None)
         self._failures.pop(key, None)
         self._fetches.pop(key, None)

@@ -1,4 +1,4 @@
-"""Message parts on their way out: the bytes of a file, and receipts."""
+"""Outgoing message parts: the bytes of a file, and receipts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Button presses that wait for the turn that answers them.
 
-They are kept in memory only: after a restart a button stays, and a second press says what became of the first.
+They are kept in memory only: after a restart a button stays, and a second press is answered by the journal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIZE = 500
 
 
 class PendingPresses(Generic[P]):
-    """What a platform needs to answer a press, by the turn that answers it."""
+    """The data a platform needs to answer a press, by the turn that answers it."""
 
     def __init__(self) -> None:
         self._presses: FIFOCache[str, P] = FIFOCache(_SIZE)

@@ -18,12 +18,12 @@ def warning(text: str) -> SetupFinding:
     return SetupFinding(level=SetupLevel.WARNING, text=text)
 
 
-def wrong(text: str) -> SetupFinding:
+def failed(text: str) -> SetupFinding:
     """Return a finding that keeps the channel from working."""
     return SetupFinding(level=SetupLevel.WRONG, text=text)
 
 
 def missing_library(*modules: str) -> str:
-    """Return how to install the first of *modules* that is missing; "" if all are installed."""
+    """Return installation instructions for the first missing module, "" if all are installed."""
     missing = [name for name in modules if find_spec(name) is None]
     return f"{missing[0]} is not installed; {HOW_TO_INSTALL}" if missing else ""

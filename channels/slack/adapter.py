@@ -211,7 +211,7 @@ class SlackChannel:
         return self._webhook_bot is not None or (self._socket is not None and self._socket.is_connected())
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
-        """Return True: Slack does not say who reads a chat."""
+        """Return True: Slack does not report readers."""
         return True
 
     # -- files, history, senders ---------------------------------------------------------------

@@ -67,7 +67,7 @@ class SlackHistory:
         return await self._build(message, [*start, *events[len(start) :][-limit:]], bot)
 
     async def _is_known(self, message: InboundMessage) -> bool:
-        """Return True if every message before *message* was received, or if there are none."""
+        """Return True if every message before *message* was received, or if the chat has no others."""
         if message.chat_kind is ChatKind.DIRECT or message.kind is not InboundKind.MESSAGE:
             return True
         if self._reply_policy(message.key.chat).group_policy == "open":

@@ -1,4 +1,4 @@
-"""Payloads on their way to the intake: receive, parse, look up the sender, accept, then acknowledge."""
+"""From payloads to the intake: receive, parse, look up the sender, accept, then acknowledge."""
 
 from __future__ import annotations
 

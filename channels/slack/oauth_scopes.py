@@ -1,4 +1,4 @@
-"""Which scope is for what, and the manifests that ask for them; `deploy/slack-*.yaml` says the same."""
+"""The OAuth scopes, and the manifests that request them; `deploy/slack-*.yaml` contains the same."""
 
 from __future__ import annotations
 
@@ -121,12 +121,12 @@ _EVENTS: Mapping[str, str] = {
 
 
 def missing(granted: Collection[str]) -> Sequence[OAuthScope]:
-    """Return what an app with the scopes *granted* lacks."""
+    """Return the scopes that an app with *granted* lacks."""
     return [scope for scope in SCOPES if scope.name not in granted]
 
 
 def manifest(*, full: bool = True) -> dict[str, Any]:
-    """Return what Slack makes an app from: everything that is of use, or as little as works."""
+    """Return the manifest of an app with every useful scope, or with as few as work."""
     scopes = [scope.name for scope in SCOPES if full or scope.is_least]
     features: dict[str, Any] = {
         "app_home": {"messages_tab_enabled": True, "messages_tab_read_only_enabled": False},

@@ -1,4 +1,4 @@
-"""Message parts on their way to Slack: posts, edits, ephemeral messages. One attempt per call."""
+"""Delivery of message parts to Slack: posts, edits, ephemeral messages. One attempt per call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a Slack channel's settings by real calls; each finding says what to click."""
+"""Checks of a Slack channel's settings by real calls; each finding names the setting to change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from channels.kit.setup import good, warning, wrong
+from channels.kit.setup import failed, good, warning
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.oauth_scopes import missing
 from channels.slack.settings import SlackSettings
@@ -35,7 +35,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
             async for finding in findings:
                 collected += [finding]  # one by one: findings before the timeout count
     except TimeoutError:
-        collected.append(wrong(f"Slack does not answer in time at {settings.base_url}"))
+        collected.append(failed(f"Slack does not answer in time at {settings.base_url}"))
     finally:
         await api.close()
     return collected
@@ -69,7 +69,7 @@ def _scopes(me: AsyncSlackResponse) -> Sequence[SetupFinding]:
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
-        (wrong if scope.is_needed else warning)(f"without the scope {scope.name} {scope.lost}; {mend}")
+        (failed if scope.is_needed else warning)(f"without the scope {scope.name} {scope.lost}; {mend}")
         for scope in lacks
     ] or [good("the bot has every scope that is of use")]
 
@@ -93,17 +93,17 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
         answer = await app.post("apps.connections.open")
         yield await _check_connection(str(answer["url"]), api.proxy)
     except SlackRefusal as error:
-        yield wrong(
+        yield failed(
             f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
             " (Basic Information, App-Level Tokens), and Socket Mode has to be on (Socket Mode, Enable)"
         )
     except SlackTokenRejected as error:
-        yield wrong(
+        yield failed(
             f"Slack refuses the app-level token ({error.code}): generate one under Basic Information, App-Level"
             " Tokens, with the scope connections:write"
         )
     except SendFailed as error:
-        yield wrong(f"Slack could not be asked for a connection: {error}")
+        yield failed(f"Slack could not be asked for a connection: {error}")
     finally:
         await app.close()
 
@@ -120,7 +120,7 @@ async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> Setup
     own = str((bot.get("bot") or {}).get("app_id") or "")
     if not own or own == named[1]:
         return None
-    return wrong(
+    return failed(
         f"the two tokens are of two apps: the app-level token is of {named[1]}, the bot token of {own}; take both"
         " from the same app"
     )
@@ -136,17 +136,17 @@ async def _check_connection(url: str, proxy: str) -> SetupFinding:
         ):
             hello = json.loads(await socket.receive_str())
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
-        return wrong(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
+        return failed(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
     if hello.get("type") == "hello":
         return good("Socket Mode is on and greets us")
     if hello.get("reason") == "link_disabled":
-        return wrong("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
+        return failed("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
     return warning(f"Slack closes the connection for events at once: {hello.get('reason') or hello.get('type')}")
 
 
 def _bot_refused(error: SendFailed, base_url: str) -> SetupFinding:
     if isinstance(error, SlackTokenRejected):
-        return wrong(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+        return failed(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
     if isinstance(error, SlackRefusal | ForeignAnswer) and not is_slack(base_url):
-        return wrong(not_slack(base_url, str(error)))
-    return wrong(f"Slack cannot be reached at {base_url}: {error}")
+        return failed(not_slack(base_url, str(error)))
+    return failed(f"Slack cannot be reached at {base_url}: {error}")

@@ -34,7 +34,7 @@ _dice = SystemRandom()
 
 
 class SocketModeRefused(UserError):
-    """Slack refuses the connection; the text says how to fix it."""
+    """Slack refuses the connection; the text contains the remedy."""
 
 
 class _SocketModeClient(SocketModeClient):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from channels.kit.setup import missing_library, wrong
+from channels.kit.setup import failed, missing_library
 from channels.telegram.settings import TelegramSettings
 from gateway.errors import SettingsError
 from gateway.ports import Channel, ChannelContext, SetupFinding, SetupQuestion
@@ -69,7 +69,7 @@ class TelegramPlugin:
     async def verify(self, settings: Any, environment: Mapping[str, str]) -> Sequence[SetupFinding]:
         """Return findings on token, privacy mode, webhook and other pollers, by real calls."""
         if missing := missing_library("telegram"):
-            return (wrong(missing),)
+            return (failed(missing),)
         from channels.telegram.setup import verify
 
         return await verify(settings, environment)

@@ -180,7 +180,7 @@ class TelegramChannel:
     # -- sending -------------------------------------------------------------------------------
 
     def is_watched(self, key: SessionKey) -> bool:  # noqa: ARG002 - the port's signature
-        """Return True: Telegram does not say who reads a chat."""
+        """Return True: Telegram does not report readers."""
         return True
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:

@@ -129,7 +129,7 @@ def is_token_refused(error: TelegramError) -> bool:
 
 
 def copy_the_token(error: TelegramError, base_url: str) -> str:
-    """Return how to fix a refused token. At a self-hosted server a 404 can mean a wrong address."""
+    """Return the remedy for a refused token. At a self-hosted server a 404 can mean a wrong address."""
     mend = "copy it again from @BotFather (/mybots, the bot, API Token)"
     is_doubtful = base_url != TELEGRAM and "unauthorized" not in error.message.lower()
     return f"{mend}, or correct `base_url`, {_address(base_url)}" if is_doubtful else mend

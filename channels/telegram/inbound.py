@@ -1,4 +1,4 @@
-"""Updates on their way to the intake: receive, parse, accept, then show the sender the result."""
+"""From updates to the intake: receive, parse, accept, then show the sender the result."""
 
 from __future__ import annotations
 

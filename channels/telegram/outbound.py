@@ -1,4 +1,4 @@
-"""Message parts on their way to Telegram: messages, edits, drafts, files, typing."""
+"""Delivery of message parts to Telegram: messages, edits, drafts, files, typing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from telegram import Bot, User
 from telegram.error import Conflict, EndPointNotFound, Forbidden, InvalidToken, TelegramError
 
-from channels.kit.setup import good, warning, wrong
+from channels.kit.setup import failed, good, warning
 from channels.telegram.api import (
     copy_the_token,
     describe_error,
@@ -43,7 +43,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
         async with asyncio.timeout(_TIMEOUT):
             await _verify(bot, settings, findings)
     except TimeoutError:
-        findings.append(wrong(f"{_host(settings)} did not answer in time; look at the network, or set PARLOUR_PROXY"))
+        findings.append(failed(f"{_host(settings)} did not answer in time; look at the network, or set PARLOUR_PROXY"))
     finally:
         await bot.request.shutdown()
         await polling.shutdown()
@@ -55,13 +55,13 @@ async def _verify(bot: Bot, settings: Any, findings: list[SetupFinding]) -> None
         me = await bot.get_me()
     except TelegramError as error:
         if is_token_refused(error):
-            findings.append(wrong(f"Telegram refuses the token; {copy_the_token(error, settings.base_url)}"))
+            findings.append(failed(f"Telegram refuses the token; {copy_the_token(error, settings.base_url)}"))
             return
         if isinstance(error, InvalidToken | EndPointNotFound):
-            findings.append(wrong(not_telegram(settings.base_url)))
+            findings.append(failed(not_telegram(settings.base_url)))
             return
         mend = "look at the network; behind a proxy set PARLOUR_PROXY; for a server of your own, base_url"
-        findings.append(wrong(f"{_host(settings)} is not reached ({describe_error(error)}); {mend}"))
+        findings.append(failed(f"{_host(settings)} is not reached ({describe_error(error)}); {mend}"))
         return
     findings.append(good(f"the token is @{me.username}'s, id {me.id}"))
     findings.extend(_check_groups(me, settings))
@@ -102,7 +102,7 @@ async def _check_transport(bot: Bot, settings: Any) -> Sequence[SetupFinding]:
             return [warning(f"Telegram's last call to the webhook failed: {said}; {mend}")]
         return []
     if info.url:
-        return [wrong(f"{WEBHOOK_SET} (it leads to {urlsplit(info.url).hostname})")]
+        return [failed(f"{WEBHOOK_SET} (it leads to {urlsplit(info.url).hostname})")]
     lock = TokenLock(settings.token.get_secret_value(), settings.base_url)
     if not await asyncio.to_thread(lock.acquire):
         running = f"a Parlour on this machine fetches its messages now (process {lock.holder()})"
@@ -111,7 +111,7 @@ async def _check_transport(bot: Bot, settings: Any) -> Sequence[SetupFinding]:
         # Without an offset nothing is confirmed, and without kinds nothing is set.
         await bot.get_updates(limit=1, timeout=_PROBE, read_timeout=_PROBE + 5.0)
     except Conflict:
-        return [wrong(OTHER_POLLER)]
+        return [failed(OTHER_POLLER)]
     finally:
         lock.release()
     return []

@@ -1,4 +1,4 @@
-"""Discord's payloads and dialect, pure: what a payload says (`parse`), how an answer looks (`render`, `dialect`)."""
+"""Pure conversion of Discord's payloads (`parse`, `interactions`) and of answers (`render`, `markup`, `buttons`)."""
 
 from channels.discord.codec.buttons import MOST_BUTTONS as MOST_BUTTONS
 from channels.discord.codec.buttons import remaining_rows as remaining_rows

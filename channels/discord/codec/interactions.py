@@ -1,4 +1,4 @@
-"""What an interaction says: a native command as the text that everybody could type, a button as its value.
+"""Interactions as messages: a native command as the equivalent text, a button as its value.
 
 Field names are Discord's (docs.discord.com/developers/interactions/receiving-and-responding).
 """
@@ -51,9 +51,9 @@ def parse_interaction(channel: str, payload: Mapping[str, Any], me: DiscordBotId
 
 
 def initial_response(message: InboundMessage) -> Mapping[str, Any]:
-    """Return what Discord is told within three seconds.
+    """Return the response that Discord expects within three seconds.
 
-    In a shared chat "is thinking" is shown to the sender alone, since what follows may be theirs alone.
+    In a shared chat only the sender sees "is thinking", because the answer may be for them alone.
     """
     if message.kind is InboundKind.BUTTON:
         return {"type": _DEFERRED_UPDATE}

@@ -1,7 +1,7 @@
-"""Discord's Markdown, written from the tree: what looks native there, and nothing that acts.
+"""Discord's Markdown, written from the tree: native formatting without mentions or other active marks.
 
-Tables become code blocks, since Discord has none; headings below the third are bold lines; a link whose text
-names another host is shown plainly; what was literal in the source stays literal.
+Tables become code blocks, because Discord has none; headings below the third level are bold lines; a link whose text
+names another host shows its address; literal text of the source stays literal.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def render_markup(markdown: str) -> str:
 
 
 def write_tree(tree: MarkdownNode) -> str:
-    """Return what `write` returns for the Markdown that *tree* was read from."""
+    """Return the text of *tree*, like `render_markup` of its source."""
     return _blocks(tree.children)
 
 
 def literal(text: str) -> str:
-    """Return *text* so that Discord shows it as it stands."""
+    """Return *text* escaped so that Discord shows it literally."""
     return _escape_line_marks(_literal(text))
 
 
@@ -172,14 +172,14 @@ def _link(node: MarkdownNode) -> str:
 
 
 def _read(node: MarkdownNode) -> str:
-    """Return what a node reads as."""
+    """Return the plain text of a node."""
     if node.kind in (NodeKind.SOFT_BREAK, NodeKind.HARD_BREAK):
         return " "
     return node.text or "".join(_read(child) for child in node.children)
 
 
 def _names_another_host(label: str, href: str) -> bool:
-    """Say whether the text looks like an address: then where it leads is shown, unless both agree."""
+    """Return True if the label looks like an address of another host, so that the target must be shown."""
     if "//" in label or "\\" in label:
         return True  # Discord shows such a link as it is written anyway
     return names_other_host(label, urlsplit(href).hostname or "")

@@ -1,7 +1,7 @@
-"""What a Discord payload says. The same reading for a live event and for history over REST.
+"""Discord's message payloads, of live events and of the history over REST alike.
 
 Field names are Discord's (API v10, docs.discord.com/developers/resources/message). A payload of the wrong
-shape raises KeyError, TypeError or ValueError; whoever calls decides what that costs.
+shape raises KeyError, TypeError or ValueError.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DiscordChat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscordBotIdentity:
-    """Who we are there."""
+    """The bot's user id, name and roles in a guild."""
 
     id: str
     name: str = ""
@@ -62,7 +62,7 @@ class DiscordBotIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuildProfile:
-    """What a guild knows of a sender beyond the message: looked up where the payload lacks it."""
+    """A sender's roles, name and rights in a guild; looked up if the payload lacks them."""
 
     roles: tuple[str, ...] = ()
     name: str = ""
@@ -72,7 +72,7 @@ class GuildProfile:
 
 @dataclass(frozen=True, slots=True)
 class DiscordFileRef:
-    """Where a file is, and which message of ours to ask when its signed address has ended."""
+    """The signed address of a file, and the message that contains a new one once it has expired."""
 
     chat: str
     message: str
@@ -85,7 +85,7 @@ class DiscordFileRef:
 
     @classmethod
     def read(cls, line: str) -> DiscordFileRef:
-        """Undo `written`; raise ValueError for what is none."""
+        """Return the reference of a line; the inverse of `to_line`. Raises ValueError."""
         place, blank, url = line.partition(" ")
         chat, message, attachment = place.split("/")
         if not (blank and chat.isdigit() and message.isdigit() and attachment.isdigit()):
@@ -118,7 +118,7 @@ def place_of(payload: Payload) -> DiscordChat:
 
 
 def place_beside(message: InboundMessage) -> DiscordChat:
-    """Return the place of what was said before *message*, for whoever reads on from there."""
+    """Return the chat of the messages before *message*."""
     thread = message.key.thread
     return DiscordChat(
         id=thread or message.key.chat,
@@ -130,21 +130,21 @@ def place_beside(message: InboundMessage) -> DiscordChat:
 
 
 def is_ours(payload: Payload, me: DiscordBotIdentity) -> bool:
-    """Say whether we wrote this message ourselves."""
+    """Return True if the bot wrote this message."""
     return str(payload["author"]["id"]) == me.id
 
 
 def changes_nothing(update: Payload) -> bool:
-    """Say whether a MESSAGE_UPDATE is no edit by its author: an embed that resolved, a pin, a thread that began."""
+    """Return True if a MESSAGE_UPDATE is not an edit by its author: an embed, a pin, a new thread."""
     return not update.get("edited_timestamp") or "content" not in update or "author" not in update
 
 
 def parse_message(
     channel: str, payload: Payload, place: DiscordChat, me: DiscordBotIdentity, profile: GuildProfile | None = None
 ) -> InboundMessage | None:
-    """Read a message object; None for our own and for what is no person's words (joins, pins, boosts).
+    """Return the message of a payload; None for the bot's own and for joins, pins and boosts.
 
-    Bots and webhooks come out as facts: admission refuses them, and can say so.
+    Messages of other bots and webhooks are returned, so that admission can reject and count them.
     """
     if payload.get("type", 0) not in _WORDS or is_ours(payload, me):
         return None
@@ -166,7 +166,7 @@ def parse_message(
         guild=place.guild,
         is_private=place.is_private,
         reply_to=str(answered.get("id") or ""),
-        mentioned=_named(payload, me),
+        mentioned=_mentioned_users(payload, me),
         quoted=_quoted(payload, answered, me),
         quoted_by=_quoted_by(payload, answered, me),
         attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
@@ -174,7 +174,7 @@ def parse_message(
 
 
 def read_deletion(channel: str, ident: str, place: DiscordChat, at: datetime) -> InboundMessage:
-    """Return the deletion of message *ident*; Discord does not say whose it was."""
+    """Return the deletion of message *ident*; Discord does not name its author."""
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id=str(int(ident)),
@@ -189,7 +189,7 @@ def read_deletion(channel: str, ident: str, place: DiscordChat, at: datetime) ->
 
 
 def mentions_others(payload: Payload, me: DiscordBotIdentity) -> bool:
-    """Say whether the message addresses somebody else: it mentions people and none of them is us."""
+    """Return True if the message mentions users but not the bot."""
     named = [str(user["id"]) for user in payload.get("mentions") or ()]
     answered = payload.get("referenced_message") or {}
     return bool(named) and me.id not in named and not _addresses(payload, answered, me)
@@ -219,7 +219,7 @@ def _addresses(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> b
 
 
 def _command(payload: Payload, me: DiscordBotIdentity) -> str:
-    """Return what the sender typed as a command: read from the raw content, in which nobody's name is."""
+    """Return the command of a message, from the raw content, which contains no display names."""
 
     def ours(found: re.Match[str]) -> str:
         user, role, _ = found.groups()
@@ -234,7 +234,7 @@ def _readable(text: str, payload: Payload, me: DiscordBotIdentity) -> str:
     names = {str(user["id"]): as_one_word(_name(user)) for user in payload.get("mentions") or ()}
     names[me.id] = me.handle
 
-    def named(found: re.Match[str]) -> str:
+    def replace_mention(found: re.Match[str]) -> str:
         user, role, channel = found.groups()
         if role in me.roles:
             return f"@{me.handle}"
@@ -242,11 +242,11 @@ def _readable(text: str, payload: Payload, me: DiscordBotIdentity) -> str:
             return f"@{names[user]}"
         return f"#{channel}" if channel else found[0]
 
-    return sanitize(_MENTION.sub(named, text)).strip()
+    return sanitize(_MENTION.sub(replace_mention, text)).strip()
 
 
-def _named(payload: Payload, me: DiscordBotIdentity) -> tuple[str, ...]:
-    """Return whom the words mention; that a reply calls its author is not in them."""
+def _mentioned_users(payload: Payload, me: DiscordBotIdentity) -> tuple[str, ...]:
+    """Return the users that the text mentions; the author of a replied message is not among them."""
     text = str(payload.get("content") or "")
     return tuple(dict.fromkeys(found[1] for found in _MENTION.finditer(text) if found[1] not in (None, me.id)))
 
@@ -264,7 +264,7 @@ def _quoted(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
 
 
 def _quoted_by(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
-    """Return whose words are quoted; of a forward Discord does not say."""
+    """Return the author of the quoted text; UNKNOWN for a forward, whose author Discord omits."""
     if (payload.get("message_reference") or {}).get("type") == _FORWARD:
         return UNKNOWN
     said = str((answered.get("author") or {}).get("id") or "")

@@ -16,9 +16,9 @@ _ROOM = LIMIT - _MARK_ROOM
 
 
 def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[MessagePart]:
-    """Cut and write *message*, and say in *language* where it is cut; pure.
+    """Split and format *message*, with a note in *language* where it is cut; pure.
 
-    Each part holds enough room for the mark of a resend, the first one the first *least* characters, where they fit.
+    Each part leaves space for the mark of a resend. The first one contains the first *least* characters if they fit.
     """
     return [
         MessagePart(
@@ -52,7 +52,7 @@ _WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_l
 
 
 def message_content(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> str:
-    """Return what is sent for *part*; a marked one says so first."""
+    """Return the content of *part*; a marked one starts with a note that it may repeat another."""
     text = part.payload or part.plain
     if part.file is not None:
         text = render_markup(part.file.caption)[:_ROOM]
@@ -60,7 +60,7 @@ def message_content(part: MessagePart, *, marked: bool = False, language: str = 
 
 
 def matches_part(content: str, part: MessagePart) -> bool:
-    """Say whether a message that stands in a chat is *part*, marked or not; Discord trims what it is sent."""
+    """Return True if the content of a message is *part*, marked or not; Discord trims white space."""
     standing = content.strip()
     for language in LANGUAGES:  # it may have been another one's when it was sent
         standing = standing.removeprefix(translate("delivery.may_repeat", language)).strip()

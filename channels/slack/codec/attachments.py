@@ -1,4 +1,4 @@
-"""Files in a message, as facts: what it is, how large, and where Slack keeps it."""
+"""Files in a message: kind, size and address."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GONE = frozenset({"tombstone", "hidden_by_limit"})
 
 
 def attachments(files: Sequence[Mapping[str, Any]]) -> tuple[Attachment, ...]:
-    """Return what *files* of a message are, in order; what was deleted is no file any more."""
+    """Return the attachments of a message in order, without deleted files."""
     return tuple(_attachment(file) for file in files if file.get("mode") not in _GONE)
 
 
@@ -36,12 +36,12 @@ def download_url(file: Mapping[str, Any]) -> str:
 
 
 def is_file_id(url: str) -> bool:
-    """Say whether an attachment's url is a file's id, to be looked up."""
+    """Return True if an attachment's url is a file id that must be looked up."""
     return url.startswith("F") and url.isalnum() and url.isascii()
 
 
 def shared_at(file: Mapping[str, Any], chat: str, thread: str) -> str:
-    """Return the ts under which *file* stands in a chat (in *thread*, if that is given), "" where it does not."""
+    """Return the ts of the message that shares *file* in a chat or *thread*, "" if none does."""
     shares = file.get("shares") or {}
     for places in shares.values():
         for share in places.get(chat) or ():

@@ -19,7 +19,7 @@ ACTION = "parlour-"  # then a number: the id of a button
 
 @dataclass(frozen=True, slots=True)
 class SlackButtonPress:
-    """Where a button was pressed, and what its message is without that button's row."""
+    """A pressed button, and its message without that button's row."""
 
     chat: str
     ts: str
@@ -54,12 +54,12 @@ def blocks(text: str, choices: Sequence[MessageButton], *, is_plain: bool) -> li
 
 
 def is_press(body: Mapping[str, Any]) -> bool:
-    """Say whether *body* tells of a button."""
+    """Return True if *body* is a press."""
     return body.get("type") == "block_actions"
 
 
 def parse_press(body: Mapping[str, Any]) -> SlackButtonPress | None:
-    """Return what was pressed; None for what is no button of ours. Raises KeyError and the like for other shapes."""
+    """Return the press, or None for another app's element. Raises KeyError and the like for a malformed payload."""
     action = body["actions"][0]
     if action.get("type") != "button" or not str(action["action_id"]).startswith(ACTION):
         return None

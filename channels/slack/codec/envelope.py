@@ -1,4 +1,4 @@
-"""What is known of a payload before anybody reads it: which event it is, and which chat has to wait for it."""
+"""Facts about a payload before it is parsed: its id, chat, user and origin. These functions never raise."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gateway.ports import EventOrigin
 
 
 def event_of(body: Mapping[str, Any], raw: str) -> str:
-    """Return what is the same when Slack brings *body* again; never raises.
+    """Return an id that is the same when Slack redelivers *body*.
 
-    Its event or trigger id; where there is none (history), the kind, the chat and the message's ts.
+    It is the event or trigger id; for a message of the history the kind, the chat and the ts.
     """
     for name in ("event_id", "trigger_id"):
         if isinstance(body.get(name), str) and body[name]:
@@ -25,7 +25,7 @@ def event_of(body: Mapping[str, Any], raw: str) -> str:
 
 
 def chat_of(body: Mapping[str, Any]) -> str:
-    """Return the chat that *body* is about, as far as that can be told without reading it; never raises."""
+    """Return the chat of *body*, "" if it is unknown."""
     event = body.get("event")
     container = body.get("container")  # of a press
     place = container if isinstance(container, dict) else body
@@ -34,7 +34,7 @@ def chat_of(body: Mapping[str, Any]) -> str:
 
 
 def user_of(body: Mapping[str, Any]) -> str:
-    """Return who did what *body* says, as far as that can be told without reading it; never raises."""
+    """Return the user who caused *body*, "" if it is unknown."""
     event = body.get("event")
     pressed = body.get("user")
     if isinstance(event, dict):
@@ -46,7 +46,7 @@ def user_of(body: Mapping[str, Any]) -> str:
 
 
 def origin_of(body: Mapping[str, Any]) -> EventOrigin | None:
-    """Return where a message comes from, as far as that can be told without reading it; never raises."""
+    """Return the origin of a message, or None for other events."""
     event = body.get("event")
     if not isinstance(event, dict) or event.get("type") not in ("message", "app_mention"):
         return None

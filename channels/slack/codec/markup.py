@@ -1,4 +1,4 @@
-"""Markdown in Slack's own dialect, mrkdwn. What the model wrote can call nobody: only our own marks are marks.
+"""Markdown in Slack's own dialect, mrkdwn. The model's text cannot mention users: it is escaped.
 
 https://docs.slack.dev/messaging/formatting-message-text
 """
@@ -29,7 +29,7 @@ _WIDEST_TABLE = 120  # columns of a line; a wider one is not padded
 
 
 def escape(text: str) -> str:
-    """Return *text* so that Slack shows it as it stands: no mention, no link, no mass call."""
+    """Return *text* escaped so that Slack shows it literally: no mention, no link."""
     return text.translate(_SIGNS)
 
 
@@ -39,7 +39,7 @@ def render_markup(markdown: str) -> str:
 
 
 def mrkdwn_tree(tree: MarkdownNode) -> str:
-    """Return what `mrkdwn` returns for the Markdown that *tree* was read from."""
+    """Return the text of *tree*, like `render_markup` of its source."""
     return _AT_MARGIN.sub(r"\1", _blocks(tree.children)).replace(_MARGIN, "")
 
 
@@ -50,7 +50,7 @@ def _blocks(nodes: Iterable[MarkdownNode], gap: str = "\n\n") -> str:
 def _block(node: MarkdownNode) -> str:
     match node.kind:
         case NodeKind.HEADING:
-            return _marked(_inline(node.children, bare=True), "*")
+            return _wrap(_inline(node.children, bare=True), "*")
         case NodeKind.QUOTE:
             return prefix_lines(_blocks(node.children), "> ", "> ")
         case NodeKind.BULLETS | NodeKind.NUMBERS:
@@ -113,12 +113,12 @@ def _span(node: MarkdownNode, *, bare: bool) -> str:
             return _link(node)
         case NodeKind.STRONG | NodeKind.EMPHASIS | NodeKind.STRIKE:
             inner = _inline(node.children, bare=bare or node.kind is NodeKind.STRONG)
-            return inner if bare and node.kind is NodeKind.STRONG else _marked(inner, _MARKS[node.kind])
+            return inner if bare and node.kind is NodeKind.STRONG else _wrap(inner, _MARKS[node.kind])
         case _:
             return escape(node.text) or _inline(node.children, bare=bare)
 
 
-def _marked(text: str, mark: str) -> str:
+def _wrap(text: str, mark: str) -> str:
     """Put *mark* around each line: Slack's marks end with the line, and never stand beside a blank."""
     return "\n".join(_mark_line(line, mark) for line in text.split("\n"))
 
@@ -150,7 +150,7 @@ def _link(node: MarkdownNode) -> str:
 
 
 def _scheme(href: str) -> str:
-    """Return the scheme of *href*, or "" for what is no address at all."""
+    """Return the scheme of *href*, or "" if it is not an address."""
     try:
         return urlsplit(href).scheme.lower()
     except ValueError:
@@ -158,7 +158,7 @@ def _scheme(href: str) -> str:
 
 
 def _claims_another(label: str, href: str) -> bool:
-    """Say whether *label* looks like an address of another host than the link's."""
+    """Return True if *label* looks like an address of another host than the link's."""
     if href.startswith("mailto:"):
         return names_other_host(label.rpartition("@")[2], href.rpartition("@")[2])
     return names_other_host(label, urlsplit(href).hostname or "")

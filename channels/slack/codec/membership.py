@@ -1,4 +1,4 @@
-"""Events about who is in a channel and who somebody is: nobody's words."""
+"""Events about members of channels and changes of users."""
 
 from __future__ import annotations
 

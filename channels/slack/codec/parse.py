@@ -1,6 +1,6 @@
-"""What Slack sends: an event, a slash command, a press. Read in two steps, since some facts need a look-up in between.
+"""Events, slash commands and presses, parsed in two steps because some facts need a look-up in between.
 
-`read` takes what stands in the payload, `compose` adds who the sender is and whether the thread is ours.
+`parse_event` reads the payload; `build_message` adds the sender's profile and whether the thread is followed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackBotIdentity:
-    """Who we are in the workspace, as auth.test says."""
+    """The bot's identity in the workspace, from auth.test."""
 
     user: str
     bot: str
@@ -37,7 +37,7 @@ class SlackBotIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackProfile:
-    """What users.info knows of a sender."""
+    """A sender's profile, from users.info."""
 
     name: str = ""
     team: str = ""
@@ -80,7 +80,7 @@ class ParsedEvent:
 
 
 def moment(ts: str) -> datetime:
-    """Return when a message was written; raise ValueError for what is no ts. Never by way of a float."""
+    """Return the time of a message without rounding; raise ValueError for a malformed ts."""
     found = _TS.match(ts)
     if not found:
         raise ValueError(f"{ts!r} is no ts")
@@ -90,9 +90,9 @@ def moment(ts: str) -> datetime:
 def parse_event(
     body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, now: datetime
 ) -> ParsedEvent | None:
-    """Return what *body* (an event, a slash command or a press) says, or None when it is nothing for us.
+    """Return the event, slash command or press of *body*, or None for kinds that are ignored.
 
-    *in_threads*: a channel's message starts the thread of its own ts. Raises Unreadable.
+    *in_threads*: a message in a channel starts the thread named by its ts. Raises UnreadableEvent.
     """
     try:
         return _read(body, me, in_threads=in_threads, now=now)
@@ -104,7 +104,7 @@ def _read(body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, no
     if "command" in body and "event" not in body:
         return _slash(body, me, now)
     if is_press(body):
-        return _pressed(body, me, now)
+        return _parse_button(body, me, now)
     if body.get("type") != "event_callback":
         return None
     event = body["event"]
@@ -117,10 +117,10 @@ def _read(body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, no
         return _deleted(body, event, event.get("previous_message") or {}, me, in_threads=in_threads)
     if subtype not in _SPOKEN and not (subtype == "bot_message" and "bot_id" in event):
         return None
-    return _spoken(body, event, event, me, in_threads=in_threads)
+    return _parse_message(body, event, event, me, in_threads=in_threads)
 
 
-def _spoken(
+def _parse_message(
     body: Mapping[str, Any],
     event: Mapping[str, Any],
     message: Mapping[str, Any],
@@ -182,7 +182,7 @@ def _changed(
         return None
     if edited.get("user") != message.get("user"):
         return None
-    heard = _spoken(
+    heard = _parse_message(
         body,
         event,
         message,
@@ -202,11 +202,11 @@ def _deleted(
     *,
     in_threads: bool,
 ) -> ParsedEvent | None:
-    """A person's message is gone. Where Slack does not say whose it was, only the journal can know it."""
+    """Return the deletion of a user's message. Slack may omit the author, whom the journal knows."""
     if (before.get("subtype") or "") not in _SPOKEN:
         return None
     gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": (), "edited": None}
-    heard = _spoken(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
+    heard = _parse_message(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
     return None if heard.is_bot or heard.is_self else heard
 
 
@@ -233,8 +233,8 @@ def _slash(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> Pars
     )
 
 
-def _pressed(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent | None:
-    """A press is what its button stands for, said by whoever pressed."""
+def _parse_button(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent | None:
+    """Return a press as the button's command, sent by the user who pressed."""
     press = parse_press(body)
     if press is None:
         return None
@@ -284,7 +284,7 @@ def build_message(
     is_followed: bool,
     names: Mapping[str, str],
 ) -> InboundMessage:
-    """Return *heard* in the shape of every platform. *names* are display names by user id."""
+    """Return the inbound message of *heard*. *names* are display names by user id."""
     sender = Sender(
         id=heard.user,
         name=person.name or sanitize(heard.name),

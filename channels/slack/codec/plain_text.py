@@ -27,10 +27,10 @@ def plain_text(text: str, names: Mapping[str, str]) -> str:
 
 
 def command_in(text: str, user: str, handle: str, names: Mapping[str, str]) -> str:
-    """Return what the sender typed as a command, "" for none; *user* and *handle* are ours.
+    """Return the command of a message, "" for none; *user* and *handle* are the bot's.
 
-    What Slack puts into angle brackets is nobody's typing: at the start only our own mention is passed over, and in
-    the arguments each bracket is one word.
+    Slack writes mentions and links in angle brackets: at the start only the bot's mention is skipped, and in the
+    arguments each bracket is one word.
     """
 
     def ours(token: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""What we send: an answer cut into parts of mrkdwn, and a part as the body of a call."""
+"""Answers as parts in mrkdwn, and parts as the body of a call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _literal(text: str) -> WrittenPart:
 
 
 def message_body(part: MessagePart, *, marked: bool, language: str = FALLBACK) -> dict[str, Any]:
-    """Return what chat.postMessage, chat.update and chat.postEphemeral have in common for *part*."""
+    """Return the fields of *part* for chat.postMessage, chat.update and chat.postEphemeral."""
     text = part.payload or escape(part.plain)
     if marked:
         text = f"_{translate('delivery.may_repeat', language)}_\n{text}"

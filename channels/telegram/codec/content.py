@@ -1,4 +1,4 @@
-"""What a Telegram message holds: words, files, and the other things people can send."""
+"""The content of a Telegram message: text, files, locations, contacts and so on."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def message_text(message: Mapping[str, Any]) -> str:
 
 
 def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
-    """Return what the sender typed as a command, in the text or below a file of theirs, "" for none.
+    """Return the command in the text or caption, "" for none; *user* and *handle* are the bot's.
 
-    *user* and *handle* are ours. Passed-on messages and results of inline bots are somebody else's text.
+    Forwarded messages and results of inline bots contain no command: the sender did not write them.
     """
     if "forward_origin" in message or "via_bot" in message:
         return ""
@@ -140,7 +140,7 @@ def _with_addresses(message: Mapping[str, Any]) -> str:
 
 
 def _other(message: Mapping[str, Any]) -> str:
-    """Return what a message without words says, in words for the model; "" for service messages."""
+    """Return a description of a message without text for the model; "" for service messages."""
     if "venue" in message:
         venue = message["venue"]
         return f"(a place: {venue['title']}, {venue['address']})"

@@ -1,8 +1,8 @@
-"""Markdown as Telegram shows it: a text, and entities that say by UTF-16 offsets how it is set.
+"""Markdown as Telegram's text with entities, which format ranges by UTF-16 offsets.
 
-Entities instead of a parse mode: nothing has to be escaped, and nothing a model writes can break the message.
-What may contain what is Telegram's rule (core.telegram.org/bots/api#formatting-options): code and pre hold
-nothing and stand in nothing but a quote, quotes do not nest, links hold styles only.
+Entities need no escaping, unlike a parse mode, so no text of the model can break the message. Telegram limits nesting
+(core.telegram.org/bots/api#formatting-options): code and pre contain nothing and can only be inside a quote, quotes do
+not nest, links contain styles only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def render_markup(markdown: str) -> FormattedText:
 
 
 def styled_tree(tree: MarkdownNode) -> FormattedText:
-    """Return what `styled` returns for the Markdown that *tree* was read from."""
+    """Return the formatted text of *tree*, like `render_markup` of its source."""
     writer = _EntityWriter()
     writer.blocks(tree.children)
     return writer.finish()
@@ -75,17 +75,17 @@ class _EntityWriter:
         self._entities: list[TextEntity] = []
 
     def finish(self) -> FormattedText:
-        """Return what was written, entities trimmed of the white space at their edges."""
+        """Return the text, with entities trimmed of white space at their edges."""
         text = "".join(self._pieces).rstrip()
         units = text.encode("utf-16-le")
-        trimmed = (_trimmed(entity, units) for entity in self._entities)
+        trimmed = (_trim(entity, units) for entity in self._entities)
         kept = sorted((each for each in trimmed if each.length > 0), key=lambda each: (each.offset, -each.length))
         return FormattedText(text, tuple(kept))
 
     # Text
 
     def write(self, text: str) -> None:
-        """Write *text*; every line begins with the indent of the lists and quotes that it stands in."""
+        """Write *text*; every line starts with the indent of its lists and quotes."""
         for n, line in enumerate(text.split("\n")):
             if n:
                 self._put("\n")
@@ -120,7 +120,7 @@ class _EntityWriter:
         return type_, extra
 
     def _solid(self, type_: str, text: str, extra: str = "") -> None:
-        """Write what holds no other entity and stands in none but a quote: the styles around it pause."""
+        """Write code, which contains no entity and can only be inside a quote: the styles around it pause."""
         if any(name == "blockquote" for name, _, _ in self._open):
             text = text.strip()  # a quote is trimmed at its edges, and must not end within what it holds
         self._start_line()
@@ -142,7 +142,7 @@ class _EntityWriter:
     # Blocks
 
     def blocks(self, nodes: Sequence[MarkdownNode], gap: str = "\n\n") -> None:
-        """Write blocks with *gap* between them; what deep nesting lifted out of its block runs on."""
+        """Write blocks with *gap* between them; inline nodes that deep nesting moved here continue the line."""
         was_block = False
         for n, node in enumerate(nodes):
             is_block = node.kind in _BLOCKS
@@ -267,12 +267,12 @@ class _EntityWriter:
 
 
 def _flat(nodes: Sequence[MarkdownNode]) -> str:
-    """Return what stands in *nodes* without any setting."""
+    """Return the text of *nodes* without formatting."""
     return "".join(" " if "break" in node.kind else node.text or _flat(node.children) for node in nodes)
 
 
 def _is_honest(label: str, href: str) -> bool:
-    """Say whether a reader may be shown *label* alone: a web address that the label does not belie."""
+    """Return True if *href* is a web address and *label* does not name another host."""
     try:
         parts = urlsplit(href)
         host = parts.hostname or ""
@@ -283,7 +283,7 @@ def _is_honest(label: str, href: str) -> bool:
     return not names_other_host(label, host)
 
 
-def _trimmed(entity: TextEntity, units: bytes) -> TextEntity:
+def _trim(entity: TextEntity, units: bytes) -> TextEntity:
     """Return *entity* without the white space at its edges, and within the text; code keeps its own."""
     start, end = entity.offset, min(entity.offset + entity.length, len(units) // 2)
     if entity.type not in ("code", "pre"):

@@ -1,4 +1,4 @@
-"""Updates about who is in a group and what they may: nobody's words. Read from the raw objects."""
+"""Updates about members of groups and their rights, read from the raw objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DECIDES = frozenset({"administrator", "creator"})
 
 
 def parse_membership(update: Mapping[str, Any], *, channel: str, me: TelegramBotIdentity) -> MembershipChange | None:
-    """Return the group that we were added to, or are gone from; None for any other update. Raises Unreadable.
+    """Return the group that the bot joined or left; None for any other update. Raises UnreadableEvent.
 
     A restricted member may be in the group or not (`is_member`). A group that became a supergroup is another one.
     """
@@ -57,7 +57,7 @@ def parse_migration(update: Mapping[str, Any]) -> tuple[int, int] | None:
 
 
 def _moved_place(message: Mapping[str, Any], channel: str) -> MembershipChange:
-    """Return the old group as gone, the new one as one that we were added to; by nobody."""
+    """Return the old group as left, or the new one as joined; no user caused it."""
     chat, is_gone = str(int(message["chat"]["id"])), "migrate_to_chat_id" in message
     return MembershipChange(
         channel=channel,
@@ -69,7 +69,7 @@ def _moved_place(message: Mapping[str, Any], channel: str) -> MembershipChange:
 
 
 def rights_changed(update: Mapping[str, Any]) -> int | None:
-    """Return the chat in which somebody became an admin or is none any more, or None. Never raises."""
+    """Return the chat in which a user became or ceased to be an admin, or None. Never raises."""
     change: Any = update.get("my_chat_member") or update.get("chat_member")
     try:
         members = [change[name] for name in ("old_chat_member", "new_chat_member")]

@@ -24,7 +24,7 @@ _QUOTED = 4_000  # characters of a quoted text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelegramBotIdentity:
-    """What a codec has to know of the bot: who it is, and which plain commands in a group are meant for it."""
+    """The bot's id, username and commands; a plain command in a group is for it if it is one of them."""
 
     id: str
     username: str
@@ -34,10 +34,10 @@ class TelegramBotIdentity:
 def parse_update(
     update: Mapping[str, Any], *, channel: str, me: TelegramBotIdentity, now: datetime
 ) -> InboundMessage | None:
-    """Return what a person did, or None for what is no affair of ours; raise Unreadable.
+    """Return the message of an update, or None for kinds that are ignored; raise UnreadableEvent.
 
-    An edit is the same message with the time of the edit as its revision. Being added to a group is the
-    one who did it saying /start there.
+    An edit is the same message with the time of the edit as its revision. The user who adds the bot to a group sends
+    /start there.
     """
     try:
         if "message" in update:
@@ -135,7 +135,7 @@ def _added(change: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> 
 
 
 def event_id(update: Mapping[str, Any]) -> str:
-    """Return what names *update* when it comes again; update ids begin anew after a quiet week, and so do not."""
+    """Return an id that is the same when *update* is redelivered; update ids restart after a quiet week."""
     for field in ("message", "edited_message"):
         with suppress(KeyError, TypeError, ValueError, OverflowError):
             message = update[field]
@@ -163,7 +163,7 @@ def origin_of(update: Mapping[str, Any]) -> EventOrigin | None:
 
 
 def is_bot_added(message: InboundMessage) -> bool:
-    """Say whether *message* stands for our being added to a group."""
+    """Return True if *message* represents the bot being added to a group."""
     return any(event.startswith(_ADDED) for event in message.event_ids)
 
 
@@ -182,7 +182,7 @@ def _sender(message: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
 
 
 def person_of(user: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
-    """Read a user object; raises KeyError and the like for what is none."""
+    """Return the sender of a user object; raise KeyError and the like for other values."""
     ident = str(int(user["id"]))
     names = (user.get("first_name"), user.get("last_name"))
     name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))
@@ -208,7 +208,7 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> s
 
 
 def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: TelegramBotIdentity) -> str:
-    """Return whose words are answered; what was passed on, or said as a chat, is nobody's that we know."""
+    """Return the author of the quoted text; UNKNOWN for a forward or a message sent as a chat."""
     if not original:
         return UNKNOWN if "quote" in message else ""
     if _is_others(original) or "sender_chat" in original:
@@ -218,7 +218,7 @@ def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, m
 
 
 def _is_others(message: Mapping[str, Any]) -> bool:
-    """Say whether a message is somebody else's, passed on; one's own stays one's own."""
+    """Return True if a message is a forward of another author's message."""
     origin = message.get("forward_origin")
     if origin is None:
         return False

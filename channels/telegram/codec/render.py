@@ -20,7 +20,7 @@ LIMIT = _PLATFORM_LIMIT - 120
 
 @dataclass(frozen=True, slots=True)
 class OutgoingText:
-    """What one call shows: the text and its entities as Telegram's own objects."""
+    """The text of one call with its entities as Telegram's objects."""
 
     text: str
     entities: tuple[dict[str, Any], ...] = ()
@@ -46,7 +46,7 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
 
 
 def build_outgoing(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> OutgoingText:
-    """Return what *part* shows; an empty payload is its plain text, *marked* adds that it may repeat another."""
+    """Return the text of *part*, plain if its payload is empty; *marked* adds that it may repeat another."""
     if part.payload:
         read = json.loads(part.payload)
         text, entities = str(read["text"]), tuple(read["entities"])
