@@ -62,7 +62,7 @@ class ConversationImporter:
     is_dry: bool = False
 
     async def earlier_target(self, conversation: ImportedSession) -> ImportTarget | None:
-        """Return the scope that an earlier run imported the conversation into, None if there is none."""
+        """Return the scope that an earlier run imported the conversation into, if any."""
         digests = self._digests(conversation)
 
         def find() -> ImportTarget | None:
@@ -183,7 +183,7 @@ class ConversationImporter:
 
 
 def split_into_turns(messages: Sequence[Message], digests: Sequence[str], consolidated: int) -> Iterator[ImportedTurn]:
-    """Split at each user message; the first *consolidated* messages are split into larger turns of their own."""
+    """Split at each user message; the first *consolidated* messages are split into separate, larger turns."""
     start = 0
     for n in range(1, len(messages) + 1):
         is_end = n == len(messages) or n == consolidated

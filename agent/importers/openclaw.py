@@ -100,7 +100,7 @@ def _add_session(
 
 
 def convert_key(key: str) -> str:
-    """Return ``channel:chat[/thread]`` for ``agent:main:telegram:direct:42[:thread:7]``; "" if there is no chat."""
+    """Return ``channel:chat[/thread]`` for ``agent:main:telegram:direct:42[:thread:7]``; "" without a chat."""
     parts = key.split(":")
     kind = next((n for n, part in enumerate(parts) if part in _CHAT_KINDS), 0)
     if parts[0] != "agent" or kind < 3 or kind + 1 >= len(parts):

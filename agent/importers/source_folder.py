@@ -152,7 +152,7 @@ class SourceFolder:
         return good, tuple(bad)
 
     def read_json(self, path: Path) -> dict[str, Any]:
-        """Return the JSON object in a file, {} if there is none."""
+        """Return the JSON object in a file, {} for any other content."""
         data = self.read_bytes(path) if path.is_file() and not path.is_symlink() else None
         try:
             value = json.loads(data.decode("utf-8-sig")) if data is not None else {}

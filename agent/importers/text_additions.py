@@ -60,7 +60,7 @@ def _add_before_headings(text: str, statement: str) -> str:
 
 
 def select_lines(text: str, is_new: Callable[[str], bool]) -> str:
-    """Return the lines of *text* that are new, with the blank lines between them; "" if there are none."""
+    """Return the lines of *text* that are new, with the blank lines between them."""
     kept: list[str] = []
     for line in text.splitlines():
         if not line.strip():

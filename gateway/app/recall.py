@@ -59,7 +59,7 @@ async def open_recall(
         zone=zone,
         flush=flush,
         meaning=embedder,
-        habits=RecallOptions(
+        options=RecallOptions(
             interval=vectors.sync_interval_seconds,
             cut=cut,
             conversations=seed is None,

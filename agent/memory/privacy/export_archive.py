@@ -177,7 +177,7 @@ def _render_text(disk: Disk, path: Path, zone: str) -> bytes:
     for line in _lines(disk, path):
         kind = kind_of(line)
         if kind == "head":
-            sections.append(f"# {line.get('key', '')}\n\nstarted {moment(line.get('created'), zone)} ({zone})\n")
+            sections.append(f"# {line.get('key', '')}\n\nbegun {moment(line.get('created'), zone)} ({zone})\n")
         at = moment(line.get("timestamp"), zone)
         for speaker, text in _texts_in(kind, line):
             sections.append(f"**{speaker}**, {at}\n\n{text}\n")

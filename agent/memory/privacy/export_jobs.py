@@ -155,14 +155,14 @@ class ExportJobs:
         return packed, digests
 
     def _about(self, scope: str, language: str) -> Callable[[PackedArchives], str]:
-        def about(packed: PackedArchives) -> str:
-            left_out = "\n".join(f"- {name}" for name in packed.left_out[:20]) or "-"
+        def about(archives: PackedArchives) -> str:
+            left_out = "\n".join(f"- {name}" for name in archives.left_out[:20]) or "-"
             day = format_day(self.now(), self.zone(scope))
-            return translate("privacy.readme", language, day=day, files=packed.files, left_out=left_out)
+            return translate("privacy.readme", language, day=day, files=archives.files, left_out=left_out)
 
         return about
 
-    async def _send(self, job: Job, key: SessionKey, packed: PackedArchives, digests: list[str]) -> None:
+    async def _send(self, job: Job, key: SessionKey, archives: PackedArchives, digests: list[str]) -> None:
         """Put the files into the outbox; has no effect if the job's record is stored already."""
         language = str(job.payload["language"])
         session = await self.session(key)
@@ -177,8 +177,8 @@ class ExportJobs:
             )
             for n, digest in enumerate(digests[:_MAX_FILES], 1)
         )
-        left_out = len(packed.left_out) + max(len(digests) - _MAX_FILES, 0)
-        text = translate("privacy.export_done", language, files=packed.files)
+        left_out = len(archives.left_out) + max(len(digests) - _MAX_FILES, 0)
+        text = translate("privacy.export_done", language, files=archives.files)
         if left_out:
             text += " " + translate("privacy.export_left_out", language, count=left_out)
         facts = [

@@ -78,16 +78,16 @@ def chunks(
     """
     most, shared = tokens * 4, overlap * 4
     found: list[SearchUnit] = []
-    held: list[tuple[int, str]] = []
+    pending: list[tuple[int, str]] = []
     size = 0
     for n, text in _short_lines(lines, most):
-        if held and size + len(text) + 1 > most:
-            found.append(_chunk(held, at))
-            held = _tail(held, shared)
-            size = sum(len(each) + 1 for _, each in held)
-        held.append((n, text))
+        if pending and size + len(text) + 1 > most:
+            found.append(_chunk(pending, at))
+            pending = _tail(pending, shared)
+            size = sum(len(each) + 1 for _, each in pending)
+        pending.append((n, text))
         size += len(text) + 1
-    return [*found, _chunk(held, at)] if held else found
+    return [*found, _chunk(pending, at)] if pending else found
 
 
 def _short_lines(lines: Sequence[str], most: int) -> Iterator[tuple[int, str]]:
@@ -96,15 +96,15 @@ def _short_lines(lines: Sequence[str], most: int) -> Iterator[tuple[int, str]]:
             yield n, line[start : start + most]
 
 
-def _tail(held: Sequence[tuple[int, str]], shared: int) -> list[tuple[int, str]]:
+def _tail(lines: Sequence[tuple[int, str]], overlap: int) -> list[tuple[int, str]]:
     kept: list[tuple[int, str]] = []
-    for each in reversed(held):
-        shared -= len(each[1]) + 1
-        if shared < 0:
+    for each in reversed(lines):
+        overlap -= len(each[1]) + 1
+        if overlap < 0:
             break
         kept.insert(0, each)
     return kept
 
 
-def _chunk(held: Sequence[tuple[int, str]], at: datetime | None) -> SearchUnit:
-    return SearchUnit(text="\n".join(text for _, text in held), line=held[0][0], end=held[-1][0], at=at)
+def _chunk(lines: Sequence[tuple[int, str]], at: datetime | None) -> SearchUnit:
+    return SearchUnit(text="\n".join(text for _, text in lines), line=lines[0][0], end=lines[-1][0], at=at)

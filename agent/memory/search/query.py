@@ -146,12 +146,12 @@ _MAY_FOLLOW = regex.compile(r"[\s\p{So}\p{P}\p{Sk}]")
 _FEW_WORDS, _FEW_SIGNS = 5, 8
 
 
-def traits(text: str, found: Sequence[str]) -> UnitTrait:
-    """Return the traits of *text*, which has the words *found*."""
+def traits(text: str, word_list: Sequence[str]) -> UnitTrait:
+    """Return the traits of *text*, whose words are *word_list*."""
     traits_ = UnitTrait.NONE
     if _TIME.search(text) or _TIME_SIGNS.search(text):
         traits_ |= UnitTrait.TIME
-    if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in found) < _FEW_WORDS:
+    if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in word_list) < _FEW_WORDS:
         traits_ |= UnitTrait.SHORT
     if _ends_by_asking(text):
         traits_ |= UnitTrait.QUESTION

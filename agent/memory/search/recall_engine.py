@@ -8,7 +8,7 @@
     await engine.close()
 
 An index is derived data. If it is missing, damaged or of another version, it is rebuilt from its sources in a new file.
-Searches meanwhile return what other indexes have, with `RecallAnswer.note` set.
+Until then, searches return the results of other indexes and set `RecallAnswer.note`.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class _IndexTask:
 Progress = Callable[[Path, int, int], None]  # index, sources done, sources in all
 
 
-def _silent(path: Path, done: int, total: int) -> None:
-    log.debug("recall.building", index=str(path), done=done, total=total)
+def _silent(path: Path, count: int, total: int) -> None:
+    log.debug("recall.building", index=str(path), count=count, total=total)
 
 
 class RecallEngine:
@@ -181,7 +181,7 @@ class RecallEngine:
         """Return the results, and the positions of damaged indexes and of those whose vectors take long to read."""
         question = parse_query(text, now=now.astimezone(zone))
         model = self._embedder.name if self._embedder else ""
-        gathered: list[IndexMatches] = []
+        matches: list[IndexMatches] = []
         broken: list[int] = []
         cold: list[int] = []
         for n, index in enumerate(indexes):
@@ -190,12 +190,12 @@ class RecallEngine:
                 if like is not None and index.is_cold(self._read_at_once):
                     cold.append(n)
                     like = None
-                gathered.append(index.query(question, like, projects=projects))
+                matches.append(index.query(question, like, projects=projects))
             except IndexUnusable:
                 broken.append(n)
-                gathered.append(IndexMatches(index, []))
+                matches.append(IndexMatches(index, []))
         try:
-            ranked = rank_candidates(gathered, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
+            ranked = rank_candidates(matches, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
             return select_results(indexes, ranked, limit=limit, budget=budget, around=around), broken, cold
         except IndexUnusable:  # one of them is damaged: rebuild all
             return [], list(range(len(indexes))), []

@@ -56,7 +56,7 @@ def cost(passage: IndexedPassage) -> int:
 
 
 def rank_candidates(
-    gathered: Sequence[IndexMatches],
+    matches: Sequence[IndexMatches],
     question: SearchQuery,
     *,
     weights: RankingWeights = DEFAULT,
@@ -68,9 +68,9 @@ def rank_candidates(
 
     Text scores are relative to the maximum score of the query in the index, which makes indexes comparable.
     """
-    tops = best_scores([each for one in gathered for each in one.candidates])
-    found: list[tuple[int, RankedCandidate]] = []
-    for n, one in enumerate(gathered):
+    tops = best_scores([each for one in matches for each in one.candidates])
+    merged: list[tuple[int, RankedCandidate]] = []
+    for n, one in enumerate(matches):
         if seed is not None:
             sources = one.index.sources([each.id for each in one.candidates])
             ranked = rank_seed(
@@ -78,8 +78,8 @@ def rank_candidates(
             )
         else:
             ranked = rank(one.candidates, question, weights, names=one.names, zone=zone, best=tops)
-        found += [(n, each) for each in ranked]
-    return sorted(found, key=lambda each: (-each[1].score, -(each[1].at or 0.0), each[0], each[1].id))
+        merged += [(n, each) for each in ranked]
+    return sorted(merged, key=lambda each: (-each[1].score, -(each[1].at or 0.0), each[0], each[1].id))
 
 
 def select_results(

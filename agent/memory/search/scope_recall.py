@@ -67,7 +67,7 @@ class ScopeRecall:
         zone: Callable[[str], str],
         flush: Callable[[], Awaitable[object]],
         meaning: GuardedEmbedder | None = None,
-        habits: RecallOptions | None = None,
+        options: RecallOptions | None = None,
         disk: Disk | None = None,
     ) -> None:
         """*documents* is a separate engine, so that indexing large documents does not delay conversations.
@@ -81,11 +81,11 @@ class ScopeRecall:
         self._zone = zone
         self._flush = flush
         self._meaning = meaning
-        self._habits = habits or RecallOptions()
+        self._options = options or RecallOptions()
         self._disk = disk or Disk()
         self._scopes: LRUCache[str, IndexedScope] = LRUCache(_MAX_SCOPES)
         folder = home / "docs"
-        self._papers = DocumentSource(folder, read=read_document, cut=self._habits.cut)
+        self._papers = DocumentSource(folder, read=read_document, cut=self._options.cut)
         self._docs = IndexedScope(folder / f".{INDEX}", self._papers)
         self._docs_synced = float("-inf")
         self._noted: dict[str, float] = {}
@@ -113,7 +113,7 @@ class ScopeRecall:
             [self._scope(name) for name in names],
             query,
             limit=limit,
-            budget=self._habits.budget,
+            budget=self._options.budget,
             around=AROUND,
             patience=patience,
             zone=ZoneInfo(self._zone(scope)),
@@ -154,7 +154,7 @@ class ScopeRecall:
         loop = asyncio.get_running_loop()
         while True:
             await self._wait_woken()
-            await asyncio.sleep(self._habits.calm)
+            await asyncio.sleep(self._options.calm)
             self._woken.clear()
             await self._index_calm(loop.time())
             await self._close_idle()
@@ -177,7 +177,7 @@ class ScopeRecall:
             log.exception("recall.close_failed")
 
     async def _index_calm(self, now: float) -> None:
-        calm = [scope for scope, at in self._noted.items() if now - at >= self._habits.calm]
+        calm = [scope for scope, at in self._noted.items() if now - at >= self._options.calm]
         if calm:
             await self._flush()
         for scope in calm:
@@ -235,8 +235,8 @@ class ScopeRecall:
             sources = ScopeSource(
                 folder,
                 zone=lambda: self._zone(scope),
-                cut=self._habits.cut,
-                conversations=self._habits.conversations,
+                cut=self._options.cut,
+                conversations=self._options.conversations,
                 disk=self._disk,
             )
             indexed = self._scopes[scope] = IndexedScope(folder / INDEX, sources)
@@ -255,13 +255,13 @@ class ScopeRecall:
 
         task = asyncio.create_task(sync, name=f"recall sync {name}")
         task.add_done_callback(log_error)
-        await asyncio.wait([task], timeout=self._habits.patience)
+        await asyncio.wait([task], timeout=self._options.patience)
 
     async def _search_documents(self, query: str, project: str, limit: int, patience: float | None) -> SearchHits:
         if project not in await asyncio.to_thread(self._projects):
             return SearchHits()
         loop = asyncio.get_running_loop()
-        if loop.time() - self._docs_synced > self._habits.interval:
+        if loop.time() - self._docs_synced > self._options.interval:
             self._docs_synced = loop.time()
             await self._wait_for(self._documents.sync(self._docs), "docs")
         answer = await self._documents.search(
@@ -269,7 +269,7 @@ class ScopeRecall:
             query,
             projects=[project],
             limit=limit,
-            budget=self._habits.budget,
+            budget=self._options.budget,
             around=0,
             patience=patience,
         )

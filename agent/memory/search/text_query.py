@@ -54,23 +54,23 @@ def projects(database: sqlite3.Connection, names: Iterable[str]) -> list[int]:
 
 
 def build_match_query(
-    database: sqlite3.Connection, terms: Sequence[tuple[str, ...]], own: Sequence[int]
+    database: sqlite3.Connection, terms: Sequence[tuple[str, ...]], project_ids: Sequence[int]
 ) -> IndexedTerms:
-    """Return *terms* as a query over the projects *own*."""
+    """Return *terms* as a query over the projects *project_ids*."""
     counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
     # The greatest id instead of a count, which would read every row.
     total = int(database.execute("SELECT max(id) FROM unit").fetchone()[0] or 0)
     ideal = sum(max(1e-6, math.log((max(total, count) - count + 0.5) / (count + 0.5))) for count, _ in counted)
-    everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(own)
-    filtered = "" if everything else f" AND project : ({' OR '.join(f'p{each}' for each in own)})"
+    everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(project_ids)
+    filtered = "" if everything else f" AND project : ({' OR '.join(f'p{each}' for each in project_ids)})"
     known = [(count, terms[n]) for count, n in counted if count]
     return IndexedTerms(_expression(known, _ROWS, filtered), _expression(known, _CONTEXT_ROWS, filtered), ideal)
 
 
-def _expression(known: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
+def _expression(counted_terms: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
     """Return a query for the rarest words, at least one."""
-    costs = itertools.accumulate(count for count, _ in known)
-    kept = [each for n, ((_, each), cost) in enumerate(zip(known, costs, strict=True)) if not n or cost <= rows]
+    costs = itertools.accumulate(count for count, _ in counted_terms)
+    kept = [each for n, ((_, each), cost) in enumerate(zip(counted_terms, costs, strict=True)) if not n or cost <= rows]
     words = " OR ".join(dict.fromkeys(f'"{term}"' for each in kept for term in each))
     return f"(terms : ({words})){filtered}" if words else ""
 
@@ -91,13 +91,13 @@ def best(database: sqlite3.Connection, table: str, expression: str, top: int = T
     return {row[0]: max(0.0, row[1]) for row in found}
 
 
-def candidates(database: sqlite3.Connection, ids: Iterable[int], own: Sequence[int]) -> list[RankedCandidate]:
-    """Return the units *ids* of the projects *own*, without their texts."""
+def candidates(database: sqlite3.Connection, ids: Iterable[int], project_ids: Sequence[int]) -> list[RankedCandidate]:
+    """Return the units *ids* of the projects *project_ids*, without their texts."""
     found = []
     for part in _parts(sorted(ids)):
         found += database.execute(
             "SELECT id, at, traits, who, role, block FROM unit"  # noqa: S608 - numbers
-            f" WHERE id IN ({_list(part)}) AND project IN ({_list(own)})"
+            f" WHERE id IN ({_list(part)}) AND project IN ({_list(project_ids)})"
         ).fetchall()
     return [RankedCandidate(*row) for row in found]
 

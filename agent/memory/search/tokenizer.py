@@ -38,15 +38,15 @@ def is_unspaced(word: str) -> bool:
     return UNSPACED.match(word) is not None
 
 
-def detect(found: Sequence[str], *, before: str = PLAIN) -> str:
-    """Return the language of *found* by script and function words; in doubt *before*, the language of earlier text."""
-    letters = "".join(found)
+def detect(word_list: Sequence[str], *, before: str = PLAIN) -> str:
+    """Return the language of *word_list* by script and function words; in doubt, return *before*."""
+    letters = "".join(word_list)
     for language, script in SCRIPTS.items():
         # Japanese is mostly Han; a few kana tell it from Chinese.
         share = 0.1 if language == "ja" else 0.34
         if letters and len(script.findall(letters)) > share * len(letters):
             return PLAIN if language == "ru" and NOT_RUSSIAN.search(letters) else language
-    votes = Counter(language for word in set(found) for language in _languages(word))
+    votes = Counter(language for word in set(word_list) for language in _languages(word))
     if not votes:
         return before
     best = max(votes.values())
@@ -67,8 +67,8 @@ def index_terms(text: str, language: str) -> str:
     return " ".join(_terms(words(text), language))
 
 
-def _terms(found: Iterable[str], language: str) -> Iterator[str]:
-    for word in found:
+def _terms(word_list: Iterable[str], language: str) -> Iterator[str]:
+    for word in word_list:
         if is_unspaced(word):
             yield from grams(word)
         else:

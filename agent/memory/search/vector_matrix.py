@@ -65,8 +65,8 @@ class VectorMatrix:
         """Return the number of vectors."""
         return self._count
 
-    def _take(self, found: sqlite3.Cursor) -> None:
-        while batch := found.fetchmany(2_048):
+    def _take(self, rows: sqlite3.Cursor) -> None:
+        while batch := rows.fetchmany(2_048):
             start, end = self._count, self._count + len(batch)
             if end > len(self._rows):
                 self._grow(end)

@@ -253,7 +253,7 @@ def read_messages(
 def transcript_extent(
     disk: Disk, path: Path, transcript: str, *, pending: Sequence[TurnRecord] = ()
 ) -> tuple[int, int]:
-    """Return how many messages of *transcript* are summarised, and how many it has. Arguments of `read_messages`."""
+    """Return the numbers of summarised and of all messages of *transcript*. Arguments as in `read_messages`."""
     chain = _open_chain(disk, path, transcript)
     window = read_window(chain) if chain is not None and chain.end else None
     low = window.consolidated if window else 0

@@ -92,7 +92,7 @@ class TranscriptWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a file descriptor is held."""
+        """True if a file descriptor is held."""
         return self._fd is not None
 
     @property

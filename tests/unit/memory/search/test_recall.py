@@ -64,7 +64,7 @@ async def house(path: Path) -> AsyncIterator[House]:
         read_document=lambda file: f"read from {file.name}",
         zone=lambda scope: "UTC",
         flush=projector.flush,
-        habits=RecallOptions(calm=0.0),
+        options=RecallOptions(calm=0.0),
     )
     try:
         yield House(path, records, projector, recall)
