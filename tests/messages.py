@@ -221,7 +221,7 @@ def all_strings() -> set[str]:
 def update(folder: Path) -> list[str]:
     """Bring the translations in *folder* up to date with its template; return the lines that say what to do."""
     from babel.messages.catalog import Catalog
-    from babel.messages.pofile import read_po, write_po
+    from babel.messages.pofile import denormalize, read_po, write_po
 
     def write(path: Path, catalogue: Catalog, header: str) -> None:
         for message in catalogue:
@@ -241,23 +241,28 @@ def update(folder: Path) -> list[str]:
         header, before = read(folder / f"{language}.po")
         known = {message.context: message for message in before if message.id}
         after = Catalog(locale=language)
-        for source in template:
-            if not source.id:
-                continue
+        for source in filter(lambda message: message.id, template):
             old = known.get(source.context)
-            is_outdated = old is not None and bool(old.string) and old.id != source.id
-            previous = [] if old is None else list(old.previous_id) or ([str(old.id)] if is_outdated else [])
+            if old is None:
+                done.append(f"{language}: {source.context}: not translated")
+                after.add(source.id, "", context=source.context, auto_comments=source.auto_comments)
+                continue
+            # Babel writes the previous sentence and reads it as comments.
+            quoted = [line.removeprefix("| msgid ").removeprefix("| ") for line in old.user_comments if line[:1] == "|"]
+            previous = denormalize("\n".join(quoted)) if quoted else ""
+            is_outdated = bool(old.string) and old.id != source.id
+            if is_outdated or not old.string:
+                done.append(f"{language}: {source.context}: {'outdated' if is_outdated else 'not translated'}")
+            is_marked = is_outdated or old.fuzzy
             after.add(
                 source.id,
-                "" if old is None else old.string,
+                old.string,
                 context=source.context,
-                flags={"fuzzy"} if is_outdated or (old is not None and old.fuzzy) else (),
+                flags={"fuzzy"} if is_marked else (),
                 auto_comments=source.auto_comments,
-                user_comments=() if old is None else old.user_comments,
-                previous_id=previous,
+                user_comments=[line for line in old.user_comments if line[:1] != "|"],
+                previous_id=[previous or str(old.id)] if is_marked else [],
             )
-            if is_outdated or old is None or not old.string:
-                done.append(f"{language}: {source.context}: {'outdated' if is_outdated else 'not translated'}")
         write(folder / f"{language}.po", after, header)
     return done
 

@@ -54,7 +54,7 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(tmp_path: 
         assert "What can you do?" in status
         assert "/search" in abilities
         assert "/search" in again
-        assert "remember nothing" in evening
+        assert "don't remember anything" in evening
         assert "I like tea" in remembered
         command = operator_command("init")
         told = [start, abilities, status, evening, again, remembered]

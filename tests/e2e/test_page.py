@@ -421,7 +421,7 @@ async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house
         await expect(page.locator("#login")).to_be_visible()
         await page.locator("#code").fill("AAAA-AAAA")
         await page.locator("#code").press("Enter")
-        await expect(page.locator("#login-trouble")).to_contain_text("not right")
+        await expect(page.locator("#login-trouble")).to_contain_text("This code is wrong")
         code = await served.channel.issue_code()
         await page.locator("#code").fill(code.lower())
         await page.locator("#code").press("Enter")
@@ -476,7 +476,7 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: Served, 
 async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: Served) -> None:
     """What delivery says of a file that is missing is text, whatever its name looks like."""
     page = await visit(browser, served.url)
-    line = "(A file belongs here, **x** <img src=x>, but I do not have it any more.)"
+    line = "(The file **x** <img src=x> was not sent: it is not available any more.)"
     await served.channel.send(MessagePart(id="t.1.2", key=served.key, payload="", plain=line))
     await expect(page.locator(".line.assistant .body")).to_have_text(line)
     await expect(page.locator(".line.assistant strong")).to_have_count(0)

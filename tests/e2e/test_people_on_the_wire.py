@@ -18,7 +18,7 @@ from tests.fakes.staged import staged
 from tests.fakes.telegram_gateway import TEAM, Parrot, mention
 from tests.fakes.telegram_gateway import house as telegram_house
 
-REFUSED = "Only an admin of this chat, or the owner of this bot, may use /new here."
+REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
 DONE = "New session started."
 YES = "/memory approve eaaaaaaaaaaaaaaaa"
 BEN_THERE = 43
@@ -106,7 +106,7 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
         server.say("let me in", chat=43, sender=43)
         server.say(issued.code, chat=42, sender=42)
         await server.until(lambda: bool(server.shown(42)))
-        assert server.shown(42)[0].startswith("You are the owner of this bot now")
+        assert server.shown(42)[0].startswith("You are now the owner of this bot")
         server.say("/allow 43", chat=42, sender=42)
         await server.until(lambda: len(server.shown(42)) == 2)
         server.say("and now?", chat=43, sender=43)
@@ -136,10 +136,10 @@ async def test_a_mention_or_an_answer_names_somebody() -> None:
     async with slack_server() as server, slack_house(server, environment=OWNED) as pocket:
         server.say(DM, SLACK_ANN, f"!allow <@{eve}>")
         await server.until(lambda: bool(server.shown(DM)))
-        assert server.shown(DM)[-1] == f"`slack:{eve}` may write to me from now on."
+        assert server.shown(DM)[-1] == f"`slack:{eve}` can now write to me."
         server.say(DM, SLACK_ANN, f"!block <@{eve}> <@{BOB}>")
         await server.until(lambda: len(server.shown(DM)) == 2)
-        assert "names do not tell people apart" in server.shown(DM)[-1]
+        assert "names are not unique" in server.shown(DM)[-1]
         await pocket.idle()
     async with telegram_now() as platform:
         platform.chat(TEAM)

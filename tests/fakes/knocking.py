@@ -99,7 +99,7 @@ class Door:
     async def code_of(self, sender: str) -> str:
         """Return the code that somebody was given."""
         (text,) = await self.said_to(sender)
-        return text.partition("code is ")[2].partition(",")[0]
+        return text.partition("code is ")[2].partition(";")[0]
 
     def by(self, turn: str, who: str = "telegram:42") -> DecisionActor:
         """Return an owner who decides in a turn."""

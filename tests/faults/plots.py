@@ -21,7 +21,10 @@ OWNER, MAL = "own", "mal"
 HELLO, THANKS = "hello", "thanks"
 _ANSWERS = {HELLO: "Good day.", THANKS: "You are welcome."}
 _PRESS = re.compile(r"/pair yes [0-9a-f]+")
-_DIED = ("I was killed", "may say why")  # what owners are told after a kill; on the relay it makes two messages
+_DIED = (
+    "without a clean shutdown",
+    "for the cause",
+)  # what owners are told after a kill; on the relay it makes two messages
 
 
 class Plot(ABC):
@@ -93,14 +96,14 @@ class LettingIn(Plot):
         asked = await self.see(OWNER, "/pair yes")
         self.write(OWNER, _PRESS.findall(asked)[0])
         await self.see(MAL, translate("unknown_senders.welcome"))
-        await self.see(OWNER, "may write to me")
+        await self.see(OWNER, "can now write to me")
         self.write(MAL, THANKS)
         await self.see(MAL, _ANSWERS[THANKS])
 
     def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
         """One member, one line of the audit, and each sentence once."""
         return [
-            *self.shows(OWNER, _ANSWERS[HELLO], "May they?", "/pair yes", "may write to me"),
+            *self.shows(OWNER, _ANSWERS[HELLO], "Allow them?", "/pair yes", "can now write to me"),
             *self.shows(MAL, "Your code is", translate("unknown_senders.welcome"), _ANSWERS[THANKS]),
             *_rows(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
             *_rows(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),

@@ -94,6 +94,10 @@ def test_a_reworded_sentence_marks_its_translations_and_a_new_one_is_added(tmp_p
     entries = {entry.key: entry for entry in parse_entries(german)}
     assert entries["console.bye"].is_fuzzy
     assert messages.update(tmp_path) == [f"{each}: console.late: not translated" for each in OTHERS]
+    assert (tmp_path / "de.po").read_text("utf-8") == german
+    (tmp_path / "de.po").write_text(german.replace("#, fuzzy\n", ""), "utf-8")
+    messages.update(tmp_path)
+    assert '"Bye."' not in (tmp_path / "de.po").read_text("utf-8")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -123,7 +127,7 @@ def test_every_sentence_of_every_language_can_be_said(count: int, word: str) -> 
 def test_one_and_several_have_their_nouns() -> None:
     """A count stands with the right noun in each language, and is written as it is written there."""
     stopped = {
-        "en": ("1 waiting message was dropped", "2 waiting messages were dropped", "12,345 waiting messages"),
+        "en": ("1 waiting message was discarded", "2 waiting messages were discarded", "12,345 waiting messages"),
         "de": ("1 wartende Nachricht wurde verworfen", "2 wartende Nachrichten wurden", "12.345 wartende Nachrichten"),
         "es": ("descartó 1 mensaje", "descartaron 2 mensajes", "descartaron 12\u202f345 mensajes"),
         "zh": ("丢弃了 1 条", "丢弃了 2 条", "丢弃了 12,345 条"),
@@ -156,7 +160,7 @@ def test_what_a_language_lacks_is_english(monkeypatch: pytest.MonkeyPatch) -> No
         "gateway.i18n.load_catalogue", lambda language: lacking if language == "de" else load_catalogue("en")
     )
     assert translate("commands.stopped_queue", "de", queued=1_000) == (
-        "1,000 waiting messages were dropped; nothing was running."
+        "1,000 waiting messages were discarded. No answer was running."
     )
     assert translate("commands.stopped_turn", "de") == "Abgebrochen."
 

@@ -43,14 +43,14 @@ async def hears(pocket: Pocket, who: str) -> bool:
 async def test_the_owner_lets_in_and_shuts_out_in_chat() -> None:
     """By id, by mention, by `here`, and in answer to a message; the list says how; each decision has its line."""
     async with house() as pocket:
-        assert "may write to me from now on" in await own(pocket, f"/allow {BOB}")
+        assert "can now write to me" in await own(pocket, f"/allow {BOB}")
         assert await hears(pocket, BOB)
-        assert "is not heard any more" in await own(pocket, f"/block <@{BOB}>")
+        assert "is now blocked" in await own(pocket, f"/block <@{BOB}>")
         assert not await hears(pocket, BOB)
         listed = await own(pocket, "/people")
-        assert f"`pocket:{ANN}`: may write, by the settings" in listed
+        assert f"`pocket:{ANN}`: allowed, from the settings" in listed
         assert f"`pocket:{BOB}`: blocked by `pocket:{OWNER}`" in listed
-        assert "`pocket:chat:club` may write" in await own(pocket, "/allow here", "club", **ROOM)
+        assert "`pocket:chat:club` can now write" in await own(pocket, "/allow here", "club", **ROOM)
         assert "hello" in await pocket.channel.ask("club", "hello", sender="77", **ROOM)
         assert await lines(pocket) == [
             (f"pocket:{OWNER}", f"pocket:{OWNER}", "allow", f"pocket:{BOB}", "done"),
@@ -62,12 +62,12 @@ async def test_the_owner_lets_in_and_shuts_out_in_chat() -> None:
 async def test_what_cannot_be_decided_is_said_and_leaves_a_line() -> None:
     """Names, owners and nobody at all: a line that says what to do, and `refused` in the audit."""
     async with house() as pocket:
-        assert "names do not tell people apart" in await own(pocket, "/allow @bob")
-        assert "by the settings" in await own(pocket, f"/block {OWNER}")
-        assert "Say whom" in await own(pocket, "/block")
-        assert "Say whom" in await own(pocket, "/block here")  # a direct chat is nobody else's
+        assert "names are not unique" in await own(pocket, "/allow @bob")
+        assert "by the setting" in await own(pocket, f"/block {OWNER}")
+        assert "Add a user" in await own(pocket, "/block")
+        assert "Add a user" in await own(pocket, "/block here")  # a direct chat is nobody else's
         refused = await pocket.channel.ask(ANN, f"/allow {BOB}", sender=ANN)
-        assert refused == "Only the owner of this bot may use /allow."
+        assert refused == "Only an owner of this bot can use /allow."
         assert [(by, what, outcome) for by, _, what, _, outcome in await lines(pocket)] == [
             (f"pocket:{OWNER}", "allow", "refused"),
             (f"pocket:{OWNER}", "block", "refused"),
@@ -89,7 +89,7 @@ async def test_a_kill_between_a_decision_and_its_commit_costs_no_line(tmp_path: 
     async with house(copy) as pocket:
         await pocket.idle()
         told = [post.text for post in pocket.channel.posts[OWNER] if BOB in post.text]
-        assert told == [f"`pocket:{BOB}` may write to me already."]
+        assert told == [f"`pocket:{BOB}` can already write to me."]
         assert [(what, whom, outcome) for _, _, what, whom, outcome in await lines(pocket)] == [
             ("allow", f"pocket:{BOB}", "done")
         ]

@@ -37,11 +37,11 @@ async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
         await quiet(pocket)
         (question,) = questions(pocket)
         assert question.kind is OutboundKind.NOTICE
-        assert "more than I change by myself" in question.text
+        assert "larger than I make on my own" in question.text
         assert FACTS[0] in question.text
         assert "and 4 more" in question.text
         command = question.text.partition("`/memory approve ")[2].partition("`")[0]
-        assert (await pocket.channel.ask("ann", f"/memory approve {command}")).startswith("Done.")
+        assert (await pocket.channel.ask("ann", f"/memory approve {command}")).startswith("Approved.")
         assert memory(pocket, ANN) == "- something new\n"
         shown = [
             line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
@@ -67,7 +67,7 @@ async def test_each_thing_is_asked_once_and_the_model_never_reads_it(tmp_path: P
         assert "Ann sails" in question.text
         assert FACT not in question.text
         await pocket.channel.ask("ann", "and now?")
-        assert "Shall I" not in str(model.prompts[-1])
+        assert "Should I" not in str(model.prompts[-1])
 
 
 async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> Non
         assert questions(pocket) == []
         await pocket.channel.say("ann", YES, kind=InboundKind.BUTTON, number="")
         posts = await pocket.channel.posted("ann", 2)
-        assert posts[-1].text.startswith("That is settled already, or it lapsed")
+        assert posts[-1].text.startswith("This was already decided, or it expired")
         assert memory(pocket, ANN) == ""
 
 
@@ -171,7 +171,7 @@ async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> 
         other = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ann", **said)
         assert other.startswith("Only an admin")
         done = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ben", **said)
-        assert done.startswith("Done.")
+        assert done.startswith("Approved.")
         assert "debt" not in memory(pocket, ROOM)
-        assert (await pocket.channel.ask("room", YES, sender="ann", is_admin=True, **said)).startswith("Done.")
+        assert (await pocket.channel.ask("room", YES, sender="ann", is_admin=True, **said)).startswith("Approved.")
         assert FACT in memory(pocket, ROOM)

@@ -27,8 +27,8 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
         assert len(entries(home)) == 1
         await talk(pocket, 3)
         status = await pocket.channel.ask("ann", "/status")
-        assert "It has used up its 2 tokens of today" in status
-        assert re.search(r"- consolidate: 0 under way, 1 waiting \(the oldest for 0h 0m\), 0 failed", status)
+        assert "Background jobs have used all 2 tokens for today" in status
+        assert re.search(r"- consolidate: 0 running, 1 waiting \(oldest: 0h 0m\), 0 failed", status)
     model = Model()
     async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as pocket:
         await talk(pocket, 1)
@@ -53,6 +53,6 @@ async def test_a_dream_that_has_to_wait_for_tomorrow_says_so() -> None:
     async with gateway(model=Model(), environment=ENOUGH_FOR_ONE) as pocket:
         await talk(pocket, 5)
         await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
-        assert "when the next day begins" in await pocket.channel.ask("ann", "/dream")
+        assert "tomorrow" in await pocket.channel.ask("ann", "/dream")
         found = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
         assert [job.kind for job in found if "asked" in job.payload] == ["dream"]

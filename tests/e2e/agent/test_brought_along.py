@@ -43,9 +43,9 @@ async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> N
         assert str(said[-1]["content"]).endswith("And now?")
         assert "I am brief." in system["content"]
         assert "- Favorite color: blue" in system["content"]
-        assert "brought along from nanobot" in await pocket.channel.ask("ann", "/memory why color")
-        assert "cleared" in await pocket.channel.ask("ann", "/forget Nessie")
+        assert "imported from nanobot" in await pocket.channel.ask("ann", "/memory why color")
+        assert "Erased: " in await pocket.channel.ask("ann", "/forget Nessie")
         await pocket.channel.ask("ann", "Still there?")
         assert "Nessie" not in str(model.prompts[-1])
     async with gateway(home=pocket.home.parent / "other", model=model) as other:
-        assert "nothing here yet" in await other.channel.ask("ann", "/memory")
+        assert "remember anything here yet" in await other.channel.ask("ann", "/memory")

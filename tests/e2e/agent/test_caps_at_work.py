@@ -190,7 +190,7 @@ async def test_who_is_past_a_cap_still_has_the_commands() -> None:
     model = Stage()
     async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "1"}) as (pocket, traveller):
         bob: dict[str, Any] = {"sender": "bob", "group": True}
-        assert "Background work" in await pocket.channel.ask("hall", "/status", **bob)
+        assert "Background jobs" in await pocket.channel.ask("hall", "/status", **bob)
         assert await pocket.channel.ask("hall", "one", **bob) == "answer 1"
         assert "12:10" in await pocket.channel.ask("hall", "two", **bob)
         for n in range(30):
@@ -260,8 +260,8 @@ async def test_a_place_has_caps_of_its_own() -> None:
         assert len(model.asked) == 2
         assert notices(pocket, "hall/2") == [translate("caps.chat_turns", limit=2, until="12:10")]
         usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
-        assert "This chat's 2 questions within ten minutes are used up until 12:10" in usage
-        assert "You can ask" not in usage
+        assert "This chat has used its 2 messages in ten minutes. It can continue at 12:10" in usage
+        assert "You can send" not in usage
 
 
 async def test_who_is_let_in_by_name_has_no_cap() -> None:

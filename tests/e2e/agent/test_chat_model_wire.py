@@ -107,18 +107,18 @@ async def test_a_model_is_chosen_and_stays_chosen(tmp_path: Path) -> None:
     async with open_server(script) as server:
         async with gateway(home=home, environment=environment(server)) as pocket:
             shown, _, taken, *_ = await talk(pocket, "/model", "hello", "/model Careful", "hello again", "and again")
-            assert "Here `openai/test` answers, as everywhere." in shown
+            assert "This chat uses `openai/test`, the default." in shown
             assert "- `fast`" in shown
             assert "- `careful`" in shown
-            assert taken == "From the next message on `careful` (openai/large) answers here."
+            assert taken == "This chat uses `careful` (openai/large) from the next message on."
         async with gateway(home=home, environment=environment(server)) as pocket:
             _, shown, unknown, near, back, _ = await talk(
                 pocket, "still there?", "/model", "/model gpt-9 `x`", "/model carefull", "/model default", "bye"
             )
-            assert "Here `careful` (openai/large) answers: it was chosen for this chat." in shown
-            assert unknown == "I know no model called gpt-9 x. You can choose: `fast`, `careful`."
-            assert near == "I know no model called carefull. Did you mean careful?"
-            assert back == "From the next message on `openai/test` answers here again."
+            assert "This chat uses `careful` (openai/large), chosen for this chat." in shown
+            assert unknown == "Unknown model: gpt-9 x. Available models: `fast`, `careful`."
+            assert near == "Unknown model: carefull. Did you mean careful?"
+            assert back == "This chat uses `openai/test` again from the next message on."
             rows = await pocket.app.store.usage.totals(
                 since=pocket.app.commands.queue.now().replace(hour=0), chat="pocket:main"
             )
@@ -138,10 +138,10 @@ async def test_a_model_that_is_gone_is_told_once(tmp_path: Path) -> None:
         fewer = {"PARLOUR_LLM__MODELS": json.dumps({"careful": {"model": "openai/large"}})}
         async with gateway(home=home, environment=environment(server) | fewer) as pocket:
             first, second, shown = await talk(pocket, "hello", "hello", "/model")
-    told = "(`fast`, which was chosen for this chat, can no longer be chosen; `openai/test` answers instead.)"
+    told = "(`fast`, the model chosen for this chat, is not available any more. `openai/test` answers instead.)"
     assert first == f"answer 2\n\n{told}"
     assert second == "answer 3"
-    assert "as everywhere" in shown
+    assert "default" in shown
     bodies = of_chat(server)
     assert [body["model"] for body in bodies] == ["small", "test", "test"]
     assert told not in json.dumps(bodies[-1])  # people read it, the model never does

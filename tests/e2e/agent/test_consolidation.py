@@ -227,5 +227,5 @@ async def test_a_version_of_memory_names_its_entry() -> None:
         [change] = await pocket.app.commands.memory.documents.log(SCOPE)
         assert change.why == f"consolidation {entry.entry}"
         why = await pocket.channel.ask("ann", "/memory why fact 1")
-        assert "I summarised what was said before" in why
+        assert "earlier messages were summarized" in why
         assert "Summary number 1." in why

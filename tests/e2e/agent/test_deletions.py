@@ -111,7 +111,7 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         names = re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE)
         assert len(set(names)) == 2
         for name in names:
-            assert (await pocket.channel.ask("ann", f"/memory approve {name}")).startswith("Done.")
+            assert (await pocket.channel.ask("ann", f"/memory approve {name}")).startswith("Approved.")
         assert memory.read_text() == "- Lives in Bonn\n- Likes green tea\n"
         [entry] = entries(pocket.home)
         assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
@@ -127,10 +127,10 @@ async def test_a_no_keeps_what_came_of_it() -> None:
         await delete(pocket, "7")
         pending = await waits(pocket, 2)
         for name in re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE):
-            assert (await pocket.channel.ask("ann", f"/memory reject {name}")).startswith("Dropped.")
+            assert (await pocket.channel.ask("ann", f"/memory reject {name}")).startswith("Rejected.")
         await quiet(pocket)
         assert "- Owns a red zeppelin" in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
-        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
 
 
 async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:

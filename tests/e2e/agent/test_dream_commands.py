@@ -63,7 +63,7 @@ async def dream(pocket: Pocket, chat: str = "ann", **facts: object) -> str:
     """Ask for a Dream and return what is said when it is done."""
     said = len(pocket.channel.posts.get(chat, ()))
     first = await pocket.channel.ask(chat, "/dream", **facts)
-    assert first == "I am going through what is new, and will say here what came of it."
+    assert first == "I'm reviewing recent conversations and will report the result here."
     return (await pocket.channel.posted(chat, said + 2))[-1].text
 
 
@@ -80,13 +80,13 @@ async def test_run_now_look_and_go_back() -> None:
         Model("study", edits(swap("- I drink coffee", "- I drink tea"), add("- lives in Bonn")))
     ) as pocket:
         ask = pocket.channel.ask
-        assert "changed nothing here yet" in await ask("ann", "/dream-log")
-        assert await dream(pocket) == "There was nothing new to go through since the last time."
+        assert "not changed anything here yet" in await ask("ann", "/dream-log")
+        assert await dream(pocket) == "No new conversations since the last review."
         await ask("ann", "/remember I drink coffee")
         happened(pocket.home, "Ann now drinks tea.", "Ann lives in Bonn.")
         report = await dream(pocket)
         sha = change(report)
-        assert report.startswith("I went through 2 new summaries and made 2 changes in what I remember")
+        assert report.startswith("I reviewed 2 new summaries and made 2 changes to my memory")
         memory = document_path(pocket.home, ANN, "MEMORY.md")
         assert memory.read_text() == "- I drink tea\n- lives in Bonn\n"
         newest, named = await ask("ann", "/dream-log"), await ask("ann", f"/dream-log {sha}")
@@ -97,12 +97,12 @@ async def test_run_now_look_and_go_back() -> None:
         # What Ann had kept meanwhile stays.
         await ask("ann", "/remember I have a dog")
         other = change(await ask("ann", "/memory why dog"))
-        assert "not Dream's" in await ask("ann", f"/dream-log {other}")
-        assert (await ask("ann", f"/dream-restore {sha}")).startswith("Done: what I remember stands as before")
+        assert "not made by Dream" in await ask("ann", f"/dream-log {other}")
+        assert (await ask("ann", f"/dream-restore {sha}")).startswith("Done. My memory is back to the state before")
         assert memory.read_text() == "- I drink coffee\n- I have a dog\n"
-        assert await ask("ann", f"/dream-restore {sha}") == "What I remember stands like that already."
-        assert "no change called zzzzzzzz" in await ask("ann", "/dream-restore zzzzzzzz")
-        assert "no change called zzzzzzzz" in await ask("ann", "/dream-log zzzzzzzz")
+        assert await ask("ann", f"/dream-restore {sha}") == "My memory is already in that state."
+        assert "Unknown change: zzzzzzzz" in await ask("ann", "/dream-restore zzzzzzzz")
+        assert "Unknown change: zzzzzzzz" in await ask("ann", "/dream-log zzzzzzzz")
 
 
 async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_to_what_was_said() -> None:
@@ -117,7 +117,7 @@ async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_t
         assert await pocket.app.dreamer.run(job) is None  # as two hours later
         why = await pocket.channel.ask("ann", "/memory why things a lot")
         assert "> - talks about things a lot" in why
-        assert "I went through what was new" in why
+        assert "recent conversations were reviewed" in why
         assert "Summary number 1." in why
         assert re.search(r"Ann wrote: thing \d", why)
 
@@ -143,7 +143,7 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
     model.dreams.complete = complete  # type: ignore[method-assign]
     async with at_work(model, dead) as pocket:
         report = (await pocket.channel.posted("ann", 1))[-1].text
-        assert report.startswith("I went through 1 new summary and made 1 change ")
+        assert report.startswith("I reviewed 1 new summary and made 1 change ")
         assert document_path(dead, ANN, "MEMORY.md").read_text() == "- done after all\n"
         assert len(model.dreams.asked) == 2
 
@@ -158,16 +158,16 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)
         report = await dream(pocket, "room", group=True, sender="bob")
         assert pocket.channel.posts["room"][-1].visible_to == "bob"
-        assert "1 change waits for a yes" in report
+        assert "1 change needs your approval" in report
         assert not document_path(pocket.home, ROOM, "SOUL.md").exists()
         sha = change(report)
         refused = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
-        assert refused == "Only an admin of this chat, or the owner of this bot, may use /dream-restore here."
+        assert refused == "Only an admin of this chat or an owner of this bot can use /dream-restore here."
         pending = await pocket.channel.ask("room", "/memory pending", group=True, sender="eve", is_admin=True)
         assert "SOUL.md" in pending
         assert "Be brief here." in pending
         done = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
-        assert done.startswith("Done:")
+        assert done.startswith("Done.")
         assert document_path(pocket.home, ROOM, "MEMORY.md").read_text() == ""
 
 
@@ -175,13 +175,13 @@ async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> 
     """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
     async with at_work(Model("study", edits(add("- the fair opens at nine")))) as pocket:
         happened(pocket.home, "A page says that the fair opens at nine.", origin="untrusted")
-        assert "1 change waits for a yes" in await dream(pocket)
+        assert "1 change needs your approval" in await dream(pocket)
         pending = await pocket.channel.ask("ann", "/memory pending")
         name = re.search(r"`(d[a-z2-7]{7})`", pending)
         assert name, pending
-        assert (await pocket.channel.ask("ann", f"/memory approve {name[1]}")).startswith("Done.")
+        assert (await pocket.channel.ask("ann", f"/memory approve {name[1]}")).startswith("Approved.")
         why = await pocket.channel.ask("ann", "/memory why fair")
-        assert "said yes to what was waiting" in why
+        assert "pending change was approved" in why
         assert "A page says that the fair opens at nine." in why
 
 
@@ -193,7 +193,7 @@ async def test_a_model_of_its_own(tmp_path: Path) -> None:
     model = Model("never asked")
     async with gateway(model=model, environment=environment) as pocket:
         happened(pocket.home, "Something.")
-        assert "nothing in what I remember had to change" in await dream(pocket)
+        assert "did not need any automatic changes" in await dream(pocket)
     assert not model.dreams.asked
 
 
@@ -201,7 +201,7 @@ async def test_without_a_model_it_says_so() -> None:
     """The offline model cannot dream; nothing is queued that would wait for ever."""
     async with gateway() as pocket:
         happened(pocket.home, "Something.")
-        assert "no model here that could do this" in await pocket.channel.ask("ann", "/dream")
+        assert "needs a language model, and none is configured" in await pocket.channel.ask("ann", "/dream")
         assert not await pocket.app.store.jobs.pending_in(ANN)
         for command in ("/dream-log", "/dream-restore"):
-            assert "changed nothing here yet" in await pocket.channel.ask("ann", command)
+            assert "not changed anything here yet" in await pocket.channel.ask("ann", command)

@@ -27,8 +27,8 @@ SCOPE = "people/pocket%3aann"
 KEY = "sk-canary-of-the-answering-model"
 SAID = "my physician lives beside the bakery"
 QUESTION = "who is the doctor"
-BY_WORDS = "I searched by words alone just now"
-STATUS = "Search goes by words alone"
+BY_WORDS = "Only words were matched this time"
+STATUS = "Search matches words only"
 
 
 def model(body: Mapping[str, Any], n: int) -> Answer:

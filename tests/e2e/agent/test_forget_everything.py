@@ -109,11 +109,11 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
         assert "/forget everything yes" in await ask("ann", "/forget everything")
         assert where(home, f"I own a {ANNS}")
         answer = await ask("ann", "/forget everything yes")
-        assert answer.startswith("Done:")
-        assert "what you said in groups" in answer
+        assert answer.startswith("Done.")
+        assert "your messages in groups" in answer
         await done(pocket)
         assert not (home / SCOPE).exists()
-        assert "What was said, word for word: nothing yet." in await ask("ann", "/privacy")
+        assert "Full transcripts: none yet." in await ask("ann", "/privacy")
         assert "annsquokka" not in await ask("ann", "/memory")
         assert "Berlin" not in await ask("ann", "/timezone")
         assert not pocket.app.store.people.preferences("pocket:ann")
@@ -201,7 +201,7 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
         left = [name for name in where(home, ANNS) if not name.startswith(("people/", "parlour.yaml"))]
         assert left == []
         assert where(home, BOBS)
-        assert (await ask("ann", "/forget everything yes")).startswith("Done:")
+        assert (await ask("ann", "/forget everything yes")).startswith("Done.")
         await done(pocket, "")
         assert not (home / "memory").exists()
         assert (await ask("ann", "hello")).startswith("re ")

@@ -83,21 +83,21 @@ async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
         status = await pocket.channel.ask("own", "/status")
     assert post.visible_to == "ann"
     for line in (
-        "- `model`: small (decided for `pocket:team`)",
-        "- `soul`: … (decided for `pocket:team`)",
-        "- `memory_window`: 100 (as everywhere)",
-        "- `timezone`: Europe/Berlin (as everywhere)",
-        "- `group_policy`: open (decided for `pocket:team`)",
-        "- `reply_in`: thread (decided for `pocket:*`)",
-        "- `follow_threads`: false (decided for `pocket:team/9`)",
-        "- `caps.chat_turns_per_10_min`: 50 (decided for `pocket:team`)",
+        "- `model`: small (set for `pocket:team`)",
+        "- `soul`: … (set for `pocket:team`)",
+        "- `memory_window`: 100 (default)",
+        "- `timezone`: Europe/Berlin (default)",
+        "- `group_policy`: open (set for `pocket:team`)",
+        "- `reply_in`: thread (set for `pocket:*`)",
+        "- `follow_threads`: false (set for `pocket:team/9`)",
+        "- `caps.chat_turns_per_10_min`: 50 (set for `pocket:team`)",
     ):
         assert line in shown.splitlines()
     assert "send_file" not in shown
     assert "Ada" not in shown
     assert "- `model`: large (chosen here)" in own
     assert "- `timezone`: Asia/Kolkata (chosen here)" in own
-    assert "- `group_policy`: mention (as in all chats of this platform)" in own
+    assert "- `group_policy`: mention (set for this platform)" in own
     assert "model offline:large" in status
 
 
@@ -110,12 +110,12 @@ async def test_in_a_shared_chat_an_admin_chooses_the_model() -> None:
         taken = await pocket.channel.ask("team/7", "/model large", group=True, sender="bob", is_admin=True)
         last = await pocket.channel.ask("team", "/model", group=True)
         back = await pocket.channel.ask("team", "/model default", group=True, sender="bob", is_admin=True)
-    assert "Here `small` (offline) answers: whoever runs me decided that for this chat." in asked
+    assert "This chat uses `small` (offline), set by the operator." in asked
     assert refused.startswith("Only an admin of this chat")
     assert again == asked
-    assert taken == "From the next message on `large` (offline:large) answers here."
-    assert "it was chosen for this chat" in last
-    assert back == "From the next message on `small` (offline) answers here again."
+    assert taken == "This chat uses `large` (offline:large) from the next message on."
+    assert "chosen for this chat" in last
+    assert back == "This chat uses `small` (offline) again from the next message on."
 
 
 async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path) -> None:

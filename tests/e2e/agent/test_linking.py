@@ -47,7 +47,7 @@ async def test_two_accounts_are_one_person_and_come_apart_again() -> None:
         assert "hello from bob" in str(model.prompts[-1])  # their conversation goes on
         await say(pocket, "bob", "/remember my cat is Tom")
         why = await say(pocket, "ann", "/memory why boat")
-        assert "somebody asked me to remember it" in why
+        assert "saved on request" in why
         await say(pocket, "ann", "/remember my dog is Bello")
         await say(pocket, "ann", "tell me of the cat")
         await unlink(pocket, "ann")
@@ -105,13 +105,13 @@ async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
         code = await code_of(pocket, "eve")
         asked = await say(pocket, "ann", f"/link {code}")
         assert "pocket:eve" in asked
-        assert "reads what I remember of you" in asked
+        assert "can read everything I remember about you" in asked
         told = (await pocket.channel.posted("eve", 2))[-1].text
         assert "pocket:ann" in told
-        assert "has to say yes" in await say(pocket, "eve", "/link yes")
-        assert "Nothing was linked" in await say(pocket, "ann", "/link no")
-        assert "Nothing waits" in await say(pocket, "eve", "/link yes")
-        assert "no such code" in await say(pocket, "ann", f"/link {code}")
+        assert "has to confirm" in await say(pocket, "eve", "/link yes")
+        assert "The accounts were not linked" in await say(pocket, "ann", "/link no")
+        assert "no link request" in await say(pocket, "eve", "/link yes")
+        assert "code is unknown" in await say(pocket, "ann", f"/link {code}")
         await settled(pocket)
         assert not pocket.app.store.links.accounts("pocket%3aann")
 
@@ -122,12 +122,12 @@ async def test_a_code_is_good_once_in_a_direct_chat_and_guessing_is_locked(tmp_p
     async with at_work(Model(), home) as pocket:
         code = await code_of(pocket, "ann")
         group = await pocket.channel.ask("room", f"/link {code}", sender="bob", group=True, is_addressed=True)
-        assert "took it back" in group
-        assert "no such code" in await say(pocket, "bob", f"/link {code}")
+        assert "has been revoked" in group
+        assert "code is unknown" in await say(pocket, "bob", f"/link {code}")
         code = await code_of(pocket, "ann")
         assert "same person" in await say(pocket, "ann", f"/link {code}")
         for _ in range(4):
-            assert "no such code" in await say(pocket, "bob", "/link ABCDEFGH")
+            assert "code is unknown" in await say(pocket, "bob", "/link ABCDEFGH")
         assert "minute" in await say(pocket, "bob", f"/link {code}")
         await pocket.idle()
         transcript = (home / ANN / "sessions/pocket%3aann.jsonl").read_text()

@@ -33,22 +33,22 @@ async def test_a_fact_can_be_asked_for_its_source_and_taken_back() -> None:
         empty, _, _, shown, why = await say(
             pocket, "/memory", "/remember I like green tea", "/remember my dog is Bello", "/memory", "/memory why TEA"
         )
-        assert "nothing here yet" in empty
+        assert "anything here yet" in empty
         assert "- I like green tea\n- my dog is Bello" in shown
         assert "> - I like green tea" in why
-        assert "asked me to remember" in why
+        assert "saved on request" in why
         assert "/remember I like green tea" in why
         sha = change(why)
         diff, log, undone, after = await say(
             pocket, f"/memory diff {sha}", "/memory log", f"/memory undo {sha}", "/memory"
         )
         assert "+- I like green tea" in diff
-        assert log.count("asked me to remember") == 2
-        assert undone.startswith("Taken back")
+        assert log.count("saved on request") == 2
+        assert undone.startswith("Undone")
         assert "green tea" not in after
         assert "- my dog is Bello" in after
         [again] = await say(pocket, f"/memory undo {sha}")
-        assert "cannot take it back" in again
+        assert "cannot be undone" in again
 
 
 async def test_undoing_one_of_three_changes_keeps_the_other_two() -> None:
@@ -57,7 +57,7 @@ async def test_undoing_one_of_three_changes_keeps_the_other_two() -> None:
         await say(pocket, "/remember I like green tea", "/remember my dog is Bello", "/remember I work with glass")
         [why] = await say(pocket, "/memory why Bello")
         undone, shown, log = await say(pocket, f"/memory undo {change(why)}", "/memory", "/memory log")
-        assert undone.startswith("Taken back")
+        assert undone.startswith("Undone")
         assert "- I like green tea\n- I work with glass" in shown
         assert "Bello" not in shown
         assert len(log.splitlines()) == 4
@@ -82,13 +82,13 @@ async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
             answers,
             (
                 "/remember I like tea",
-                "at most 1,000",
+                "up to 1,000",
                 "/memory log",
-                "no change called zzzzzzzz",
+                "Unknown change: zzzzzzzz",
                 "/memory why tea",
-                "has these words",
-                "Nothing has changed",
-                "Nothing has changed",
+                "contains these words",
+                "has not been changed",
+                "has not been changed",
                 "/memory undo <change>",
             ),
             strict=True,
@@ -106,7 +106,7 @@ async def test_a_persons_own_edit_shows_as_theirs() -> None:
         [why] = await say(pocket, "/memory why cake")
         assert "edited by hand" in why
         undone, shown = await say(pocket, f"/memory undo {change(why)}", "/memory")
-        assert undone.startswith("Taken back")
+        assert undone.startswith("Undone")
         assert "cake" not in shown
 
 
@@ -121,23 +121,23 @@ async def test_in_a_shared_chat_undoing_is_for_admins_and_answers_are_private() 
         why = await ask("room", "/memory why bonn", group=True, sender="bob")
         assert pocket.channel.posts["room"][-1].visible_to == "bob"
         refused = await ask("room", f"/memory undo {change(why)}", group=True, sender="bob")
-        assert refused == "Only an admin of this chat, or the owner of this bot, may use /memory undo here."
+        assert refused == "Only an admin of this chat or an owner of this bot can use /memory undo here."
         done = await ask("room", f"/memory undo {change(why)}", group=True, sender="eve", is_admin=True)
-        assert done.startswith("Taken back")
-        assert "nothing here yet" in await ask("ann", "/memory")
+        assert done.startswith("Undone")
+        assert "anything here yet" in await ask("ann", "/memory")
 
 
 CAUSES = {
     "edited by hand": "edited by hand",
-    "remember:t1.0.0": "somebody asked me to remember it",
-    "undo 01234567": "the change `01234567` was taken back",
-    "consolidation eabc": "I summarised what was said before",
-    "dream: 3-9 eabc ebcd": "I went through what was new",
-    "dream restore 01234567": "somebody went back behind Dream's change `01234567`",
-    "approved dabc dream: 3-9 eabc": "somebody said yes to what was waiting",
-    "imported from nanobot": "brought along from nanobot",
-    "forget": "somebody had words forgotten",
-    "something of a later version": "it was changed",
+    "remember:t1.0.0": "saved on request",
+    "undo 01234567": "change `01234567` was undone",
+    "consolidation eabc": "earlier messages were summarized",
+    "dream: 3-9 eabc ebcd": "recent conversations were reviewed",
+    "dream restore 01234567": "restored to before Dream's change `01234567`",
+    "approved dabc dream: 3-9 eabc": "a pending change was approved",
+    "imported from nanobot": "imported from nanobot",
+    "forget": "words were erased on request",
+    "something of a later version": "changed",
 }
 
 

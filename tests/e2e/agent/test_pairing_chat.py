@@ -64,9 +64,9 @@ async def test_a_stranger_is_let_in_by_the_owners_yes(tmp_path: Path) -> None:
         assert code in asked
         assert model.calls == before
         press = re.findall(r"/pair yes [0-9a-f]+", asked)[0]
-        assert await own(pocket, press) == "`Mal` (`66`) may write to me on pocket now."
+        assert await own(pocket, press) == "`Mal` (`66`) can now write to me on pocket."
         await pocket.idle()
-        assert texts(pocket, MAL)[-1] == "You are let in: write to me whenever you like."
+        assert texts(pocket, MAL)[-1] == "Your access was approved. You can write to me now."
         assert "thanks" in await pocket.channel.ask(MAL, "thanks", sender=MAL)
         assert model.calls == before + 1
         audit = await pocket.app.store.access.audit(limit=9, about=f"pocket:{MAL}")
@@ -79,9 +79,9 @@ async def test_a_code_typed_by_the_owner_lets_in_once(tmp_path: Path) -> None:
     async with house(tmp_path / "home") as pocket:
         await knock(pocket)
         code = code_in(texts(pocket, MAL)[0])
-        assert "may write to me" in await own(pocket, f"/pair {code}")
-        assert "Nobody waits under that code" in await own(pocket, f"/pair {code}")
-        assert await own(pocket, "/pair") == "Nobody waits to be let in."
+        assert "can now write to me" in await own(pocket, f"/pair {code}")
+        assert "No request has that code" in await own(pocket, f"/pair {code}")
+        assert await own(pocket, "/pair") == "There are no access requests."
         sessions = await pocket.app.store.records.sessions()
         assert [row.key.chat for row in sessions] == [OWNER]
 
@@ -104,7 +104,7 @@ async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
     async with house(tmp_path / "home", policy=block) as pocket:
         await knock(pocket)
         code = code_in(texts(pocket, MAL)[0])
-        assert "may write" not in await pocket.channel.ask("7", f"/pair {code}", sender="7")
+        assert "can now write" not in await pocket.channel.ask("7", f"/pair {code}", sender="7")
         assert not pocket.app.store.access.members()
         assert len(pocket.app.access.pairing.pending_requests()) == 1
 
@@ -118,7 +118,7 @@ async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
         await pocket.idle()
         assert len(texts(pocket, MAL)) == 1
         for letter in "BCDEF":
-            assert "Nobody waits" in await own(pocket, f"/pair AAAA-AAA{letter}")
+            assert "No request has that code" in await own(pocket, f"/pair AAAA-AAA{letter}")
         code = code_in(texts(pocket, MAL)[0])
         assert "Too many wrong codes" in await own(pocket, f"/pair {code}")
         assert not pocket.app.store.access.members()
@@ -161,7 +161,7 @@ async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> Non
         assert accepted.reason == "place-pending"
         await pocket.idle()
         (line,) = pocket.channel.posts["-100"]
-        assert (line.visible_to, "I am new here" in line.text) == ("7", True)
+        assert (line.visible_to, "I'm new here" in line.text) == ("7", True)
         await own(pocket, re.findall(r"/pair yes [0-9a-f]+", asked)[0])
         assert "hey" in await pocket.channel.ask("-100", "hey", sender="7", group=True, is_addressed=True)
 

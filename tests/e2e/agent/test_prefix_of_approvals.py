@@ -37,7 +37,7 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
         folder = pocket.home / SCOPE / "memory"
         operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
         stage_for_approval(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
-        assert (await pocket.channel.ask("ann", "/memory approve dprefix")).startswith("Done.")
+        assert (await pocket.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
         await talk(pocket, 1)
         (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")
         await talk(pocket, 1)

@@ -52,7 +52,7 @@ async def test_a_forwarded_order_is_asked_about_after_new() -> None:
             assert "XX99" in str(model.asked[2].messages)
             assert told(model) == ASKED
             question = server.posts[-1].text
-            assert "Shall I remember" in question
+            assert "Should I remember" in question
             assert not any("XX99" in path.read_text() for path in up.home.rglob("MEMORY.md"))
 
 

@@ -73,7 +73,7 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         await ask("ann", "look at this", attachments=[platform.shelf.put("plan.txt", b"the plan of Ann")])
         await talk(pocket, 4)
         await quiet(pocket)
-        assert "putting together" in await ask("ann", "/export")
+        assert "Preparing your export" in await ask("ann", "/export")
         await arrived(pocket, 1)
         await exported(pocket)
         found = unpacked(pocket)
@@ -182,7 +182,7 @@ def _noise(seed: int, size: int) -> bytes:
 async def test_an_export_is_for_direct_chats_and_channels_with_files() -> None:
     """In a group a line says where; where no file can be sent, a line says so; nothing is made in either."""
     async with gateway(kind=kind(), policy=OPEN) as pocket:
-        assert "direct chat only" in await pocket.channel.ask("room", "/export", group=True)
+        assert "only sent to direct chats" in await pocket.channel.ask("room", "/export", group=True)
         assert pocket.channel.posts["room"][-1].visible_to == "ann"
         assert await pocket.app.store.jobs.pending_in("chats/pocket%3aroom") == ()
     async with gateway(kind=kind(PLAIN)) as pocket:
@@ -206,20 +206,20 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
         assert "3 lines, 2 summary lines, 1 note" in told
         assert "2 conversations since 20" in told
         assert re.search(r": 1, [12](\.\d)? kB\.", told)
-        assert "The provider of test/model is sent" in told
-        assert "no other person" in told
+        assert "The provider of test/model receives" in told
+        assert "no other user" in told
         assert str(pocket.home) not in told
         group = await ask("room", "/privacy", group=True)
         assert "0 lines, 0 summary lines, 0 notes" in group
-        assert "Everybody in this chat." in group
+        assert "All members of this chat." in group
         assert pocket.channel.posts["room"][-1].visible_to == "ann"
         assert unknown_files(pocket.home) == []
     async with gateway(kind=kind(), environment={"PARLOUR_MEMORY__RETENTION_DAYS": "30"}) as pocket:
         told = await pocket.channel.ask("ann", "/privacy")
-        assert "nothing of it leaves this machine" in told
+        assert "the data does not leave this server" in told
         # What was said and sent lapses; what is remembered of it does not.
-        assert told.count("It stays for 30 days") == 2
-        assert told.count("It stays until somebody") == 1
+        assert told.count("Kept for 30 days") == 2
+        assert told.count("Kept until it is erased") == 1
 
 
 async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) -> None:

@@ -66,7 +66,9 @@ async def test_search_in_a_chat_is_for_whoever_asks() -> None:
         await told(pocket)
         answer = await pocket.channel.ask("ann", "/search dentist")
         assert re.search(r"- \d{4}-\d\d-\d\d \d\d:\d\d, Ann: " + DENTIST, answer)
-        assert await pocket.channel.ask("ann", "/search zeppelin") == "Nothing like that was said or remembered here."
+        assert (
+            await pocket.channel.ask("ann", "/search zeppelin") == "No matching messages or memories were found here."
+        )
         assert "/search the address" in await pocket.channel.ask("ann", "/search")
         assert "Molar" not in await pocket.channel.ask("bob", "/search dentist", sender="bob", name="Bob")
 

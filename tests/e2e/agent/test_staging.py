@@ -40,11 +40,11 @@ async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
         assert found
         assert "no_such" not in await pocket.channel.ask("ann", "/memory approve zzzz")
         assert memory.read_text() == before
-        assert (await pocket.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Done.")
+        assert (await pocket.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Approved.")
         assert memory.read_text() == "- something new\n"
-        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
         log = await pocket.channel.ask("ann", "/memory log")
-        assert "said yes" in log
+        assert "was approved" in log
 
 
 async def test_a_no_keeps_everything() -> None:
@@ -57,7 +57,7 @@ async def test_a_no_keeps_everything() -> None:
         pending = await pocket.channel.ask("ann", "/memory pending")
         name = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert name
-        assert (await pocket.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Dropped.")
+        assert (await pocket.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Rejected.")
         assert all(fact in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
 
 
@@ -74,7 +74,7 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
             pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
         )
         assert await late.pending_changes(SCOPE) == []
-        assert "Nothing waits" in await pocket.channel.ask("ann", "/memory pending")
+        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
         lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
         assert {*(f"- {fact}" for fact in FACTS), "- something new"} == set(lines)
 

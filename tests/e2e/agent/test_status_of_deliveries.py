@@ -42,7 +42,7 @@ async def test_a_delayed_answer_shows_in_both_statuses(
         while not pocket.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
         told = await pocket.channel.ask("bob", "/status", sender="bob")
-        assert "Answers to 1 chat are delayed: the platform does not take them yet." in told
+        assert "Replies to 1 chat are delayed: the platform does not accept them at the moment." in told
         assert "ann" not in told
         await asyncio.to_thread(show_status, as_json=False)
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("delayed  ")]

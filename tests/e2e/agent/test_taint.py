@@ -100,7 +100,7 @@ async def test_a_hostile_document_writes_no_memory_without_a_yes() -> None:
         await tell(pocket, "keep this letter in mind, and what it says", shelf.put("letter.txt", LETTER))
         assert model.told == ["will be remembered if the person says yes: they are asked when this answer is sent"]
         question = (await pocket.channel.posted("ann", 2))[1]
-        assert f"Shall I remember `{ORDER}`?" in question.text
+        assert f"Should I remember `{ORDER}`?" in question.text
         for n in range(7):
             await tell(pocket, f"my dog is called Rex, {n}")
         await quiet(pocket)
@@ -113,7 +113,7 @@ async def test_a_hostile_document_writes_no_memory_without_a_yes() -> None:
         assert not [path.name for path in kept if ORDER in path.read_text()]
         name = re.search(r"/memory approve (r[a-z2-7]+)", question.text)
         assert name
-        assert (await tell(pocket, f"/memory approve {name[1]}")).startswith("Done.")
+        assert (await tell(pocket, f"/memory approve {name[1]}")).startswith("Approved.")
         assert ORDER in memory(pocket)  # Ann has read it, and said yes
 
 
@@ -215,4 +215,4 @@ async def test_a_harmless_photograph_makes_nobody_click() -> None:
         assert "Ann has a dog called Rex" in memory(pocket)
         assert any("I shall remember Rex" in shown for shown in model.shown)
         assert await pocket.app.commands.memory.staging.pending_changes(SCOPE) == []
-        assert not any("Shall I" in post.text for post in pocket.channel.posts["ann"])
+        assert not any("Should I" in post.text for post in pocket.channel.posts["ann"])

@@ -221,7 +221,7 @@ async def test_a_model_that_refuses_everything_ends_in_a_line(tmp_path: Path) ->
         open_server(script) as server,
         gateway(home=tmp_path / "home", environment=environment(server)) as pocket,
     ):
-        assert "/new starts a fresh one" in await pocket.channel.ask(CHAT, "long " * 8_000)
+        assert "/new starts a new one" in await pocket.channel.ask(CHAT, "long " * 8_000)
         assert 1 < len(server.bodies) <= 6
         refuses["all"] = False
         assert (await pocket.channel.ask(CHAT, "and now")).startswith("answer ")

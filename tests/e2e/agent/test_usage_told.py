@@ -64,14 +64,14 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
     async with gateway(model=model, home=home, policy=OPEN, environment=PLAIN) as pocket:
         await pocket.channel.ask("hall", "one", sender="bob", group=True)
         assert "cost $0.0100" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
-        assert "98,990 of your 100,000 tokens" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert "98,990 of 100,000 tokens" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
         await pocket.channel.ask("hall", "two", sender="ann", group=True)
         assert "cost unknown" in await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
         await pocket.channel.ask("hall", "three", sender="ann", group=True)
         mine = await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
-        assert "2 model calls, 2,020 tokens, cost $0.0100, and what is unknown" in mine
+        assert "2 model calls, 2,020 tokens, cost $0.0100, plus calls with unknown" in mine
         here = await pocket.channel.ask("hall", "/status", sender="ann", group=True)
-        assert "3,030 tokens, cost $0.0200, and what is unknown of some calls, 80% of the input" in here
+        assert "3,030 tokens, cost $0.0200, plus calls with unknown cost, 80% of the input" in here
         people = {line["person"]: line for line in await told(pocket, by="person")}
         assert {name: (line["calls"], line["cost"]) for name, line in people.items()} == {
             "pocket:ann": (2, None),

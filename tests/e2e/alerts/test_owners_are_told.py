@@ -21,8 +21,8 @@ from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 NAMES = ("slack", "telegram", "discord")
-KILLED = "I did not stop, I was killed, the last time before"
-REFUSED = "does not let me in: it refuses my token."
+KILLED = "The bot was terminated without a clean shutdown, most recently before"
+REFUSED = "rejects the bot's token"
 
 
 class World:
@@ -175,7 +175,7 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
         await runner.cleanup()
     (event,) = [each for each in bodies if each["kind"] == "event"]
     assert (event["cause"], event["level"], event["state"]) == ("killed", "critical", "firing")
-    assert event["text"].startswith("I did not stop, I was killed")
+    assert event["text"].startswith("The bot was terminated without a clean shutdown")
     assert (shown["type"], shown["kind"]) == ("message", "notice")
-    assert shown["text"].startswith("I did not stop, I was killed")
+    assert shown["text"].startswith("The bot was terminated without a clean shutdown")
     assert (line["told"], line["untold"]) == (1, False)

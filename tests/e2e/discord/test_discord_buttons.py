@@ -37,10 +37,10 @@ async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> No
         discord.interactions.repeat(pressed)
         await discord.until(lambda: not buttons(question))
         again = discord.interactions.press(question["id"], ANN, YES)
-        await discord.until(lambda: any(text.startswith("That has your yes") for text in discord.chat(direct)))
+        await discord.until(lambda: any(text.startswith("You already approved this") for text in discord.chat(direct)))
         assert (pressed.acknowledged, again.acknowledged) == (6, 6)
         assert memory(pocket, scope) == f"- {FACT}\n"
-        assert sum(text.startswith("Done.") for text in discord.chat(direct)) == 1
+        assert sum(text.startswith("Approved.") for text in discord.chat(direct)) == 1
 
 
 async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
@@ -58,11 +58,11 @@ async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard
         await discord.until(lambda: bool(member.follow_ups))
         assert (stranger.acknowledged, stranger.follow_ups) == (0, [])
         assert member.follow_ups == [
-            ("Only an admin of this chat, or the owner of this bot, may use /memory approve here.", True)
+            ("Only an admin of this chat or an owner of this bot can use /memory approve here.", True)
         ]
         assert buttons(question)
         assert memory(pocket, scope) == ""
         admin = discord.interactions.press(question["id"], ANN, NO)
         await discord.until(lambda: not buttons(question) and bool(admin.follow_ups))
-        assert admin.follow_ups == [("Dropped. What I remember stays as it is.", True)]
+        assert admin.follow_ups == [("Rejected. My memory stays unchanged.", True)]
         assert list(discord.chat(GENERAL)) == shown

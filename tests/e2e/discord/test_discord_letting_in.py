@@ -40,11 +40,11 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) ->
         question = await asked(discord, direct)
         (waiting,) = pocket.app.access.pairing.pending_requests()
         assert waiting.who == f"guild:{GUILD}"
-        assert "May I answer everybody there?" in question["content"]
+        assert "Should I answer all members there?" in question["content"]
         discord.say(GENERAL, BEN, f"{CALL} hello?")
         private = discord.direct(BEN)
         await discord.until(lambda: bool(discord.chat(private)))
-        assert "I am new here" in discord.chat(private)[0]
+        assert "I'm new here" in discord.chat(private)[0]
         assert discord.chat(GENERAL) == []
         assert [str(each.reason) for each in pocket.app.refusals.recent("discord", BEN)] == ["place-pending"]
         discord.interactions.press(question["id"], ANN, f"/pair yes {waiting.ref}")
@@ -87,4 +87,4 @@ async def test_a_code_in_a_direct_message(discord: Discord) -> None:
         discord.say(discord.direct(ANN), ANN, f"/pair {code}")
         await discord.until(lambda: len(discord.chat(discord.direct(EVA))) == 2)
         await pocket.idle()
-        assert discord.chat(discord.direct(EVA))[1] == "You are let in: write to me whenever you like."
+        assert discord.chat(discord.direct(EVA))[1] == "Your access was approved. You can write to me now."

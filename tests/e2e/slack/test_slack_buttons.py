@@ -41,7 +41,7 @@ async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> No
         await server.until(lambda: not buttons(question) and len(server.shown(DM)) >= 4)
         assert memory(pocket, scope) == f"- {FACT}\n"
         said = [text.split(".")[0] for text in server.shown(DM)[2:]]
-        assert said == ["Done", "That has your yes already, and is done"]
+        assert said == ["Approved", "You already approved this"]
         assert server.acks.count(trigger) == 2
 
 
@@ -65,7 +65,7 @@ async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard
         assert memory(pocket, scope) == ""
         server.press(ROOM, ANN, question, "Yes")
         await server.until(lambda: len(whispers) == 2 and not buttons(question))
-        assert (whispers[1]["user"], whispers[1]["text"][:5]) == (ANN, "Done.")
+        assert (whispers[1]["user"], whispers[1]["text"][:9]) == (ANN, "Approved.")
         assert memory(pocket, scope) == f"- {FACT}\n"
         assert len(server.shown(ROOM, thread)) == 2  # the answer and the question: nothing else for everybody
 
@@ -87,12 +87,12 @@ async def test_what_one_person_alone_sees_has_buttons_too() -> None:
         await server.until(
             lambda: (
                 listed not in whispers
-                and any(each["text"] == "Dropped. What I remember stays as it is." for each in whispers)
+                and any(each["text"] == "Rejected. My memory stays unchanged." for each in whispers)
             )
         )
         server.press(ROOM, ANN, question, "Yes")
         await server.until(lambda: not buttons(question))
-        assert any(each["text"].startswith("That is settled already") for each in whispers)
+        assert any(each["text"].startswith("This was already decided") for each in whispers)
         assert memory(pocket, scope) == ""
 
 

@@ -53,8 +53,8 @@ async def test_hints_name_what_works_where_they_are_read() -> None:
         server.say(DM, ANN, "!help")
         await server.until(lambda: len(server.shown(DM)) == 2)
         assert whispers(server) == [
-            "I know no !nwe. Did you mean !new?",
-            "I know no /parlour nwe. Did you mean /parlour new?",
+            "Unknown command: !nwe. Did you mean !new?",
+            "Unknown command: /parlour nwe. Did you mean /parlour new?",
         ]
         start, help_ = server.shown(DM)
         assert "`!help`" in start

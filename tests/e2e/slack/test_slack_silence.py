@@ -146,7 +146,7 @@ def nothing_else_was_said(server: SlackServer) -> None:
     }
     answer, person, place = ours.pop(DM)
     assert answer.endswith("good morning")
-    assert "I do not know them" in person
+    assert "is not approved yet" in person
     assert "added me to `newcomers`" in place
     (code,) = ours.pop("D0MAL")
     assert "Your code is" in code
@@ -195,7 +195,7 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
             server.press(DM, ANN, question, "Yes")
             await server.until(lambda before=before: len(server.shown(DM)) > before)  # type: ignore[misc]
         await server.until(lambda: len(server.shown("D0MAL")) == 2)
-        assert server.shown("D0MAL")[1] == "You are let in: write to me whenever you like."
+        assert server.shown("D0MAL")[1] == "Your access was approved. You can write to me now."
         server.say("D0MAL", MAL, "thanks")
         await server.until(lambda: len(server.shown("D0MAL")) == 3)
         thread = server.say(NEW, BOB, f"{CALL} hello")
@@ -214,5 +214,5 @@ async def test_an_owner_who_never_wrote_is_asked_in_a_direct_chat(tmp_path: Path
         server.press(DM, ANN, question, "Yes")
         await server.until(lambda: len(server.shown("D0MAL")) == 2)
         await server.until(lambda: len(server.shown(DM)) == 2)
-        assert "may write to me on slack now" in server.shown(DM)[1]
+        assert "can now write to me on slack" in server.shown(DM)[1]
         await pocket.idle()

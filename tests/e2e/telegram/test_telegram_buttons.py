@@ -53,8 +53,8 @@ async def test_a_yes_in_a_direct_chat_is_done_once_and_its_buttons_go() -> None:
         await server.until(lambda: not post.buttons and len(server.shown(42)) >= 4)
         assert memory(pocket, ANN) == f"- {FACT}\n"
         assert [text.split(".")[0] for text in server.shown(42)[2:]] == [
-            "Done",
-            "That has your yes already, and is done",
+            "Approved",
+            "You already approved this",
         ]
         await server.until(lambda: sorted(server.answered) == ["1", "2"])
 
@@ -72,7 +72,7 @@ async def test_a_press_passes_the_answer_that_is_being_written() -> None:
         server.say("think long")
         await model.thinks.wait()
         server.buttons.press(post, NO)
-        await server.until(lambda: any(text.startswith("Dropped") for text in server.shown(42)))
+        await server.until(lambda: any(text.startswith("Rejected") for text in server.shown(42)))
         assert not any("think long" in text for text in server.shown(42))
         model.go_on.set()
         await server.until(lambda: any("think long" in text for text in server.shown(42)))
@@ -116,14 +116,14 @@ async def test_in_a_group_admins_decide_and_strangers_are_not_heard() -> None:
             await server.until(lambda: bool(server.buttons.alerts))
             assert server.buttons.alerts[0] == (
                 "2",
-                "Only an admin of this chat, or the owner of this bot, may use /memory approve here.",
+                "Only an admin of this chat or an owner of this bot can use /memory approve here.",
             )
             assert post.buttons
             assert memory(pocket, GROUP) == ""
             server.buttons.press(post, YES, sender=42)
             await server.until(lambda: not post.buttons)
             assert memory(pocket, GROUP) == f"- {FACT}\n"
-            assert server.buttons.alerts[1][1].startswith("Done.")
+            assert server.buttons.alerts[1][1].startswith("Approved.")
             assert [*server.shown(BEN), *server.shown(42)] == []
 
 
@@ -142,7 +142,7 @@ async def test_a_press_is_kept_before_telegram_is_told(tmp_path: Path) -> None:
             await server.until(lambda: not post.buttons)
             assert memory(pocket, ANN) == f"- {FACT}\n"
             server.buttons.press(post, NO)
-            await server.until(lambda: any(text.startswith("That is settled already") for text in server.shown(42)))
+            await server.until(lambda: any(text.startswith("This was already decided") for text in server.shown(42)))
             assert memory(pocket, ANN) == f"- {FACT}\n"
 
 

@@ -51,7 +51,7 @@ async def test_a_stranger_is_let_in_by_a_press() -> None:
         await server.until(lambda: not question.buttons)
         server.say("thanks", chat=STRANGER, sender=STRANGER)
         await server.until(lambda: len(server.shown(STRANGER)) == 3)
-        assert server.shown(STRANGER)[1:] == ["You are let in: write to me whenever you like.", "You said: thanks"]
+        assert server.shown(STRANGER)[1:] == ["Your access was approved. You can write to me now.", "You said: thanks"]
         assert model.asked[1:] == ["thanks"]
 
 
@@ -78,7 +78,7 @@ async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
         assert question.text.startswith(f"Mal ({STRANGER}) added me to The team (chat:{TEAM}) on telegram.")
         server.say("@parlour_bot hey", chat=TEAM, sender=77, **mention("@parlour_bot"))
         await server.until(lambda: bool(server.shown(77)))
-        assert "I am new here" in server.shown(77)[0]
+        assert "I'm new here" in server.shown(77)[0]
         assert server.shown(TEAM) == []
         (waiting,) = up.app.access.pairing.pending_requests()
         server.buttons.press(question, f"/pair yes {waiting.ref}", sender=OWNER)
@@ -116,7 +116,7 @@ async def test_pairing_can_be_switched_off() -> None:
         server.say("let me in", chat=STRANGER, sender=STRANGER)
         await server.until(lambda: bool(server.shown(STRANGER)))
         await up.idle()
-        assert server.shown(STRANGER) == ["I answer only people who were let in. Whoever runs me can let you in."]
+        assert server.shown(STRANGER) == ["I only answer approved users. Ask the owner of this bot for access."]
         assert not up.app.access.pairing.pending_requests()
         assert server.shown(OWNER) == []
 

@@ -30,7 +30,7 @@ async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
             server.say("@parlour_bot think long", chat=TEAM, sender=BEN, **mention("@parlour_bot think long"))
             await model.thinks.wait()
             server.buttons.press(post, "/model small", sender=42)
-            await server.until(lambda: any("small (offline) answers here" in each for each in server.shown(TEAM)))
+            await server.until(lambda: any("uses small (offline) from the next" in each for each in server.shown(TEAM)))
             model.go_on.set()
             await server.until(lambda: any("think long" in each for each in server.shown(TEAM)))
             server.say("@parlour_bot hello", chat=TEAM, sender=BEN, **mention("@parlour_bot hello"))

@@ -211,7 +211,7 @@ async def test_the_refusal_says_who_may() -> None:
     typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.MEMBER, ""))
-    assert refused.text == "Only an admin of this chat, or the owner of this bot, may use /new here."
+    assert refused.text == "Only an admin of this chat or an owner of this bot can use /new here."
     message = said("memory undo abc", group)
     typed = ROUTER.parse(message)
     assert typed is not None
@@ -221,4 +221,4 @@ async def test_the_refusal_says_who_may() -> None:
     typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.ADMIN, typed.args))
-    assert refused.text == "Only the owner of this bot may use /share."
+    assert refused.text == "Only an owner of this bot can use /share."

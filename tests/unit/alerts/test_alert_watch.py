@@ -33,8 +33,8 @@ from tests.fakes.channel import Fault
 from tests.fakes.clock import EPOCH, Clock
 from tests.fakes.turns import accept, answer, said
 
-DOWN = "I have not heard telegram since 2026-11-21 22:01."
-BACK = "I hear telegram again. I had not since 2026-11-21 22:01."
+DOWN = "No connection to telegram since 2026-11-21 22:01."
+BACK = "telegram is connected again. It had been disconnected since 2026-11-21 22:01."
 
 
 def channels(house: Alerting, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
@@ -59,7 +59,7 @@ async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(tm
     house.folder.mkdir()
     await house.start()
     await outage(house)
-    assert [line.split(" I go on")[0] for line in house.told(OWNER_THERE)] == [DOWN, BACK]
+    assert [line.split(" I keep")[0] for line in house.told(OWNER_THERE)] == [DOWN, BACK]
     assert house.told(OWNER_HERE) == []
     await house.stop()
 
@@ -77,7 +77,7 @@ async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock
         await outage(house)
         has_died = house.runs > 0
         lines = [line.split(" since ")[0] for line in house.told(OWNER_THERE)]
-        assert lines == ["I have not heard telegram", "I hear telegram again. I had not"], number
+        assert lines == ["No connection to telegram", "telegram is connected again. It had been disconnected"], number
         await house.stop()
         if not has_died:
             break
@@ -112,8 +112,8 @@ async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, cloc
         wrong["web"] = count
         await house.until(minute)
     lines = house.told(OWNER_HERE)
-    assert [line.partition(" wrong")[0].rpartition(": ")[2] for line in lines] == ["26 were", "155 were"]
-    assert "still works" in lines[0]
+    assert [line.partition(" wrong")[0].rpartition(": ")[2] for line in lines] == ["26", "155"]
+    assert "still work" in lines[0]
     await house.stop()
 
 
@@ -131,11 +131,11 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
         await house.until(minute)
         await house.kill()
         stops += 1
-    lines = [line.partition(", the last")[0] for line in house.told(OWNER_HERE)]
+    lines = [line.partition(", most recently")[0] for line in house.told(OWNER_HERE)]
     assert lines == [
-        "I did not stop, I was killed",
-        "I did not stop, I was killed 15 times",
-        "I did not stop, I was killed 15 times",
+        "The bot was terminated without a clean shutdown",
+        "The bot was terminated without a clean shutdown (15 times)",
+        "The bot was terminated without a clean shutdown (15 times)",
     ]
 
 
@@ -171,7 +171,7 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> 
     house.watch.wake()
     await house.until(1.01)
     (line,) = house.told(OWNER_THERE)
-    assert line.startswith("telegram does not let me in: it refuses my token.")
+    assert line.startswith("telegram rejects the bot's token")
     assert "canary" not in line
     await house.stop()
 
@@ -202,8 +202,8 @@ async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_pa
     await house.until(2)
     for key in (OWNER_HERE, other, page):
         assert [line.split(":")[0] for line in house.told(key)] == [
-            "The disk I write to is full",
-            "There is room on the disk again.",
+            "The server's disk is full",
+            "The disk has enough free space again.",
         ]
     assert house.told(OWNER_THERE) == []
     await house.stop()
@@ -263,7 +263,7 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -
     await accept(house.store, said(key=OWNER_HERE, second=60 * 60 * 50))
     await house.until(15)
     assert await house.standing() == ["disk: told, 1"]
-    assert [line.split(":")[0] for line in house.told(OWNER_HERE)] == ["The disk I write to is full"]
+    assert [line.split(":")[0] for line in house.told(OWNER_HERE)] == ["The server's disk is full"]
     await house.stop()
 
 
@@ -299,7 +299,7 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
     house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat)
     await house.until(90)
     (line,) = house.told(OWNER_THERE)
-    assert line.startswith("I did not stop, I was killed 3 times")
+    assert line.startswith("The bot was terminated without a clean shutdown (3 times)")
     assert await house.standing() == ["killed: told, 1"]
     await house.stop()
 
@@ -346,8 +346,8 @@ async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp
     await house.until(2)
     (line,) = house.told(OWNER_HERE)
     assert line == (
-        f"I had to give up a message, the last in {said().key}: the person there takes no messages from me any more."
-        f" `parlour turn {turn_id(said())[:8]}` on my machine tells the whole story."
+        f"One message could not be delivered, most recently in {said().key}: the recipient does not accept messages"
+        f" from the bot. Run `parlour turn {turn_id(said())[:8]}` on the server for details."
     )
     await house.stop()
 
@@ -422,9 +422,9 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
     await house.until(7)
     lines = [line[:31] for line in house.told(OWNER_HERE)]
     assert lines == [
-        "80 % of today's tokens are used",
-        "Today's tokens are used up: 1,0",
-        "A new day has begun, and I answ",
+        "80 % of today's token limit is ",
+        "Today's token limit is used up:",
+        "The daily token limit has been ",
     ]
     await house.stop()
 
@@ -474,7 +474,7 @@ async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, cloc
         "host": "house",
         "version": "1.2.3",
     }
-    assert down["text"].startswith("I have not heard telegram since 2026-11-21 21:01.")
+    assert down["text"].startswith("No connection to telegram since 2026-11-21 21:01.")
     assert (back["state"], back["since"]) == ("resolved", down["since"])
     assert house.posted.is_set()
     await house.stop()

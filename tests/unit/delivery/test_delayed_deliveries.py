@@ -100,11 +100,11 @@ async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_pat
     await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
     await house.until(1)
     (told,) = house.told(OWNER_THERE)
-    assert told.startswith("telegram has not taken my answers in some chats since 2026-11-21 22:00.")
-    assert "I try again at 2026-11-21 22:15 " in told
+    assert told.startswith("telegram has not accepted replies in some chats since 2026-11-21 22:00.")
+    assert "the next attempt is at 2026-11-21 22:15," in told
     await house.until(20)
     assert house.told(OWNER_THERE)[1:] == [
-        "My answers on telegram arrive again. Some had been delayed since 2026-11-21 22:00."
+        "Replies on telegram are delivered again. Some had been delayed since 2026-11-21 22:00."
     ]
     assert house.told(OWNER_HERE) == []
     await house.stop()

@@ -290,9 +290,9 @@ async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment
     await store.close()
     found = await told(environment, is_offline=True)
     warned = failing(found, FindingLevel.WARN)
-    assert warned["alerts.untold"].startswith("I did not stop, I was killed")
+    assert warned["alerts.untold"].startswith("The bot was terminated without a clean shutdown")
     assert "no owner could be told so far" in warned["alerts.untold"]
-    assert warned["alerts.disk"].startswith("The disk I write to is nearly full: 40 MB are left.")
+    assert warned["alerts.disk"].startswith("The server's disk is nearly full: 40 MB left.")
     assert "(now, told at " in warned["alerts.disk"]
     assert "(past, " in line_of(found, "alerts.channel.slack")
     assert not any(each.id.startswith("alerts.set-aside") for each in found)

@@ -157,7 +157,7 @@ async def test_a_code_that_a_group_has_read_makes_nobody_the_owner(closed: Door,
     assert not closed.roster.has_owner()
     delivery = await closed.store.outbox.next(shown.key)
     assert delivery is not None
-    assert "good no more" in delivery.message.text
+    assert "has been revoked" in delivery.message.text
     assert delivery.message.visible_to == "42"
 
 

@@ -37,7 +37,7 @@ async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
     assert (done.waiting.who, done.is_yes) == ("66", True)
     member = door.store.access.members()["telegram", "66"]
     assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
-    assert (await door.said_to("66"))[1:] == ["You are let in: write to me whenever you like."]
+    assert (await door.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
     (line,) = await door.store.access.audit(limit=9)
     assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
     assert not door.pairing.pending_requests()

@@ -43,7 +43,7 @@ async def test_a_name_is_no_link_and_calls_nobody(door: Door) -> None:
     """What a stranger calls themselves reaches the owner as code: no link, no mention, one line."""
     await door.knock("66")
     (asked,) = await door.told(OWNER)
-    assert asked.text.startswith("`Mal x http://evil.example all` (`66`) writes to me")
+    assert asked.text.startswith("`Mal x http://evil.example all` (`66`) wrote to me")
     assert "\n" not in asked.text
 
 
@@ -170,7 +170,7 @@ async def test_without_pairing_there_is_no_code(clock: Clock) -> None:
     door = Door(store, clock.now, pairs=False)
     await door.knock("66")
     (text,) = await door.said_to("66")
-    assert "Whoever runs me" in text
+    assert "the owner of this bot" in text
     assert "code" not in text
     assert (list(door.pairing.pending_requests()), await door.told(OWNER)) == ([], [])
     await store.close()

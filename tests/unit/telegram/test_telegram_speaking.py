@@ -285,11 +285,11 @@ async def test_typing_is_kept_up_and_ends(line: Line) -> None:
 
 async def test_a_status_is_a_draft_until_there_are_words(line: Line) -> None:
     """What is being done stands where the answer will; it never takes the place of words."""
-    await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching. /stop ends it."))
+    await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching. Use /stop to cancel."))
     await line.channel.send(preview(line, "It is", ANN))
     await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching more"))
     await line.channel.show(ChatActivity(key=GROUP, on=True, text="Searching"))
-    assert [each["text"] for each in line.server.drafts] == ["Searching. /stop ends it.", "It is"]
+    assert [each["text"] for each in line.server.drafts] == ["Searching. Use /stop to cancel.", "It is"]
     assert len({each["draft_id"] for each in line.server.drafts}) == 1
 
 

@@ -28,16 +28,20 @@ def test_no_sentence_names_a_slash_that_is_swallowed(language: str, sign: str) -
 def test_fields_are_left_alone() -> None:
     """What people typed is not rewritten; the name of a command in a field is."""
     here = ChatLanguage("en", "!")
-    assert translate("commands.did_you_mean", here, name="nwe", near="new") == "I know no !nwe. Did you mean !new?"
+    assert (
+        translate("commands.did_you_mean", here, name="nwe", near="new") == "Unknown command: !nwe. Did you mean !new?"
+    )
     assert "`a /stop b`" in translate("people.blocked", here, whom="a /stop b")
-    assert translate("commands.did_you_mean", "en", name="nwe", near="new") == "I know no /nwe. Did you mean /new?"
+    assert (
+        translate("commands.did_you_mean", "en", name="nwe", near="new") == "Unknown command: /nwe. Did you mean /new?"
+    )
 
 
 def test_a_language_without_a_sentence_keeps_the_sign() -> None:
     """English, where it is lacking, is told the same way."""
     assert (
         translate("commands.unknown", ChatLanguage("xx", "!"), name="x")
-        == "I know no !x. !help lists what I understand."
+        == "Unknown command: !x. !help lists all commands."
     )
     assert command_sign(ChatLanguage("de", "!")) == "!"
     assert command_sign("de") == "/"

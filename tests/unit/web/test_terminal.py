@@ -80,7 +80,7 @@ async def test_piped_lines_are_answered_in_order() -> None:
 
 
 async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixture[str]) -> None:
-    """Why something was not taken, and that the gateway is gone, is said in the language of the chat."""
+    """Why something was not taken, and that the gateway has stopped, is said in the language of the chat."""
     refusing = FakeHouse(language="de", verdict=IntakeResult(verdict=IntakeVerdict.FULL))
     assert (await talk(refusing, "hello"))[0] == 1
     assert translate("frames.full", "de") in " ".join(capsys.readouterr().err.split())
@@ -118,7 +118,7 @@ async def test_a_gateway_that_goes_away_ends_the_chat(capsys: pytest.CaptureFixt
     house.go_on.clear()
     code, _ = await talk(house, "one\ntwo\n", during=cut_when_heard)
     assert code == 1
-    assert "gateway is gone" in capsys.readouterr().err
+    assert "gateway has stopped" in capsys.readouterr().err
 
 
 async def test_a_message_answered_elsewhere_ends_the_wait(clock: Clock) -> None:

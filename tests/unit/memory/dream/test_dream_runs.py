@@ -81,7 +81,7 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         # A call whose answer was never stored has to be made again, and no other.
         assert len(here.model.asked) <= 4, at
         [report] = here.reports
-        assert report.startswith("I went through 2 new summaries and made 3 changes"), at
+        assert report.startswith("I reviewed 2 new summaries and made 3 changes"), at
         assert not here.jobs.jobs, at
         assert not (tmp_path / str(at) / here.scope / "memory" / ".pending" / "dream.json").exists(), at
 
@@ -105,7 +105,7 @@ async def test_nothing_new_costs_nothing_and_is_said(tmp_path: Path) -> None:
     await here.ask()
     await here.run(here.dreamer())
     assert here.model.asked == []
-    assert here.reports == ["There was nothing new to go through since the last time."]
+    assert here.reports == ["No new conversations since the last review."]
 
 
 async def test_the_cursor_waits_for_both_phases(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_who_asked_hears_of_a_failure_at_once(tmp_path: Path) -> None:
     await here.ask()
     await here.run(here.dreamer(), most=1)
     assert here.reports == [
-        "I could not do it just now: the model did not answer as it should. Nothing is lost; I will try again."
+        "The review failed because the model did not respond correctly. No data is lost, and I'll try again."
     ]
     [job] = here.jobs.jobs.values()
     assert job.due_at == here.now + timedelta(hours=2)
@@ -290,7 +290,7 @@ async def test_too_many_removals_wait_and_the_rest_is_done(tmp_path: Path) -> No
     [waiting] = await here.waiting()
     assert waiting.why == "many"
     assert waiting.would_remove == tuple(f"- fact {n}" for n in range(4))
-    assert "4 changes wait for a yes" in here.reports[0]
+    assert "4 changes need your approval" in here.reports[0]
 
 
 async def test_where_somebody_writes_all_the_time_it_waits_for_a_yes(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ async def test_switched_off_it_runs_when_somebody_asks(tmp_path: Path) -> None:
     await here.ask()
     await here.run(dreamer)
     assert "- asked for" in here.text()
-    assert here.reports[0].startswith("I went through 2 new summaries and made 1 change ")
+    assert here.reports[0].startswith("I reviewed 2 new summaries and made 1 change ")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"v":1}', '{"after":"x","to":1,"epoch":"","base":{},"sittings":[]}'])
