@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gateway.access.usage_caps import UsageCapTracker
 from gateway.alerts import AlertMonitor, AlertWebhook, OwnerDirectory
 from gateway.alerts.alert_messages import WebhookOrigin, alert_status
 from gateway.alerts.alert_sources import (
@@ -20,18 +19,15 @@ from gateway.alerts.alert_sources import (
     DeadLetterSource,
     DelaySource,
     DiskSource,
-    ModelSource,
     QuarantineSource,
 )
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
-from gateway.app.access import AccessServices
-from gateway.app.channels import ConfiguredChannels
 from gateway.app.context import AppContext
+from gateway.app.turns import Subsystems
 from gateway.app.web_operations import SupportsLogin
-from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.ports import AlertStore, LocaleProvider
+from gateway.ports import AlertStore
 from gateway.ports.entry_points import package_version
 from gateway.supervisor import Supervisor
 
@@ -62,25 +58,17 @@ class AlertServices:
 
 
 def build_alerts(
-    context: AppContext,
-    *,
-    access: AccessServices,
-    channels: ConfiguredChannels,
-    supervisor: Supervisor,
-    dispatcher: OutboxDispatcher,
-    caps: UsageCapTracker,
-    model_health: ModelSource,
-    locales: LocaleProvider,
-    check_now: asyncio.Event,
+    context: AppContext, parts: Subsystems, supervisor: Supervisor, *, check_now: asyncio.Event
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now
+    access, channels, locales = parts.access, parts.channels, parts.locales
     origin = WebhookOrigin(host=socket.gethostname(), version=package_version())
     posted = asyncio.Event()
     url = settings.alert_url.get_secret_value() if settings.alert_url else ""
 
     def installation_usage() -> tuple[int, int, datetime]:
-        usage = caps.installation_usage()
+        usage = parts.usage.caps.installation_usage()
         return (usage.used, usage.limit, usage.until or now()) if usage else (0, 0, now())
 
     def wrong_logins() -> Mapping[str, int]:
@@ -91,8 +79,8 @@ def build_alerts(
         {
             "killed": CrashSource(context.unclean_stops, now),
             "channels": ChannelSource(supervisor.states, supervisor.refusals, now),
-            "delivery": DelaySource(dispatcher.delayed, supervisor.states, now),
-            "model": model_health,
+            "delivery": DelaySource(parts.dispatcher.delayed, supervisor.states, now),
+            "model": parts.model_health,
             "given up": DeadLetterSource(store.alerts, now),
             "disk": DiskSource(home.path, now),
             "cap": CapSource(installation_usage, now),

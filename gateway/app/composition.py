@@ -36,7 +36,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
-from gateway.app.turns import TurnDependencies, build_pool
+from gateway.app.turns import Subsystems, build_pool
 from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
@@ -76,7 +76,7 @@ async def open_app(
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels))
         context = await _build_context(settings, plugins or ExtraPlugins(), home, store)
-        app = await _open_subsystems(context, stack, has_channels=channels)
+        app = _build_app(context, await _open_subsystems(context, stack, has_channels=channels))
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
         owners = list(dict.fromkeys([*settings.owners, *(str(each) for each in app.access.roster.owners())]))
@@ -117,8 +117,8 @@ async def _build_context(settings: Settings, plugins: ExtraPlugins, home: Home, 
     )
 
 
-async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewayApp:
-    settings, store, meter, now = context.settings, context.store, context.meter, context.now
+async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> Subsystems:
+    settings, store, now = context.settings, context.store, context.now
     command_prefix = build_command_prefix(settings, context.plugins)
     locales = build_locales(context, command_prefix)
     access = build_access(context, language=locales.language)
@@ -133,7 +133,9 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     )
     memory = build_memory(context, projector, recall, intake.quarantine)
     model_health = ModelSource(now)
-    factory = ModelFactory(settings, context.plugins, usage.recorder, meter, now=now, on_end=model_health.note_call_end)
+    factory = ModelFactory(
+        settings, context.plugins, usage.recorder, context.meter, now=now, on_end=model_health.note_call_end
+    )
     models = await stack.enter_async_context(open_models(factory))
     profiles = build_profiles(context, models.catalog)
 
@@ -157,7 +159,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         zone=locales.zone,
         slots=slots,
     )
-    parts = TurnDependencies(
+    return Subsystems(
         access=access,
         judge=judge,
         locales=locales,
@@ -169,54 +171,56 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         channels=channels,
         dispatcher=dispatcher,
         router=router,
-        caps=usage.caps,
-        recorder=usage.recorder,
-        jobs=jobs,
-    )
-    pool, commands = build_pool(context, parts, slots)
-
-    check_now = asyncio.Event()
-    supervisor = _build_supervisor(context, channels, on_refusal=check_now.set)
-    alerts = build_alerts(
-        context,
-        access=access,
-        channels=channels,
-        supervisor=supervisor,
-        dispatcher=dispatcher,
-        caps=usage.caps,
+        intake=intake,
+        usage=usage,
+        models=models,
         model_health=model_health,
-        locales=locales,
-        check_now=check_now,
+        dreamer=dreamer,
+        jobs=jobs,
+        slots=slots,
+    )
+
+
+def _build_app(context: AppContext, parts: Subsystems) -> GatewayApp:
+    access, memory, channels = parts.access, parts.memory, parts.channels
+    pool, commands = build_pool(context, parts)
+    check_alerts = asyncio.Event()
+    supervisor = _build_supervisor(context, channels, on_refusal=check_alerts.set)
+    retrier = QuarantineRetrier(
+        parts.intake,
+        context.store,
+        channels.channels,
+        judge=access.judge,
+        language=parts.locales.language,
+        now=context.now,
     )
     return GatewayApp(
-        settings=settings,
+        settings=context.settings,
         home=context.home,
-        store=store,
-        meter=meter,
+        store=context.store,
+        meter=context.meter,
         pool=pool,
         commands=commands,
-        intake=intake,
+        intake=parts.intake,
         sessions=memory.sessions,
-        projector=projector,
-        recall=recall,
+        projector=memory.projector,
+        recall=parts.recall,
         memory_jobs=memory.jobs,
         linker=memory.linker,
-        background=jobs,
-        dreamer=dreamer,
-        dispatcher=dispatcher,
-        model=models.default,
-        models=models.catalog,
+        background=parts.jobs,
+        dreamer=parts.dreamer,
+        dispatcher=parts.dispatcher,
+        model=parts.models.default,
+        models=parts.models.catalog,
         refusals=context.refusals,
-        caps=usage.caps,
-        alerts=alerts,
+        caps=parts.usage.caps,
+        alerts=build_alerts(context, parts, supervisor, check_now=check_alerts),
         access=access,
         channels=channels.channels,
         platforms=context.platforms,
         supervisor=supervisor,
-        quarantine_retrier=QuarantineRetrier(
-            intake, store, channels.channels, judge=access.judge, language=locales.language, now=now
-        ),
-        web=_build_web(context, channels, supervisor, jobs),
+        quarantine_retrier=retrier,
+        web=_build_web(context, channels, supervisor, parts.jobs),
     )
 
 

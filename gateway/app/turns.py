@@ -30,6 +30,7 @@ from agent.command_services import (
 from agent.commands import CommandRouter
 from agent.llm.usage_recorder import UsageRecorder
 from agent.locks import WorkerSlots
+from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.prompt.prompt_snapshot import ScopeMemory
@@ -41,17 +42,20 @@ from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
-from gateway.access.usage_caps import UsageCapTracker
+from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices
 from gateway.app.channels import ConfiguredChannels, Judge, may_be_read
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
+from gateway.app.models import ModelServices
 from gateway.app.role_resolver import RoleResolver
+from gateway.app.usage import UsageServices
 from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.channel_history import ChannelHistory
 from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
+from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import package_version
 
@@ -61,8 +65,8 @@ _CLOCK_INTERVAL = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnDependencies:
-    """Subsystems that turns and commands are built over."""
+class Subsystems:
+    """Everything that is open before turns, alerts and the web server are built over it."""
 
     access: AccessServices
     judge: Judge  # logs refusals
@@ -75,22 +79,26 @@ class TurnDependencies:
     channels: ConfiguredChannels
     dispatcher: OutboxDispatcher
     router: CommandRouter
-    caps: UsageCapTracker
-    recorder: UsageRecorder
+    intake: GatewayIntake
+    usage: UsageServices
+    models: ModelServices
+    model_health: ModelSource
+    dreamer: Dreamer
     jobs: JobRunner
+    slots: WorkerSlots
 
 
-def build_pool(context: AppContext, parts: TurnDependencies, slots: WorkerSlots) -> tuple[WorkerPool, CommandServices]:
+def build_pool(context: AppContext, parts: Subsystems) -> tuple[WorkerPool, CommandServices]:
     """Return the worker pool and the services of the commands that it runs."""
     journal = context.store.journal
     turns = RunningTurns(journal)
     commands = _build_command_services(context, parts, turns)
     runner = TurnRunner(_build_turn_services(context, parts, commands))
-    pool = WorkerPool(journal, runner, turns=turns, slots=slots, meter=context.meter, clock=time.monotonic)
+    pool = WorkerPool(journal, runner, turns=turns, slots=parts.slots, meter=context.meter, clock=time.monotonic)
     return pool, commands
 
 
-def _build_command_services(context: AppContext, parts: TurnDependencies, turns: RunningTurns) -> CommandServices:
+def _build_command_services(context: AppContext, parts: Subsystems, turns: RunningTurns) -> CommandServices:
     settings, store, memory = context.settings, context.store, parts.memory
     started = time.monotonic()
 
@@ -125,12 +133,12 @@ def _build_command_services(context: AppContext, parts: TurnDependencies, turns:
             preferences=store.people,
             list_settings=build_settings_view(context, parts.profiles, parts.locales),
         ),
-        usage=UsageService(store=store.usage, caps=parts.caps, day_zone=settings.timezone),
+        usage=UsageService(store=store.usage, caps=parts.usage.caps, day_zone=settings.timezone),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
 
 
-def _build_turn_services(context: AppContext, parts: TurnDependencies, commands: CommandServices) -> TurnServices:
+def _build_turn_services(context: AppContext, parts: Subsystems, commands: CommandServices) -> TurnServices:
     settings, store, memory = context.settings, context.store, parts.memory
     journal = RetryingJournal(store.journal)
     clock = ClockCheck(
@@ -172,7 +180,7 @@ def _build_turn_services(context: AppContext, parts: TurnDependencies, commands:
         ).current_admission,
         locales=parts.locales,
         profiles=parts.profiles,
-        caps=parts.caps,
+        caps=parts.usage.caps,
         on_expired=lambda message: context.refusals.note(
             message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()
         ),
@@ -187,14 +195,14 @@ def _build_turn_services(context: AppContext, parts: TurnDependencies, commands:
     )
 
 
-def _build_attachment_loader(context: AppContext, parts: TurnDependencies) -> AttachmentLoader:
+def _build_attachment_loader(context: AppContext, parts: Subsystems) -> AttachmentLoader:
     files = context.settings.files
     return AttachmentLoader(
         ChannelAttachmentFetcher(parts.channels.channels, most_mb=files.max_mb),
         parts.blobs,
         text_chars=files.text_chars,
         sees=build_vision_check(context, parts.profiles),
-        transcriber=_build_transcriber(context, parts.recorder),
+        transcriber=_build_transcriber(context, parts.usage.recorder),
     )
 
 
