@@ -15,7 +15,7 @@ from gateway.ports import Channel, SupportsHistory
 
 log = structlog.get_logger(__name__)
 
-NEWEST = 50  # messages (PEOPLE.md, Manners)
+NEWEST = 50  # messages (docs/admins.md)
 _PATIENCE = 5.0  # seconds; history is optional, so turns wait no longer for it
 
 

@@ -11,7 +11,7 @@ from gateway.errors import ModelFailed
 
 Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
 
-# 40 parts of Telegram's 4,096: a longer text is no answer any more (TRUST.md, F14).
+# 40 parts of Telegram's 4,096: a longer text is no answer any more (docs/guarantees.md).
 ANSWER_CHARS = 150_000
 
 

@@ -38,7 +38,7 @@ from gateway.errors import EmptyModelReply, InvalidModelReply, ModelFailed, Mode
 
 log = structlog.get_logger(__name__)
 
-# Read while litellm is being imported (LIBRARIES.md): no price map and no tokenizer from the web, no .env file.
+# Read while litellm is being imported: no price map and no tokenizer from the web, no .env file.
 _GUARDS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_MODE": "PRODUCTION",

@@ -23,7 +23,7 @@ _UNREACHABLE = timedelta(seconds=2)
 _ASKED = timedelta(seconds=30)  # where Slack names no time
 _TOKEN = timedelta(minutes=1)
 
-# `ok: false`, and yet it may have been done (PLATFORMS.md §2).
+# `ok: false`, and yet it may have been done.
 _DOUBTFUL = frozenset({"fatal_error", "internal_error", "service_unavailable", "request_timeout", "team_added_to_org"})
 _BUSY = frozenset({"ratelimited", "rate_limited", "message_limit_exceeded"})
 _FORMAT = frozenset({"invalid_blocks", "invalid_blocks_format", "invalid_attachments"})

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from gateway.ports import Alert, NotificationState
 
-EVERY = timedelta(hours=1)  # PEOPLE.md: at most hourly per cause
+EVERY = timedelta(hours=1)  # docs/monitoring.md: at most hourly per cause
 STALE = timedelta(days=1)  # what somebody could not be told for so long is no news any more
 
 

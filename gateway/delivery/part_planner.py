@@ -17,7 +17,7 @@ from gateway.text import LengthUnit, append_commands, render_plain, sanitize, sp
 
 log = structlog.get_logger(__name__)
 
-LATE = timedelta(minutes=1)  # PEOPLE.md: after that much preview the last part is a new message
+LATE = timedelta(minutes=1)  # docs/using.md: after that much preview the last part is a new message
 WHOLE = "answer.md"  # the file that holds an answer too long for its chat
 PLACED_PARTS = 3  # texts of one answer that are placed: six calls, a few seconds
 _STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)

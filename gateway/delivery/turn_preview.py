@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_WORDS = 40  # characters that are worth a notification at once; fewer wait for one pace
 _LONGEST_HOLD = 1.0  # seconds that the first words are held back at most
-_SAYS_STOP_AFTER = 15.0  # PEOPLE.md: from then on the status says how to stop
+_SAYS_STOP_AFTER = 15.0  # docs/using.md: from then on the status says how to stop
 _CLOSE_WITHIN = 5.0  # seconds that the call under way has when it is closed
 _TURN_WAITS = 0.5  # seconds that a turn waits for that: its worker is wanted where the platform is well
 _SHOW_WITHIN = 5.0

@@ -69,7 +69,7 @@ def _start(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
 
 
 def _privacy(home: Home) -> Iterator[DoctorFinding]:
-    """State files that others may read (TRUST.md, attack 87)."""
+    """State files that others may read (docs/attacks.md, attack 87)."""
     if not home.path.is_dir():
         return
     open_paths = [path for path in _state_paths(home) if _is_open(path)]

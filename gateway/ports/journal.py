@@ -227,7 +227,7 @@ class Journal(Protocol):
     ) -> AcceptResult:
         """Make *message* durable, once.
 
-        Dedupe as FORMATS.md says: the logical key decides, event ids only where there is no
+        Dedupe as docs/formats.md says: the logical key decides, event ids only where there is no
         message id. A full backlog stores the row as refused and enqueues the one polite line, in *language*.
         """
         ...

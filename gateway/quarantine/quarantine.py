@@ -27,7 +27,7 @@ from gateway.quarantine.quarantine_folder import KEPT, KILLED, MOST, STRUCK, UNT
 log = structlog.get_logger(__name__)
 
 ATTEMPTS = 3  # of an event that something of ours breaks down on
-UNCLEAN_STOPS = 2  # in a row, and intake is cautious (FORMATS.md, Lanes)
+UNCLEAN_STOPS = 2  # in a row, and intake is cautious (docs/formats.md, Session queues)
 CALM = timedelta(minutes=10)  # without being killed, and caution ends
 KEEP = timedelta(days=90)  # as dead letters are
 

@@ -40,7 +40,7 @@ def _plain_entries(value: object) -> object:
 class ChannelSettings(FrozenModel):
     """Settings of every channel block."""
 
-    # Which admission entries the platform knows, as full matches; see PEOPLE.md, admission entries.
+    # Which admission entries the platform knows, as full matches; see docs/admins.md, Letting people in.
     entry_shapes: ClassVar[Mapping[str, str]] = dict.fromkeys(_PLACES, _ANY_ID)
     traits: ClassVar[PlatformTraits] = PlatformTraits()
     one_bot: ClassVar[Sequence[str]] = ()  # secrets that name the bot itself: no two blocks have the same

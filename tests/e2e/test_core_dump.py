@@ -1,4 +1,4 @@
-"""A crash of the process leaves no copy of its memory on the disk (TRUST.md, attack 90)."""
+"""A crash of the process leaves no copy of its memory on the disk (docs/attacks.md, attack 90)."""
 
 from __future__ import annotations
 

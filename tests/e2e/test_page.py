@@ -380,7 +380,7 @@ PATHOLOGICAL = {
 
 
 async def test_no_text_hangs_the_page(browser: Browser, served: Served) -> None:
-    """Texts made to be slow are drawn all the same, none of them lost (TRUST.md, attack 84)."""
+    """Texts made to be slow are drawn all the same, none of them lost (docs/attacks.md, attack 84)."""
     page = await visit(browser, served.url)
     for name, text in PATHOLOGICAL.items():
         drawn = await page.evaluate(

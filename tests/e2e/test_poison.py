@@ -1,4 +1,4 @@
-"""TRUST.md F25 at the door: an event that kills the process as soon as it is read is set aside, it alone."""
+"""An event that kills the process as soon as it is read is set aside, it alone."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def is_main(body: bytes) -> bool:
 
 
 async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The prefix breaks exactly where DESIGN.md ("Prompt") says that it may, and nowhere else.
+    """The prefix breaks exactly where docs/architecture.md says that it may, and nowhere else.
 
     Meanwhile there are tools, a steer, an edit, a rename, a new zone, a deletion, a second session of the scope,
     a cold cache, a restart every ten turns, and consolidations that move the window.

@@ -1,4 +1,4 @@
-"""TRUST.md F34: the home of every program that was let go of starts here, is migrated, and can go back."""
+"""The home of every program that was let go of starts here, is migrated, and can go back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files made by hand: honest ones of each kind, and those that mean harm (TRUST.md, 83)."""
+"""Files made by hand: honest ones of each kind, and those that mean harm (docs/attacks.md, 83)."""
 
 from __future__ import annotations
 

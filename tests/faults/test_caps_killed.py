@@ -1,4 +1,4 @@
-"""TRUST.md 81, 82 with kill -9: what was counted stands, and the rows are what the model was asked."""
+"""Attacks 81 and 82 with kill -9: what was counted stands, and the rows are what the model was asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRUST.md F4 at the command line: a disk that is full is one line, on an empty home and for a backup."""
+"""A disk that is full is one line, on an empty home and for a backup."""
 
 from __future__ import annotations
 

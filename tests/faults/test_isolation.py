@@ -1,4 +1,4 @@
-"""TRUST.md F25, F36: a crash loop sets the guilty message aside and answers everybody who was in flight beside it."""
+"""A crash loop sets the guilty message aside and answers everybody who was in flight beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PEERS.md bug 10: a crash between clearing the conversation and summarising it lost the conversation.
+"""nanobot bug 10: a crash between clearing the conversation and summarising it lost the conversation.
 
 Here /new is one commit: the fresh transcript and the job that summarises the old one become true together. The process
 is killed at the calls that /new makes; whatever the moment, the old words are there, once, and the summary is due.

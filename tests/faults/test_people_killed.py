@@ -1,4 +1,4 @@
-"""TRUST.md F1 for what is decided about people: let in, made the owner, told of a cap or a kill; told once.
+"""Crashes and decisions about people: let in, made the owner, told of a cap or a kill; told once.
 
 The process dies at one of the calls that the decision makes, and the next life takes it up: nobody is told anything
 twice or not at all, one row and one line of the audit say what was decided, and no cap is passed. A spread of the

@@ -1,4 +1,4 @@
-"""TRUST.md F1 and F18 on Telegram, Slack and Discord: the real channel and library, killed on a message's way.
+"""Crashes on Telegram, Slack and Discord: the real channel and library, killed on a message's way.
 
 A person writes in a direct chat, and in a thread of a group; the answer streams and makes two parts, or is so long
 that it becomes a file. Whatever the call at which the gateway dies, and whichever reply of the platform is lost: after

@@ -1,4 +1,4 @@
-"""TRUST.md F25, F31: stopping in the middle of a turn, and a message that kills whoever touches it."""
+"""Stopping in the middle of a turn, and a message that kills whoever touches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our own regular expressions cost on text that others control (TRUST.md, attack 84)."""
+"""What our own regular expressions cost on text that others control (docs/attacks.md, attack 84)."""
 
 from __future__ import annotations
 

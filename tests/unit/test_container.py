@@ -1,4 +1,4 @@
-"""The container is as TRUST.md says: no root, nothing writable but /data, no port beyond the machine, no key."""
+"""The container has no root, nothing writable but /data, no port beyond the machine, no key."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ HARDENING = [
 
 @pytest.mark.parametrize(("key", "value"), HARDENING, ids=[key for key, _ in HARDENING])
 def test_compose_is_hardened(service: dict[str, Any], key: str, value: object) -> None:
-    """Each line TRUST.md asks of the container stands in docker-compose.yml."""
+    """docker-compose.yml bounds and hardens the container (docs/attacks.md, attack 88)."""
     assert service[key] == value
 
 

@@ -1,4 +1,4 @@
-"""Imports point down (DESIGN.md, "The house"): the contracts hold, and they can fail."""
+"""Imports point down (docs/architecture.md): the contracts hold, and they can fail."""
 
 from __future__ import annotations
 

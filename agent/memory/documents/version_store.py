@@ -1,4 +1,4 @@
-"""Versions of a scope's documents: a git repository of SOUL.md, USER.md and MEMORY.md in ``memory/.git`` (seed 003).
+"""Versions of a scope's documents: a git repository of SOUL.md, USER.md and MEMORY.md in ``memory/.git``.
 
 Trees contain exactly these documents. Written with dulwich, so no git is needed; any git can read it. Methods block.
 """

@@ -1,4 +1,4 @@
-"""Taking a consolidation's new MEMORY.md without its losses (MEMORY-SPEC.md, Consolidation; TRUST.md F8).
+"""Taking a consolidation's new MEMORY.md without its losses (docs/memory.md, How it grows).
 
 A consolidation adds and rewords. Nothing that was remembered goes because a model left it out: Dream and people
 remove, by operations that name what they remove.

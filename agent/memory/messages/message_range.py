@@ -75,7 +75,7 @@ def is_due(total: int, last_consolidated: int, window: int, keep: KeepPolicy = K
 
 
 def entry_id(transcript: str, start: int, end: int) -> str:
-    """Return the id of the entry that summarises this range of a transcript (FORMATS.md): the same every time."""
+    """Return the id of the entry that summarises this range of a transcript (docs/formats.md): the same every time."""
     digest = hashlib.sha256(json.dumps([transcript, start, end]).encode("utf-8", "surrogatepass")).digest()
     return "e" + b32encode(digest[:10]).decode("ascii").lower()
 

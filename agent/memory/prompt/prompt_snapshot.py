@@ -1,4 +1,4 @@
-"""The system prompt and when it may change: snapshots, and deltas in between (DESIGN.md, Prompt)."""
+"""The system prompt and when it may change: snapshots, and deltas in between (docs/architecture.md)."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _link(node: MarkdownNode) -> str:
     if _scheme(href) not in _SCHEMES:
         return escape(f"{label} ({href})" if label and href and label != href else label or href)
     if node.kind is NodeKind.IMAGE or _claims_another(label, href):
-        # Where it leads is said, not hidden (TRUST.md 75); a picture is never fetched by the reader's client (73).
+        # Show the address (docs/attacks.md, 75); the reader's client never fetches a picture (73).
         return f"{escape(label)} ({_address(href)})" if label else _address(href)
     if not label or label in (href, bare):
         return _address(href)

@@ -1,4 +1,4 @@
-"""Accepting: durable once, deduplicated, edited and refused as FORMATS.md says."""
+"""Accepting: durable once, deduplicated, edited and refused as docs/formats.md says."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
 
 
 async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
-    """An answer that leaves out what was remembered adds what it adds; the rest stands (TRUST.md F8)."""
+    """An answer that leaves out what was remembered adds what it adds; the rest stands (docs/guarantees.md)."""
     model = Model(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})
     async with at_work(model) as pocket:
         for n in range(3):

@@ -1,4 +1,4 @@
-"""TRUST.md A7: what memory work opens is closed again, and the threads that it takes are a fixed number."""
+"""What memory work opens is closed again, and the threads that it takes are a fixed number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tool with effects did is never repeated unasked, and never passed off as not done (TOOLS.md, S1-S3)."""
+"""What a tool with effects did is never repeated unasked, and never passed off as not done."""
 
 from __future__ import annotations
 

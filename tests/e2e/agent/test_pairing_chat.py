@@ -99,7 +99,7 @@ async def test_a_no_says_nothing_to_the_stranger(tmp_path: Path) -> None:
 
 
 async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
-    """TRUST 12: /pair with the right code, by somebody who is no owner, is refused with one line and lets nobody in."""
+    """Attack 12: /pair with the right code, by a member, is refused with one line and lets nobody in."""
     block = policy_of("pocket", ["7"], [f"pocket:{OWNER}"], "mention")
     async with house(tmp_path / "home", policy=block) as pocket:
         await knock(pocket)
@@ -110,7 +110,7 @@ async def test_a_member_cannot_let_anybody_in(tmp_path: Path) -> None:
 
 
 async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
-    """TRUST 11: a stranger who types codes is told nothing; an owner's account that guesses is locked after five."""
+    """Attack 11: a stranger who types codes is told nothing; an owner's account that guesses is locked after five."""
     async with house(tmp_path / "home") as pocket:
         await knock(pocket)
         for number in range(50):

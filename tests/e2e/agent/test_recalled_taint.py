@@ -1,4 +1,4 @@
-"""What search finds keeps its taint: words of others do not come back as one's own after /new (TOOLS.md, S9)."""
+"""What search finds keeps its taint: words of others do not come back as one's own after /new."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
 
 
 async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:
-    """After fourteen days it is as if it had never been proposed (PEOPLE.md, Manners)."""
+    """After fourteen days it is as if it had never been proposed (docs/memory.md)."""
     folder = tmp_path / SCOPE / "memory" / ".staged"
     folder.mkdir(parents=True)
     now = utc_now()

@@ -140,7 +140,7 @@ async def page(context: ToolContext) -> str:
 
 
 async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
-    """A tool's words of others taint what the model wants kept after it (TRUST.md, attack 69)."""
+    """A tool's words of others taint what the model wants kept after it (docs/attacks.md, attack 69)."""
     model = Hijacked()
     async with gateway(model=model, tools=(page,)) as pocket:
         await pocket.channel.ask("ann", "look it up")

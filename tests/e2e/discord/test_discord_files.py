@@ -98,7 +98,7 @@ ELSEWHERE = {
 async def test_an_address_that_discord_did_not_make_is_not_followed(
     discord: Discord, house: FakeHouse, url: str
 ) -> None:
-    """TRUST.md 19-42: the payload names it, but only Discord's own hosts are asked, over TLS."""
+    """Attacks 19-42: the payload names it, but only Discord's own hosts are asked, over TLS."""
     async with connected(house, discord) as channel:
         file = {"id": "1", "filename": "a.png", "size": 3, "url": url}
         message = await heard(discord, house, file)
@@ -109,7 +109,7 @@ async def test_an_address_that_discord_did_not_make_is_not_followed(
 
 
 async def test_a_redirect_is_not_followed(discord: Discord, house: FakeHouse) -> None:
-    """TRUST.md 33-36."""
+    """Attacks 33-36 of docs/attacks.md."""
     async with connected(house, discord) as channel:
         message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE))
         discord.cdn.redirects_to = f"http://{discord.base}/api/v10/users/@me"

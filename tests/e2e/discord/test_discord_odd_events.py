@@ -1,4 +1,4 @@
-"""What nobody can read: set aside once, and everything else goes on (FORMATS.md, Lanes; TRUST.md F25)."""
+"""What nobody can read: set aside once, and everything else goes on (docs/formats.md, Session queues)."""
 
 from __future__ import annotations
 

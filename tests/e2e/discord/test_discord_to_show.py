@@ -24,11 +24,11 @@ second delivery              test_a_kill_in_mid_turn_and_messages_that_wait_are_
 connection loss, restart     test_gateway_discord.py, test_discord_killed.py
 two channels at once         test_two_channels_answering_at_once_keep_their_streams_apart (test_gateway_discord.py)
 
-PEERS.md bug 5               test_an_edit_that_is_repeated_says_everything_once (here)
-PEERS.md bug 6               test_first_words_that_are_too_long_for_one_message (here)
-PEERS.md bug 8               test_a_stranger_with_a_file_costs_nothing (here),
+nanobot bug 5               test_an_edit_that_is_repeated_says_everything_once (here)
+nanobot bug 6               test_first_words_that_are_too_long_for_one_message (here)
+nanobot bug 8               test_a_stranger_with_a_file_costs_nothing (here),
                              test_every_send_has_its_key_and_pings_nobody (test_discord_outbound.py)
-PEERS.md bug 12              the fences above
+nanobot bug 12              the fences above
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ async def test_a_forum_post_is_a_session_of_its_own(discord: Discord, house: Fak
 
 
 async def test_first_words_that_are_too_long_for_one_message(discord: Discord) -> None:
-    """PEERS.md bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
+    """Nanobot bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
     words = "word " * 600
     model = Speaker(words, f"{words}end.")
     async with house_of(discord, model) as pocket:
@@ -127,7 +127,7 @@ async def test_first_words_that_are_too_long_for_one_message(discord: Discord) -
 
 
 async def test_an_edit_that_is_repeated_says_everything_once(discord: Discord, house: FakeHouse) -> None:
-    """PEERS.md bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
+    """Nanobot bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
     key = SessionKey("discord", GENERAL)
     async with connected(house, discord) as channel:
         first, second = (
@@ -171,7 +171,7 @@ async def test_a_picture_reaches_the_model(discord: Discord) -> None:
 
 
 async def test_a_stranger_with_a_file_costs_nothing(discord: Discord) -> None:
-    """PEERS.md bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
+    """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
     model = Speaker("never")
     async with house_of(discord, model) as pocket:
         before = len(discord.requests)

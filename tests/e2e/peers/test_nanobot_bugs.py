@@ -1,4 +1,4 @@
-"""The bugs of PEERS.md ("Bugs reproduced in nanobot 0.3.5"), each as something that does not happen here.
+"""Bugs reproduced in nanobot 0.3.5, each as something that does not happen here.
 
 | bug | where it is a test |
 |---|---|

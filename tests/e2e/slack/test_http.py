@@ -1,4 +1,4 @@
-"""HTTP mode: what Slack signed is taken, 200 is said when it is durable, no forger is heard (TRUST 13)."""
+"""HTTP mode: what Slack signed is taken, 200 is said when it is durable, no forger is heard (docs/attacks.md, 13)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_address_is_proved_by_its_challenge() -> None:
 
 
 def forged() -> dict[str, tuple[bytes, dict[str, str]]]:
-    """Return every forgery of TRUST 13, and some more."""
+    """Return every forgery of docs/attacks.md, 13, and some more."""
     body, now = event(), int(time.time())
     retry = {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}
     return {

@@ -8,12 +8,12 @@
 - file: test_files_in.test_a_message_with_several_files_is_one_message
 - file, sent: test_slack_files_out.test_a_file_stands_in_its_thread_with_its_caption
 - command: test_gateway_slack.test_a_command_in_a_channel_is_answered_to_its_sender_alone
-- 20,000 characters with fences (PEERS 12): test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
+- 20,000 characters with fences (nanobot bug 12): test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
 - streaming: test_gateway_slack.test_two_threads_at_once_keep_their_streams_apart
 - streaming, Slack's own: test_streaming.test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle
 - mention and non-mention: test_gateway_slack.test_people_are_answered_where_they_wrote
-- stranger (PEERS 1 and 2): test_shown.test_a_stranger_costs_nothing_and_leaves_nothing
-- second delivery, same event_id (PEERS 3): test_shown.test_the_same_event_twice_is_one_answer
+- stranger (nanobot bug 1 and 2): test_shown.test_a_stranger_costs_nothing_and_leaves_nothing
+- second delivery, same event_id (nanobot bug 3): test_shown.test_the_same_event_twice_is_one_answer
 - second delivery, message and app_mention: test_inbound.test_a_mention_is_one_message
 - 429 with retry: test_gateway_slack.test_a_limit_in_one_chat_delays_no_other
 - connection loss in mid-answer: test_shown.test_a_connection_that_breaks_in_mid_answer_costs_nothing
@@ -24,7 +24,7 @@
 - refresh: test_inbound.test_a_connection_that_ends_is_followed_by_another
 - too many connections: test_shown.test_a_crowd_of_connections_is_not_made_worse
 - two people, and what was said before: test_together.test_what_was_said_before_is_known_to_the_turn_and_nowhere_else
-- forged requests (TRUST 13): test_http.test_what_slack_did_not_sign_is_refused
+- forged requests (docs/attacks.md, 13): test_http.test_what_slack_did_not_sign_is_refused
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_every_row_is_a_test() -> None:
 
 
 async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
-    """PEERS bugs 1 and 2: `allow_from` is in force, in direct messages too: no turn, no file, no row, no session."""
+    """Nanobot bugs 1 and 2: `allow_from` is effective, in direct messages too: no turn, no file, no row, no session."""
     model = HeldModel(held=False)
     async with slack_server() as server, house(server, model=model) as pocket:
         server.places["D0EVE"] = Place("D0EVE", "im", {EVE, "U0PARLOUR"})
@@ -78,7 +78,7 @@ async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
 
 
 async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
-    """PEERS bug 3: stored before it is acknowledged, and known by its ids when it comes again, after a restart too."""
+    """Nanobot bug 3: stored before it is acknowledged, and recognized when it comes again, after a restart too."""
     model = HeldModel(held=False)
     async with slack_server() as server:
         event = {"type": "message", "channel": DM, "channel_type": "im", "user": ANN, "text": "hi", "ts": "1.000001"}

@@ -46,7 +46,7 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
 
 
 async def test_an_address_in_a_caption_is_not_fetched() -> None:
-    """TRUST 73 and 74: a file's comment has no switch for previews, so an address is code; nobody is called."""
+    """Attacks 73 and 74: a file's comment has no switch for previews, so an address is code; nobody is called."""
     async with slack() as up:
         await up.channel.send(file_part(DM, caption="see [here](https://evil.example/?q=secret) <!here>"))
         ((text, _),) = shown(up)

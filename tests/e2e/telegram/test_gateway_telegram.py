@@ -187,7 +187,7 @@ async def test_a_name_added_later_is_heard_when_it_is_added(server: TelegramServ
 
 
 async def test_twenty_thousand_characters(server: TelegramServer) -> None:
-    """PEERS 12: a long answer with code comes whole and in order, and every fence it is cut in is closed and opened."""
+    """Nanobot bug 12: a long answer with code comes whole and in order; a fence that is cut is closed and opened."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
     async with house(server, Parrot(lambda _: text)) as up:
         server.say("tell me")
@@ -213,7 +213,7 @@ async def test_added_to_a_group_it_greets(server: TelegramServer) -> None:
 
 
 async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramServer) -> None:
-    """PEERS 5: the edit that says everything is shown and its reply lost: the text stands once, whole and unmarked."""
+    """Nanobot bug 5: the last edit is shown and its reply lost: the text is there once, whole and unmarked."""
     model = Parrot(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
     async with house(server, model) as up:
@@ -228,7 +228,7 @@ async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramSer
 
 
 async def test_two_topics_that_answer_at_once_keep_their_streams_apart(server: TelegramServer) -> None:
-    """PEERS 4: two topics stream at once: two messages, each in its topic, each with its own words alone."""
+    """Nanobot bug 4: two topics stream at once: two messages, each in its topic, each with its own words alone."""
     server.chat(TEAM).topics = {7, 8}
     model = Parrot(lambda text: f"In {text[-7:]} " + f"{text[-7:]} is what we talk about here, at some length. " * 3)
     model.go_on.clear()
@@ -246,7 +246,7 @@ async def test_two_topics_that_answer_at_once_keep_their_streams_apart(server: T
 
 
 async def test_another_bot_s_command_is_not_ours(server: TelegramServer) -> None:
-    """PEERS 7: /new@otherbot in a group does nothing here; /help@parlour_bot is answered."""
+    """Nanobot bug 7: /new@otherbot in a group does nothing here; /help@parlour_bot is answered."""
     server.privacy = False
     model = Parrot()
     async with house(server, model) as up:

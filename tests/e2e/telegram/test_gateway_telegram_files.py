@@ -66,7 +66,7 @@ async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
 
 
 async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> None:
-    """PEERS 8: before the access check nothing is downloaded, stored, typed or reacted to."""
+    """Nanobot bug 8: before the access check nothing is downloaded, stored, typed or reacted to."""
     async with house(server, Parrot()) as up:
         server.say(None, chat=666, sender=666, **document(server, "a.txt", b"take this"))
         server.say(None, chat=TEAM, sender=666, caption="@parlour_bot", **document(server, "b.txt", b"and this"))

@@ -25,7 +25,7 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 async def test_a_poison_update_is_set_aside_and_those_beside_it_are_answered(server: TelegramServer) -> None:
-    """F25: what cannot be read is quarantined, the offset goes on, and nobody else notices."""
+    """What cannot be read is quarantined, the offset goes on, and nobody else notices."""
     server.say("before")
     server.push({"message": {"message_id": 7, "chat": {"id": 42, "type": "private"}, "date": "never", "text": "x"}})
     server.say("after", chat=43, sender=43)

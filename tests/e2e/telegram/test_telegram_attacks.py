@@ -1,4 +1,4 @@
-"""TRUST.md, attacks 1 to 9, before the whole gateway: nothing is run, stored or shown for who is not let in."""
+"""docs/attacks.md, attacks 1 to 9, before the whole gateway: nothing is run, stored or shown for who is not let in."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ async def test_a_yes_in_a_direct_chat_is_done_once_and_its_buttons_go() -> None:
 
 
 async def test_a_press_passes_the_answer_that_is_being_written() -> None:
-    """While a turn thinks, the press is done and answered (DESIGN.md: approvals and buttons never wait)."""
+    """While a turn thinks, the press is done and answered (docs/formats.md, Session queues)."""
     model = Parrot()
     async with telegram_now() as server, house(server, model) as pocket:
         server.say("hello")

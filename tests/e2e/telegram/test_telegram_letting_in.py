@@ -90,7 +90,7 @@ async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
 
 
 async def test_strangers_cannot_decide_about_themselves() -> None:
-    """TRUST 8, 11, 12: a forged press of the owner's button, and the command with the right code, by the stranger."""
+    """Attacks 8, 11, 12: a forged press of the owner's button, and the command with the right code, by a stranger."""
     model = Parrot()
     async with telegram_now() as server, house(server, model, **SETTINGS) as up:
         server.say("hello", sender=OWNER)

@@ -64,7 +64,7 @@ async def test_a_thread_waits_with_its_chat(opens: Opens) -> None:
 
 
 async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
-    """Ten minutes without a connection, then everything arrives, in order, unmarked (F20)."""
+    """Ten minutes without a connection, then everything arrives, in order, unmarked."""
     gateway = await opens()
     gateway.platform.fail(Fault.LATER, seconds=1, calls=40)
     await gateway.answer("one")
@@ -75,7 +75,7 @@ async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
 
 
 async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: Opens) -> None:
-    """Blocked: never tried again, later parts go with it, the operator is told once, the next answer is tried (F19)."""
+    """Blocked: never tried again, later parts go with it, the operator is told once, the next answer is tried."""
     gateway = await opens(PLAIN)
     gateway.platform.fail(Fault.REFUSED)
     with capture_logs() as logs:

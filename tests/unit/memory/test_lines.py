@@ -80,7 +80,7 @@ def test_what_is_no_message_is_never_replayed(line: dict[str, Any]) -> None:
 
 
 def test_builders_write_the_format_as_documented() -> None:
-    """The keys of FORMATS.md, byte for byte, so that other programs can read them."""
+    """The keys of docs/formats.md, byte for byte, so that other programs can read them."""
     assert encode(build.pointer(50, "e1")) == b'{"kind":"pointer","last_consolidated":50,"entry":"e1"}\n'
     assert encode(build.cut("t1", [0, 1])) == b'{"kind":"cut","turn":"t1","shown":[0,1]}\n'
     head = b'{"v":1,"kind":"head","transcript":"x","key":"telegram:42","created":"2026-11-21T21:00:00Z"}\n'

@@ -83,7 +83,7 @@ class KeepingHouse(FakeHouse):
 
 
 async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: TelegramServer, tmp_path: Path) -> None:
-    """A message that a bug of ours cannot take is quarantined, and does not stop those behind it for ever (F25)."""
+    """A message that a bug of ours cannot take is quarantined, and does not stop those behind it for ever."""
     house = KeepingHouse(tmp_path / "quarantine")
     async with open_line(server, house):
         house.is_broken = True

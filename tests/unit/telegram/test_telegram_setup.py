@@ -153,7 +153,7 @@ async def test_a_webhook_that_fails_is_told(server: TelegramServer) -> None:
 
 
 async def test_two_processes_never_poll_with_one_token(server: TelegramServer) -> None:
-    """F26: the second one says so in one clear line, asks Telegram nothing, and goes on when the first has ended."""
+    """The second one says so in one clear line, asks Telegram nothing, and goes on when the first has ended."""
     out = Loud()
     configure_logs(form="json", stream=out)
     other = TokenLock(server.token, f"{server.base}/bot")

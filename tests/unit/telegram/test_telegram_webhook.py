@@ -74,7 +74,7 @@ async def test_what_telegram_brings_is_stored_before_it_is_told(server: Telegram
 
 
 async def test_an_answer_that_is_lost_brings_the_update_again(server: TelegramServer) -> None:
-    """Told twice, it is one message (F21)."""
+    """Told twice, it is one message."""
     async with called(server) as (line, _):
         server.hooks.lost = 1
         server.say("once")
@@ -98,7 +98,7 @@ async def test_a_journal_that_is_down_lets_telegram_keep_it(server: TelegramServ
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", SECRET[:-1], f"{SECRET}x", SECRET.upper()])
 async def test_a_forger_is_refused(server: TelegramServer, secret: str | None) -> None:
-    """TRUST 14: without the secret, or with a wrong one, 401 and nothing heard."""
+    """Attack 14: without the secret, or with a wrong one, 401 and nothing heard."""
     async with called(server) as (line, url):
         body = b'{"update_id":1,"message":{"message_id":1,"chat":{"id":42,"type":"private"},"date":1,"text":"x"}}'
         assert await post(url, secret=secret, body=body) == 401
@@ -117,7 +117,7 @@ async def test_a_forger_is_refused(server: TelegramServer, secret: str | None) -
 async def test_the_secret_is_looked_at_before_the_body(
     server: TelegramServer, secret: str, announced: str, status: bytes
 ) -> None:
-    """TRUST 14: what is announced with a wrong secret, or is too large, is refused before a byte of it has come."""
+    """Attack 14: what is announced with a wrong secret, or is too large, is refused before a byte of it has come."""
     async with called(server) as (_, url):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].partition("/")[0]))
         try:
@@ -215,7 +215,7 @@ async def test_polling_has_no_door(server: TelegramServer) -> None:
 
 @pytest.mark.parametrize("secret", ["", "short", "with blanks in the middle", "ümläute-sind-nicht-erlaubt", "x" * 257])
 def test_a_weak_secret_is_refused_at_the_start(secret: str) -> None:
-    """TRUST 15: an empty secret, or one that can be guessed, does not start; the line says how to make one."""
+    """Attack 15: an empty secret, or one that can be guessed, does not start; the line says how to make one."""
     fields = {"enabled": False, "mode": "webhook", "webhook_url": "https://bot.example/hooks/telegram"}
     with pytest.raises(ValueError, match="token_urlsafe"):
         TelegramSettings.model_validate(fields | {"webhook_secret": secret})

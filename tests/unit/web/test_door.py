@@ -1,4 +1,4 @@
-"""Who gets through the web server's door (TRUST.md, attacks 16 to 18), over real connections."""
+"""Who gets through the web server's door (docs/attacks.md, attacks 16 to 18), over real connections."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ DIGEST = "a" * 64
     ],
 )
 def test_each_file_has_its_kind(path: str, kind: DataKind) -> None:
-    """The layout of docs/memory.md and FORMATS.md, one of each."""
+    """The layout of docs/memory.md and docs/formats.md, one of each."""
     assert kind_of(path) is kind
 
 

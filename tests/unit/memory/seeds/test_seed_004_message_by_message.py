@@ -1,6 +1,6 @@
 """Seed 004's three examples played through the real store, one message after the other.
 
-What the document prints follows no single rule (MEMORY-SPEC.md): each test shows the numbers that ours gives, and that
+What the document prints follows no single rule: each test shows the numbers that ours gives, and that
 every message is in a summary or in the context, which the document's trimming does not promise.
 """
 
