@@ -107,7 +107,7 @@ class SlackInbound:
     async def parse(self, body: dict[str, Any], bot: SlackBotIdentity) -> ParsedEvent | None:
         """Return the event of *body*, or None if it is not for the bot or its own; raise UnreadableEvent."""
         self.users.profiles.forget(changed_user(body))
-        change = parse_membership(body, channel=self._name, me=bot)
+        change = parse_membership(body, channel=self._name, bot=bot)
         if change is not None:
             await self._intake.membership_changed(await self.members.with_names(change, bot))
         in_threads = self._reply_policy(chat_of(body)).reply_in == "thread"

@@ -62,15 +62,15 @@ class JoinedChannels:
         self._scopes = scopes
         self._unread: deque[tuple[str, str]] | None = None  # chats and threads; None = not listed yet
 
-    async def read_back(self, since: int, known: Collection[str], bot: SlackBotIdentity) -> bool:
-        """Accept mentions in channels not *known* after the second *since*.
+    async def read_back(self, since: int, with_cursor: Collection[str], bot: SlackBotIdentity) -> bool:
+        """Accept mentions in channels not *with_cursor* after the second *since*.
 
         Return False if not all could be read; the next call continues there.
         """
         calls = self._pages.calls
         try:
             if self._unread is None:
-                self._unread = deque((chat, "") for chat in await self._list() if chat not in known)
+                self._unread = deque((chat, "") for chat in await self._list() if chat not in with_cursor)
             while self._unread and self._pages.calls - calls < _CALLS:
                 await self._read(*self._unread[0], f"{since}.000000", bot)
                 self._unread.popleft()

@@ -45,25 +45,25 @@ async def _findings(
     api: SlackApi, settings: SlackSettings, environment: Mapping[str, str]
 ) -> AsyncGenerator[SetupFinding, None]:
     try:
-        me = await api.post("auth.test")
+        account = await api.post("auth.test")
     except SendFailed as error:
         yield _bot_refused(error, settings.base_url)
         return
-    yield good(f"Slack knows the bot as @{me.get('user')} in {me.get('team')} ({me['team_id']})")
-    for finding in _scopes(me):
+    yield good(f"Slack knows the bot as @{account.get('user')} in {account.get('team')} ({account['team_id']})")
+    for finding in _scopes(account):
         yield finding
     for entry in getattr(settings, "allow_from", ()):
-        if entry.startswith("team:") and entry != f"team:{me['team_id']}":
-            yield warning(f"allow_from names {entry}, but the bot token is of another workspace, {me['team_id']}")
+        if entry.startswith("team:") and entry != f"team:{account['team_id']}":
+            yield warning(f"allow_from names {entry}, but the bot token is of another workspace, {account['team_id']}")
     if settings.by_http:
         yield _by_http(environment)
         return
-    async for finding in _socket(api, settings, me):
+    async for finding in _socket(api, settings, account):
         yield finding
 
 
-def _scopes(me: AsyncSlackResponse) -> Sequence[SetupFinding]:
-    granted = scopes_of(me)
+def _scopes(account: AsyncSlackResponse) -> Sequence[SetupFinding]:
+    granted = scopes_of(account)
     if not granted:
         return [warning("Slack does not say which scopes the token has")]
     lacks = missing(granted)
@@ -83,9 +83,11 @@ def _by_http(environment: Mapping[str, str]) -> SetupFinding:
     )
 
 
-async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse) -> AsyncGenerator[SetupFinding, None]:
+async def _socket(
+    api: SlackApi, settings: SlackSettings, account: AsyncSlackResponse
+) -> AsyncGenerator[SetupFinding, None]:
     token = settings.app_token.get_secret_value() if settings.app_token else ""
-    other = await _other_app(api, token, me)
+    other = await _other_app(api, token, account)
     if other:
         yield other
     app = SlackApi(token, settings.base_url, proxy=api.proxy)
@@ -108,13 +110,13 @@ async def _socket(api: SlackApi, settings: SlackSettings, me: AsyncSlackResponse
         await app.close()
 
 
-async def _other_app(api: SlackApi, token: str, me: AsyncSlackResponse) -> SetupFinding | None:
+async def _other_app(api: SlackApi, token: str, account: AsyncSlackResponse) -> SetupFinding | None:
     """Return an error if the app-level token belongs to another app than the bot token."""
     named = _APP.match(token)
-    if not named or not me.get("bot_id"):
+    if not named or not account.get("bot_id"):
         return None
     try:
-        bot = await api.get("bots.info", bot=str(me["bot_id"]))
+        bot = await api.get("bots.info", bot=str(account["bot_id"]))
     except SendFailed:
         return None  # unknown without users:read
     own = str((bot.get("bot") or {}).get("app_id") or "")

@@ -77,7 +77,7 @@ class TelegramInbound:
 
     def parse(self, update: Mapping[str, Any]) -> InboundMessage | None:
         """Return the message of *update*, or None if it has none; raise UnreadableEvent."""
-        message = parse_update(update, channel=self._name, me=self.bot, now=datetime.now(UTC))
+        message = parse_update(update, channel=self._name, bot=self.bot, now=datetime.now(UTC))
         return None if message is None else self._chats.address_album(message)
 
     def misses_messages(self, policy: ReplyPolicy) -> bool:
@@ -90,7 +90,7 @@ class TelegramInbound:
             self._members.admins.forget(changed)
         if (ids := parse_migration(update)) is not None:
             await self._chats.save_migration(*ids)
-        membership = parse_membership(update, channel=self._name, me=self.bot)
+        membership = parse_membership(update, channel=self._name, bot=self.bot)
         if membership is not None:
             await self._intake.membership_changed(membership)
 

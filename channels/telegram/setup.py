@@ -52,7 +52,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
 
 async def _verify(bot: Bot, settings: Any, findings: list[SetupFinding]) -> None:
     try:
-        me = await bot.get_me()
+        account = await bot.get_me()
     except TelegramError as error:
         if is_token_refused(error):
             findings.append(failed(f"Telegram refuses the token; {copy_the_token(error, settings.base_url)}"))
@@ -63,27 +63,27 @@ async def _verify(bot: Bot, settings: Any, findings: list[SetupFinding]) -> None
         mend = "look at the network; behind a proxy set PARLOUR_PROXY; for a server of your own, base_url"
         findings.append(failed(f"{_host(settings)} is not reached ({describe_error(error)}); {mend}"))
         return
-    findings.append(good(f"the token is @{me.username}'s, id {me.id}"))
-    findings.extend(_check_groups(me, settings))
+    findings.append(good(f"the token is @{account.username}'s, id {account.id}"))
+    findings.extend(_check_groups(account, settings))
     try:
         findings.extend(await _check_transport(bot, settings))
-        findings.extend(await _check_members(bot, me, settings))
+        findings.extend(await _check_members(bot, account, settings))
     except TelegramError as error:
         findings.append(warning(f"not everything could be asked: {describe_error(error)}; try again"))
 
 
-def _check_groups(me: User, settings: Any) -> Sequence[SetupFinding]:
+def _check_groups(account: User, settings: Any) -> Sequence[SetupFinding]:
     """Return findings on privacy mode and on whether the bot can be added to groups."""
     named = [entry for entry in settings.allow_from if entry.startswith("chat:-")]
     findings: list[SetupFinding] = []
-    if named and not me.can_join_groups:
+    if named and not account.can_join_groups:
         clicks = "in @BotFather: /mybots, the bot, Bot Settings, Allow Groups?, Turn on"
         findings.append(warning(f"allow_from names a group, but this bot cannot be added to groups; {clicks}"))
-    if settings.group_policy == "open" and not me.can_read_all_group_messages:
+    if settings.group_policy == "open" and not account.can_read_all_group_messages:
         findings.append(
             warning(f"group_policy is open, but privacy mode hides what does not mention us; {PRIVACY_CLICKS}")
         )
-    elif settings.group_policy == "mention" and not me.can_read_all_group_messages:
+    elif settings.group_policy == "mention" and not account.can_read_all_group_messages:
         text = "privacy mode is on: in groups we see mentions, answers to us and commands, and not what was said before"
         findings.append(good(text))
     return findings
@@ -117,13 +117,13 @@ async def _check_transport(bot: Bot, settings: Any) -> Sequence[SetupFinding]:
     return []
 
 
-async def _check_members(bot: Bot, me: User, settings: Any) -> Sequence[SetupFinding]:
+async def _check_members(bot: Bot, account: User, settings: Any) -> Sequence[SetupFinding]:
     """Return findings on groups of allow_from that the bot is not in."""
     findings: list[SetupFinding] = []
     for entry in [entry for entry in settings.allow_from if entry.startswith("chat:-")][:_GROUPS]:
         chat = entry.removeprefix("chat:")
         try:
-            member = await bot.get_chat_member(int(chat), me.id)
+            member = await bot.get_chat_member(int(chat), account.id)
         except TelegramError as error:
             if not isinstance(error, Forbidden) and "chat not found" not in error.message.lower():
                 findings.append(

@@ -78,7 +78,7 @@ def is_command(message: InboundMessage | None) -> bool:
 def on_telegram(message: Mapping[str, Any]) -> InboundMessage | None:
     """Read what a person sent on Telegram."""
     base = {"message_id": 1, "from": {"id": 42, "first_name": "Ann"}, "chat": {"id": 42, "type": "private"}, "date": 1}
-    return parse_update({"message": base | dict(message)}, channel="telegram", me=TELEGRAM, now=NOW)
+    return parse_update({"message": base | dict(message)}, channel="telegram", bot=TELEGRAM, now=NOW)
 
 
 def on_slack(text: str, names: Mapping[str, str], **event: Any) -> InboundMessage | None:
@@ -104,7 +104,7 @@ def test_no_captured_payload_carries_a_forged_command(text: str, typed: str) -> 
     for each in payloads("telegram"):
         for kind in {"message", "edited_message"} & set(each):
             update = {kind: typed_as(forge(each[kind], text), typed)}
-            assert not is_command(parse_update(update, channel="telegram", me=TELEGRAM, now=NOW)), update
+            assert not is_command(parse_update(update, channel="telegram", bot=TELEGRAM, now=NOW)), update
     for each in payloads("slack"):
         if each.get("type") != "event_callback":
             continue

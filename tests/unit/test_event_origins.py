@@ -29,7 +29,7 @@ def test_telegrams_origin_is_the_parsed_messages(file: Path) -> None:
         return
     try:
         heard = parse_update(
-            update, channel="telegram", me=TelegramBotIdentity(id="1", username="b"), now=datetime.now(UTC)
+            update, channel="telegram", bot=TelegramBotIdentity(id="1", username="b"), now=datetime.now(UTC)
         )
     except UnreadableEvent:
         return

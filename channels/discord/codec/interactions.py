@@ -19,7 +19,7 @@ _ANSWER, _DEFERRED_ANSWER, _DEFERRED_UPDATE = 4, 5, 6  # callback types
 _EPHEMERAL = 1 << 6
 
 
-def parse_interaction(channel: str, payload: Mapping[str, Any], me: DiscordBotIdentity) -> InboundMessage | None:
+def parse_interaction(channel: str, payload: Mapping[str, Any], bot: DiscordBotIdentity) -> InboundMessage | None:
     """Read an interaction object; None for the kinds we never asked for. It speaks to us by what it is."""
     data, kind = payload["data"], payload["type"]
     if kind == _COMMAND and data.get("type", _CHAT_INPUT) == _CHAT_INPUT:
@@ -30,18 +30,18 @@ def parse_interaction(channel: str, payload: Mapping[str, Any], me: DiscordBotId
     else:
         return None
     place = _place(payload)
-    ident = str(int(payload["id"]))
+    interaction_id = str(int(payload["id"]))
     return InboundMessage(
         key=SessionKey(channel, place.chat),
         message_id="",
         sender=_sender(payload),
         text=sanitize(text),
-        command=sanitize(text) if of_kind is InboundKind.BUTTON else find_command(sanitize(text), me.handle),
-        sent_at=moment_of(ident),
+        command=sanitize(text) if of_kind is InboundKind.BUTTON else find_command(sanitize(text), bot.handle),
+        sent_at=moment_of(interaction_id),
         kind=of_kind,
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
-        bot=me.handle,
-        event_ids=(ident,),
+        bot=bot.handle,
+        event_ids=(interaction_id,),
         is_ephemeral=of_kind is InboundKind.MESSAGE,
         is_addressed=True,
         guild=place.guild,

@@ -129,9 +129,9 @@ def place_beside(message: InboundMessage) -> DiscordChat:
     )
 
 
-def is_ours(payload: Payload, me: DiscordBotIdentity) -> bool:
+def is_ours(payload: Payload, bot: DiscordBotIdentity) -> bool:
     """Return True if the bot wrote this message."""
-    return str(payload["author"]["id"]) == me.id
+    return str(payload["author"]["id"]) == bot.id
 
 
 def changes_nothing(update: Payload) -> bool:
@@ -140,44 +140,44 @@ def changes_nothing(update: Payload) -> bool:
 
 
 def parse_message(
-    channel: str, payload: Payload, place: DiscordChat, me: DiscordBotIdentity, profile: GuildProfile | None = None
+    channel: str, payload: Payload, place: DiscordChat, bot: DiscordBotIdentity, profile: GuildProfile | None = None
 ) -> InboundMessage | None:
     """Return the message of a payload; None for the bot's own and for joins, pins and boosts.
 
     Messages of other bots and webhooks are returned, so that admission can reject and count them.
     """
-    if payload.get("type", 0) not in _WORDS or is_ours(payload, me):
+    if payload.get("type", 0) not in _WORDS or is_ours(payload, bot):
         return None
-    ident = str(int(payload["id"]))
+    message_id = str(int(payload["id"]))
     answered = payload.get("referenced_message") or {}
-    command = _command(payload, me)
+    command = _command(payload, bot)
     return InboundMessage(
         key=SessionKey(channel, place.chat),
-        message_id=ident,
+        message_id=message_id,
         sender=_sender(payload, profile),
         # "@bot /status" is shown as the command alone.
-        text=command if command.startswith(("/", "!")) else _readable(str(payload.get("content") or ""), payload, me),
+        text=command if command.startswith(("/", "!")) else _readable(str(payload.get("content") or ""), payload, bot),
         command=command,
-        sent_at=moment_of(ident),
+        sent_at=moment_of(message_id),
         chat_kind=ChatKind.DIRECT if place.is_direct else ChatKind.GROUP,
-        bot=me.handle,
+        bot=bot.handle,
         revision=str(payload.get("edited_timestamp") or ""),
-        is_addressed=_addresses(payload, answered, me),
+        is_addressed=_addresses(payload, answered, bot),
         guild=place.guild,
         is_private=place.is_private,
         reply_to=str(answered.get("id") or ""),
-        mentioned=_mentioned_users(payload, me),
-        quoted=_quoted(payload, answered, me),
-        quoted_by=_quoted_by(payload, answered, me),
+        mentioned=_mentioned_users(payload, bot),
+        quoted=_quoted(payload, answered, bot),
+        quoted_by=_quoted_by(payload, answered, bot),
         attachments=tuple(_attachment(each, payload) for each in payload.get("attachments") or ()),
     )
 
 
-def read_deletion(channel: str, ident: str, place: DiscordChat, at: datetime) -> InboundMessage:
-    """Return the deletion of message *ident*; Discord does not name its author."""
+def read_deletion(channel: str, message_id: str, place: DiscordChat, at: datetime) -> InboundMessage:
+    """Return the deletion of message *message_id*; Discord does not name its author."""
     return InboundMessage(
         key=SessionKey(channel, place.chat),
-        message_id=str(int(ident)),
+        message_id=str(int(message_id)),
         sender=Sender(id=""),
         text="",
         sent_at=at,
@@ -188,11 +188,11 @@ def read_deletion(channel: str, ident: str, place: DiscordChat, at: datetime) ->
     )
 
 
-def mentions_others(payload: Payload, me: DiscordBotIdentity) -> bool:
+def mentions_others(payload: Payload, bot: DiscordBotIdentity) -> bool:
     """Return True if the message mentions users but not the bot."""
     named = [str(user["id"]) for user in payload.get("mentions") or ()]
     answered = payload.get("referenced_message") or {}
-    return bool(named) and me.id not in named and not _addresses(payload, answered, me)
+    return bool(named) and bot.id not in named and not _addresses(payload, answered, bot)
 
 
 def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
@@ -210,45 +210,45 @@ def _sender(payload: Payload, profile: GuildProfile | None) -> Sender:
     )
 
 
-def _addresses(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> bool:
-    if any(str(user["id"]) == me.id for user in payload.get("mentions") or ()):
+def _addresses(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> bool:
+    if any(str(user["id"]) == bot.id for user in payload.get("mentions") or ()):
         return True
-    if any(str(role) in me.roles for role in payload.get("mention_roles") or ()):
+    if any(str(role) in bot.roles for role in payload.get("mention_roles") or ()):
         return True
-    return str((answered.get("author") or {}).get("id")) == me.id
+    return str((answered.get("author") or {}).get("id")) == bot.id
 
 
-def _command(payload: Payload, me: DiscordBotIdentity) -> str:
+def _command(payload: Payload, bot: DiscordBotIdentity) -> str:
     """Return the command of a message, from the raw content, which contains no display names."""
 
-    def ours(found: re.Match[str]) -> str:
-        user, role, _ = found.groups()
-        return f"@{me.handle}" if user == me.id or role in me.roles else found[0]
+    def own_mention(mention: re.Match[str]) -> str:
+        user, role, _ = mention.groups()
+        return f"@{bot.handle}" if user == bot.id or role in bot.roles else mention[0]
 
-    typed = _MENTION.sub(ours, str(payload.get("content") or ""))
-    return find_command(sanitize(typed), me.handle, lambda text: _readable(text, payload, me))
+    typed = _MENTION.sub(own_mention, str(payload.get("content") or ""))
+    return find_command(sanitize(typed), bot.handle, lambda text: _readable(text, payload, bot))
 
 
-def _readable(text: str, payload: Payload, me: DiscordBotIdentity) -> str:
+def _readable(text: str, payload: Payload, bot: DiscordBotIdentity) -> str:
     """Write mentions as people read them."""
     names = {str(user["id"]): as_one_word(_name(user)) for user in payload.get("mentions") or ()}
-    names[me.id] = me.handle
+    names[bot.id] = bot.handle
 
-    def replace_mention(found: re.Match[str]) -> str:
-        user, role, channel = found.groups()
-        if role in me.roles:
-            return f"@{me.handle}"
+    def replace_mention(mention: re.Match[str]) -> str:
+        user, role, channel = mention.groups()
+        if role in bot.roles:
+            return f"@{bot.handle}"
         if user in names:
             return f"@{names[user]}"
-        return f"#{channel}" if channel else found[0]
+        return f"#{channel}" if channel else mention[0]
 
     return sanitize(_MENTION.sub(replace_mention, text)).strip()
 
 
-def _mentioned_users(payload: Payload, me: DiscordBotIdentity) -> tuple[str, ...]:
+def _mentioned_users(payload: Payload, bot: DiscordBotIdentity) -> tuple[str, ...]:
     """Return the users that the text mentions; the author of a replied message is not among them."""
     text = str(payload.get("content") or "")
-    return tuple(dict.fromkeys(found[1] for found in _MENTION.finditer(text) if found[1] not in (None, me.id)))
+    return tuple(dict.fromkeys(found[1] for found in _MENTION.finditer(text) if found[1] not in (None, bot.id)))
 
 
 def _name(user: Payload) -> str:
@@ -256,19 +256,19 @@ def _name(user: Payload) -> str:
     return str(member.get("nick") or user.get("global_name") or user.get("username") or user["id"])
 
 
-def _quoted(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
+def _quoted(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> str:
     if (payload.get("message_reference") or {}).get("type") == _FORWARD:
         answered = next((each.get("message") or {} for each in payload.get("message_snapshots") or ()), {})
-    text = _readable(str(answered.get("content") or ""), answered, me)
+    text = _readable(str(answered.get("content") or ""), answered, bot)
     return text if len(text) <= _QUOTED else f"{text[: _QUOTED - 1]}…"
 
 
-def _quoted_by(payload: Payload, answered: Payload, me: DiscordBotIdentity) -> str:
+def _quoted_by(payload: Payload, answered: Payload, bot: DiscordBotIdentity) -> str:
     """Return the author of the quoted text; UNKNOWN for a forward, whose author Discord omits."""
     if (payload.get("message_reference") or {}).get("type") == _FORWARD:
         return UNKNOWN
     said = str((answered.get("author") or {}).get("id") or "")
-    return "" if said in (me.id, str(payload["author"]["id"])) else said
+    return "" if said in (bot.id, str(payload["author"]["id"])) else said
 
 
 def _attachment(payload: Payload, message: Payload) -> Attachment:

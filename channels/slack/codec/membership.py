@@ -15,13 +15,13 @@ _IN = frozenset({"member_joined_channel"})
 _OUT = frozenset({"member_left_channel", "channel_left", "group_left"})
 
 
-def parse_membership(body: Mapping[str, Any], *, channel: str, me: SlackBotIdentity) -> MembershipChange | None:
+def parse_membership(body: Mapping[str, Any], *, channel: str, bot: SlackBotIdentity) -> MembershipChange | None:
     """Return the channel that we were added to, or are gone from; None for any other event. Raises Unreadable.
 
     Slack says no title, and who added us by id alone.
     """
     event = body.get("event")
-    if not isinstance(event, dict) or event.get("user", me.user) != me.user:
+    if not isinstance(event, dict) or event.get("user", bot.user) != bot.user:
         return None
     kind = str(event.get("type"))
     if kind not in _IN | _OUT:
@@ -33,8 +33,8 @@ def parse_membership(body: Mapping[str, Any], *, channel: str, me: SlackBotIdent
         channel=channel,
         id=f"place/{body.get('event_id') or event.get('event_ts') or chat}",
         chat=chat,
-        team=me.team,
-        by=Sender(id=by, team=me.team) if isinstance(by, str) and by else None,
+        team=bot.team,
+        by=Sender(id=by, team=bot.team) if isinstance(by, str) and by else None,
         is_gone=kind in _OUT,
     )
 

@@ -81,30 +81,30 @@ class ParsedEvent:
 
 def moment(ts: str) -> datetime:
     """Return the time of a message without rounding; raise ValueError for a malformed ts."""
-    found = _TS.match(ts)
-    if not found:
+    matched = _TS.match(ts)
+    if not matched:
         raise ValueError(f"{ts!r} is no ts")
-    return datetime.fromtimestamp(int(found[1]), UTC) + timedelta(microseconds=int(found[2].ljust(6, "0")))
+    return datetime.fromtimestamp(int(matched[1]), UTC) + timedelta(microseconds=int(matched[2].ljust(6, "0")))
 
 
 def parse_event(
-    body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, now: datetime
+    body: Mapping[str, Any], bot: SlackBotIdentity, *, in_threads: bool, now: datetime
 ) -> ParsedEvent | None:
     """Return the event, slash command or press of *body*, or None for kinds that are ignored.
 
     *in_threads*: a message in a channel starts the thread named by its ts. Raises UnreadableEvent.
     """
     try:
-        return _read(body, me, in_threads=in_threads, now=now)
+        return _read(body, bot, in_threads=in_threads, now=now)
     except _BROKEN as error:
         raise UnreadableEvent(f"no shape that we know: {type(error).__name__}") from error
 
 
-def _read(body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, now: datetime) -> ParsedEvent | None:
+def _read(body: Mapping[str, Any], bot: SlackBotIdentity, *, in_threads: bool, now: datetime) -> ParsedEvent | None:
     if "command" in body and "event" not in body:
-        return _slash(body, me, now)
+        return _slash(body, bot, now)
     if is_press(body):
-        return _parse_button(body, me, now)
+        return _parse_button(body, bot, now)
     if body.get("type") != "event_callback":
         return None
     event = body["event"]
@@ -112,19 +112,19 @@ def _read(body: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool, no
         return None
     subtype = event.get("subtype") or ""
     if subtype == "message_changed":
-        return _changed(body, event, me, in_threads=in_threads)
+        return _changed(body, event, bot, in_threads=in_threads)
     if subtype == "message_deleted":
-        return _deleted(body, event, event.get("previous_message") or {}, me, in_threads=in_threads)
+        return _deleted(body, event, event.get("previous_message") or {}, bot, in_threads=in_threads)
     if subtype not in _SPOKEN and not (subtype == "bot_message" and "bot_id" in event):
         return None
-    return _parse_message(body, event, event, me, in_threads=in_threads)
+    return _parse_message(body, event, event, bot, in_threads=in_threads)
 
 
 def _parse_message(
     body: Mapping[str, Any],
     event: Mapping[str, Any],
     message: Mapping[str, Any],
-    me: SlackBotIdentity,
+    bot: SlackBotIdentity,
     *,
     in_threads: bool,
     kind: InboundKind = InboundKind.MESSAGE,
@@ -142,15 +142,15 @@ def _parse_message(
         ts=ts,
         at=moment(ts),
         user=user,
-        team=team or me.team,
+        team=team or bot.team,
         text=text,
         is_direct=is_direct,
         is_bot=bool(message.get("bot_id")) or user in _NOT_PEOPLE,
-        is_self=user == me.user or (bool(me.bot) and message.get("bot_id") == me.bot),
-        is_foreign=bool(team) and team != me.team,
-        calls_us=me.user in called or me.user in mentions(before) or event["type"] == "app_mention",
-        calls_others=_begins_elsewhere(text, me),
-        is_below_us=message.get("parent_user_id") == me.user,
+        is_self=user == bot.user or (bool(bot.bot) and message.get("bot_id") == bot.bot),
+        is_foreign=bool(team) and team != bot.team,
+        calls_us=bot.user in called or bot.user in mentions(before) or event["type"] == "app_mention",
+        calls_others=_begins_elsewhere(text, bot),
+        is_below_us=message.get("parent_user_id") == bot.user,
         revision=_revision(message),
         is_change=is_change,
         event_id=str(body.get("event_id") or ""),
@@ -171,34 +171,34 @@ def _revision(message: Mapping[str, Any]) -> str:
 
 
 def _changed(
-    body: Mapping[str, Any], event: Mapping[str, Any], me: SlackBotIdentity, *, in_threads: bool
+    body: Mapping[str, Any], event: Mapping[str, Any], bot: SlackBotIdentity, *, in_threads: bool
 ) -> ParsedEvent | None:
     """An edit is what a person did to their own words; unfurled links and our own edits come the same way."""
     message, before = event["message"], event.get("previous_message") or {}
     if message.get("subtype") == "tombstone":  # deleted, but the thread below it stays
-        return _deleted(body, event, before, me, in_threads=in_threads)
+        return _deleted(body, event, before, bot, in_threads=in_threads)
     edited = message.get("edited") or {}
     if (message.get("subtype") or "") not in _SPOKEN or not edited or edited == before.get("edited"):
         return None
     if edited.get("user") != message.get("user"):
         return None
-    heard = _parse_message(
+    parsed = _parse_message(
         body,
         event,
         message,
-        me,
+        bot,
         in_threads=in_threads,
         is_change=True,
         before=str(before.get("text") or ""),
     )
-    return None if heard.is_bot or heard.is_self else heard
+    return None if parsed.is_bot or parsed.is_self else parsed
 
 
 def _deleted(
     body: Mapping[str, Any],
     event: Mapping[str, Any],
     before: Mapping[str, Any],
-    me: SlackBotIdentity,
+    bot: SlackBotIdentity,
     *,
     in_threads: bool,
 ) -> ParsedEvent | None:
@@ -206,14 +206,14 @@ def _deleted(
     if (before.get("subtype") or "") not in _SPOKEN:
         return None
     gone = {**before, "ts": event.get("deleted_ts") or before["ts"], "text": "", "files": (), "edited": None}
-    heard = _parse_message(body, event, gone, me, in_threads=in_threads, kind=InboundKind.DELETION)
-    return None if heard.is_bot or heard.is_self else heard
+    parsed = _parse_message(body, event, gone, bot, in_threads=in_threads, kind=InboundKind.DELETION)
+    return None if parsed.is_bot or parsed.is_self else parsed
 
 
-def _slash(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent:
+def _slash(body: Mapping[str, Any], bot: SlackBotIdentity, now: datetime) -> ParsedEvent:
     """A slash command has no message; `/parlour stop` is `/stop`."""
     command, rest = str(body["command"]), str(body.get("text") or "").strip()
-    own = command.lstrip("/").lower() in (me.handle.lower(), "parlour")
+    own = command.lstrip("/").lower() in (bot.handle.lower(), "parlour")
     text = f"/{(rest or 'help').lstrip('/!')}" if own else f"{command} {rest}".strip()
     team = str(body.get("team_id") or "")
     return ParsedEvent(
@@ -223,17 +223,17 @@ def _slash(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> Pars
         ts="",
         at=now,
         user=str(body["user_id"]),
-        team=team or me.team,
+        team=team or bot.team,
         name=str(body.get("user_name") or ""),
         text=text,
         is_direct=str(body["channel_id"]).startswith("D"),
-        is_foreign=bool(team) and team != me.team,
+        is_foreign=bool(team) and team != bot.team,
         calls_us=True,
         event_id=str(body["trigger_id"]),
     )
 
 
-def _parse_button(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) -> ParsedEvent | None:
+def _parse_button(body: Mapping[str, Any], bot: SlackBotIdentity, now: datetime) -> ParsedEvent | None:
     """Return a press as the button's command, sent by the user who pressed."""
     press = parse_press(body)
     if press is None:
@@ -247,11 +247,11 @@ def _parse_button(body: Mapping[str, Any], me: SlackBotIdentity, now: datetime) 
         ts="",
         at=now,
         user=str(user["id"]),
-        team=team or me.team,
+        team=team or bot.team,
         name=str(user.get("name") or user.get("username") or ""),
         text=press.value,
         is_direct=press.chat.startswith("D"),
-        is_foreign=bool(team) and team != me.team,
+        is_foreign=bool(team) and team != bot.team,
         calls_us=True,
         event_id=str(body["trigger_id"]),
         press=press,
@@ -270,59 +270,59 @@ def _thread(message: Mapping[str, Any], ts: str, *, starts_one: bool) -> str:
     return ts if starts_one else ""
 
 
-def _begins_elsewhere(text: str, me: SlackBotIdentity) -> bool:
+def _begins_elsewhere(text: str, bot: SlackBotIdentity) -> bool:
     called = mentions(text)
-    return bool(called) and me.user not in called and text.lstrip().startswith(f"<@{called[0]}")
+    return bool(called) and bot.user not in called and text.lstrip().startswith(f"<@{called[0]}")
 
 
 def build_message(
-    heard: ParsedEvent,
+    parsed: ParsedEvent,
     channel: str,
-    me: SlackBotIdentity,
+    bot: SlackBotIdentity,
     person: SlackProfile,
     *,
     is_followed: bool,
     names: Mapping[str, str],
 ) -> InboundMessage:
-    """Return the inbound message of *heard*. *names* are display names by user id."""
+    """Return the inbound message of *parsed*. *names* are display names by user id."""
     sender = Sender(
-        id=heard.user,
-        name=person.name or sanitize(heard.name),
-        is_bot=heard.is_bot or person.is_bot,
-        is_self=heard.is_self,
+        id=parsed.user,
+        name=person.name or sanitize(parsed.name),
+        is_bot=parsed.is_bot or person.is_bot,
+        is_self=parsed.is_self,
         is_admin=person.is_admin,
-        is_guest=heard.is_foreign or person.is_guest,
-        team=person.team or heard.team,
+        is_guest=parsed.is_foreign or person.is_guest,
+        team=person.team or parsed.team,
         timezone=person.timezone,
     )
-    is_ours = heard.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
-    names = {**names, me.user: me.handle}
+    is_ours = parsed.kind in (InboundKind.COMMAND, InboundKind.BUTTON)  # no words that Slack escaped
+    names = {**names, bot.user: bot.handle}
     return InboundMessage(
-        key=SessionKey(channel, heard.place),
-        message_id=heard.ts,
+        key=SessionKey(channel, parsed.place),
+        message_id=parsed.ts,
         sender=sender,
-        text=sanitize(heard.text) if is_ours else plain_text(heard.text, names),
-        command=_command(heard, me, names),
-        sent_at=heard.at,
-        kind=heard.kind,
-        chat_kind=ChatKind.DIRECT if heard.is_direct else ChatKind.GROUP,
-        account=me.team,
-        bot=me.handle,
-        revision=heard.revision,
-        event_ids=(heard.event_id,) if heard.event_id else (),
-        is_ephemeral=heard.kind is InboundKind.COMMAND,
-        is_addressed=heard.is_direct or heard.calls_us or is_followed,
-        reply_to=heard.press.ts if heard.press else "",
-        mentioned=tuple(user for user in mentions(heard.text) if user != me.user),
-        attachments=heard.files,
+        text=sanitize(parsed.text) if is_ours else plain_text(parsed.text, names),
+        command=_command(parsed, bot, names),
+        sent_at=parsed.at,
+        kind=parsed.kind,
+        chat_kind=ChatKind.DIRECT if parsed.is_direct else ChatKind.GROUP,
+        account=bot.team,
+        bot=bot.handle,
+        revision=parsed.revision,
+        event_ids=(parsed.event_id,) if parsed.event_id else (),
+        is_ephemeral=parsed.kind is InboundKind.COMMAND,
+        is_addressed=parsed.is_direct or parsed.calls_us or is_followed,
+        reply_to=parsed.press.ts if parsed.press else "",
+        mentioned=tuple(user for user in mentions(parsed.text) if user != bot.user),
+        attachments=parsed.files,
     )
 
 
-def _command(heard: ParsedEvent, me: SlackBotIdentity, names: Mapping[str, str]) -> str:
-    match heard.kind:
+def _command(parsed: ParsedEvent, bot: SlackBotIdentity, names: Mapping[str, str]) -> str:
+    match parsed.kind:
         case InboundKind.BUTTON:
-            return sanitize(heard.text)
+            return sanitize(parsed.text)
         case InboundKind.COMMAND:
-            return slash_command_in(heard.text, names)
+            return slash_command_in(parsed.text, names)
         case _:
-            return command_in(heard.text, me.user, me.handle, names)
+            return command_in(parsed.text, bot.user, bot.handle, names)

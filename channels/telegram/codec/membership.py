@@ -16,7 +16,7 @@ _AWAY = frozenset({"left", "kicked"})
 _DECIDES = frozenset({"administrator", "creator"})
 
 
-def parse_membership(update: Mapping[str, Any], *, channel: str, me: TelegramBotIdentity) -> MembershipChange | None:
+def parse_membership(update: Mapping[str, Any], *, channel: str, bot: TelegramBotIdentity) -> MembershipChange | None:
     """Return the group that the bot joined or left; None for any other update. Raises UnreadableEvent.
 
     A restricted member may be in the group or not (`is_member`). A group that became a supergroup is another one.
@@ -34,7 +34,7 @@ def parse_membership(update: Mapping[str, Any], *, channel: str, me: TelegramBot
             id=f"place/{chat}/{int(change['date'])}/{'in' if after else 'out'}",
             chat=chat,
             title=safe_display_name(sanitize(str(change["chat"].get("title") or ""))),
-            by=person_of(change["from"], me),
+            by=person_of(change["from"], bot),
             is_gone=not after,
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

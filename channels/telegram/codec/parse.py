@@ -32,7 +32,7 @@ class TelegramBotIdentity:
 
 
 def parse_update(
-    update: Mapping[str, Any], *, channel: str, me: TelegramBotIdentity, now: datetime
+    update: Mapping[str, Any], *, channel: str, bot: TelegramBotIdentity, now: datetime
 ) -> InboundMessage | None:
     """Return the message of an update, or None for kinds that are ignored; raise UnreadableEvent.
 
@@ -41,19 +41,19 @@ def parse_update(
     """
     try:
         if "message" in update:
-            return _message(update["message"], channel, me)
+            return _message(update["message"], channel, bot)
         if "edited_message" in update:
-            return _message(update["edited_message"], channel, me)
+            return _message(update["edited_message"], channel, bot)
         if "callback_query" in update:
-            return _button(update["callback_query"], channel, me, now)
+            return _button(update["callback_query"], channel, bot, now)
         if "my_chat_member" in update:
-            return _added(update["my_chat_member"], channel, me)
+            return _added(update["my_chat_member"], channel, bot)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise UnreadableEvent(f"{type(error).__name__} in {', '.join(sorted(map(str, update)))[:200]}") from None
     return None
 
 
-def _message(message: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> InboundMessage | None:
+def _message(message: Mapping[str, Any], channel: str, bot: TelegramBotIdentity) -> InboundMessage | None:
     chat_kind = KINDS.get(message["chat"]["type"])
     text, files = message_text(message), attachments(message)
     if chat_kind is None or not (text or files):
@@ -62,26 +62,26 @@ def _message(message: Mapping[str, Any], channel: str, me: TelegramBotIdentity) 
     return InboundMessage(
         key=_key(message, channel),
         message_id=str(int(message["message_id"])),
-        sender=_sender(message, me),
+        sender=_sender(message, bot),
         text=text,
-        command=typed_command(message, me.id, me.username),
+        command=typed_command(message, bot.id, bot.username),
         # An edit of what we never heard (our name was added days later) is said now; of what we did, the journal knows.
         sent_at=_time(message.get("edit_date", message["date"])),
         chat_kind=chat_kind,
-        bot=me.username,
+        bot=bot.username,
         revision=str(int(message["edit_date"])) if "edit_date" in message else "",
-        is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, me),
+        is_addressed=chat_kind is ChatKind.DIRECT or _is_for_us(message, original, bot),
         album=str(message.get("media_group_id", "")),
         reply_to=str(int(original["message_id"])) if original else "",
-        mentioned=tuple(user for kind, _, user in iter_entities(message) if kind == "text_mention" and user != me.id),
+        mentioned=tuple(user for kind, _, user in iter_entities(message) if kind == "text_mention" and user != bot.id),
         quoted=_quoted(message, original),
-        quoted_by=_quoted_by(message, original, me),
+        quoted_by=_quoted_by(message, original, bot),
         is_forwarded=_is_others(message),
         attachments=files,
     )
 
 
-def _button(query: Mapping[str, Any], channel: str, me: TelegramBotIdentity, now: datetime) -> InboundMessage | None:
+def _button(query: Mapping[str, Any], channel: str, bot: TelegramBotIdentity, now: datetime) -> InboundMessage | None:
     message, data = query.get("message"), query.get("data")
     if not message or not data or message["chat"]["type"] not in KINDS:
         return None
@@ -89,13 +89,13 @@ def _button(query: Mapping[str, Any], channel: str, me: TelegramBotIdentity, now
         key=_key(message, channel),
         message_id="",
         event_ids=(f"button/{query['id']}",),
-        sender=person_of(query["from"], me),
+        sender=person_of(query["from"], bot),
         text=sanitize(data),
         command=sanitize(data),
         sent_at=now,
         kind=InboundKind.BUTTON,
         chat_kind=KINDS[message["chat"]["type"]],
-        bot=me.username,
+        bot=bot.username,
         is_addressed=True,
         reply_to=str(int(message["message_id"])),
     )
@@ -114,7 +114,7 @@ def remaining_rows(update: Mapping[str, Any]) -> list[list[Mapping[str, Any]]]:
     return [row for row in rows if row and all(each["callback_data"] != query["data"] for each in row)]
 
 
-def _added(change: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> InboundMessage | None:
+def _added(change: Mapping[str, Any], channel: str, bot: TelegramBotIdentity) -> InboundMessage | None:
     old, new = change["old_chat_member"]["status"], change["new_chat_member"]["status"]
     is_group = KINDS.get(change["chat"]["type"]) is ChatKind.GROUP
     if not is_group or old not in ("left", "kicked") or new not in ("member", "administrator"):
@@ -124,12 +124,12 @@ def _added(change: Mapping[str, Any], channel: str, me: TelegramBotIdentity) -> 
         key=SessionKey(channel, chat),
         message_id="",
         event_ids=(f"{_ADDED}{chat}/{int(change['date'])}",),
-        sender=person_of(change["from"], me),
+        sender=person_of(change["from"], bot),
         text="/start",
         command="/start",
         sent_at=_time(change["date"]),
         chat_kind=ChatKind.GROUP,
-        bot=me.username,
+        bot=bot.username,
         is_addressed=True,
     )
 
@@ -174,20 +174,20 @@ def _key(message: Mapping[str, Any], channel: str) -> SessionKey:
     return SessionKey(channel, f"{chat}/{int(topic)}" if topic else chat)
 
 
-def _sender(message: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
+def _sender(message: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     # Who speaks as a chat (an anonymous admin, a linked channel) is nobody: Telegram hides who it was.
     if "sender_chat" in message or "from" not in message:
         return Sender(id="")
-    return person_of(message["from"], me)
+    return person_of(message["from"], bot)
 
 
-def person_of(user: Mapping[str, Any], me: TelegramBotIdentity) -> Sender:
+def person_of(user: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     """Return the sender of a user object; raise KeyError and the like for other values."""
     ident = str(int(user["id"]))
     names = (user.get("first_name"), user.get("last_name"))
     name = " ".join(str(each) for each in names if each) or str(user.get("username", ""))
     return Sender(
-        id=ident, name=sanitize(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == me.id)
+        id=ident, name=sanitize(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == bot.id)
     )
 
 
@@ -207,14 +207,14 @@ def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> s
     return message_text(original)[:_QUOTED] if original else ""
 
 
-def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: TelegramBotIdentity) -> str:
+def _quoted_by(message: Mapping[str, Any], original: Mapping[str, Any] | None, bot: TelegramBotIdentity) -> str:
     """Return the author of the quoted text; UNKNOWN for a forward or a message sent as a chat."""
     if not original:
         return UNKNOWN if "quote" in message else ""
     if _is_others(original) or "sender_chat" in original:
         return UNKNOWN
     said = str(original.get("from", {}).get("id", UNKNOWN))
-    return "" if said in (me.id, str(message.get("from", {}).get("id"))) else said
+    return "" if said in (bot.id, str(message.get("from", {}).get("id"))) else said
 
 
 def _is_others(message: Mapping[str, Any]) -> bool:
@@ -226,22 +226,22 @@ def _is_others(message: Mapping[str, Any]) -> bool:
     return own is None or own != message.get("from", {}).get("id")
 
 
-def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, me: TelegramBotIdentity) -> bool:
-    if original and str(original.get("from", {}).get("id")) == me.id:
+def _is_for_us(message: Mapping[str, Any], original: Mapping[str, Any] | None, bot: TelegramBotIdentity) -> bool:
+    if original and str(original.get("from", {}).get("id")) == bot.id:
         return True
-    return any(_names_us(kind, word, user, me) for kind, word, user in iter_entities(message))
+    return any(_names_us(kind, word, user, bot) for kind, word, user in iter_entities(message))
 
 
-def _names_us(kind: str, word: str, user: str, me: TelegramBotIdentity) -> bool:
-    handle = f"@{me.username}".lower()
+def _names_us(kind: str, word: str, user: str, bot: TelegramBotIdentity) -> bool:
+    handle = f"@{bot.username}".lower()
     match kind:
         case "mention":
             return word.lower() == handle
         case "text_mention":
-            return user == me.id
+            return user == bot.id
         case "bot_command":  # /stop@us; without a name only what is known to be ours
             name, at, whose = word.lower().partition("@")
-            return f"@{whose}" == handle if at else name.removeprefix("/") in me.commands
+            return f"@{whose}" == handle if at else name.removeprefix("/") in bot.commands
         case _:
             return False
 

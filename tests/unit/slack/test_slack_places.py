@@ -45,7 +45,7 @@ def payload(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in PAYLOADS.glob("*.json")))
 def test_a_place_is_told_by_what_is_said_of_us_alone(name: str) -> None:
     """Every captured payload: we were added, we are gone, or it is no such event; a person who joins is none."""
-    assert parse_membership(payload(name), channel="slack", me=ME) == PLACES.get(name)
+    assert parse_membership(payload(name), channel="slack", bot=ME) == PLACES.get(name)
     assert changed_user(payload(name)) == ("U0EVE" if name == "user_change" else "")
 
 
@@ -71,6 +71,6 @@ def test_no_shape_breaks_what_is_read_beforehand(kind: Any, user: Any, channel: 
     for each in (body, {"event": user}, {"user": user, "user_id": channel}):
         assert all(isinstance(found, str) for found in (user_of(each), changed_user(each), chat_of(each)))
         try:
-            parse_membership(each, channel="slack", me=ME)
+            parse_membership(each, channel="slack", bot=ME)
         except UnreadableEvent as error:
             assert str(error).endswith("without a channel")  # noqa: PT017 - it may raise or not

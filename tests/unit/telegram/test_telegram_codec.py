@@ -41,7 +41,7 @@ GROUP = "-1001234567890"
 
 def heard(name: str) -> InboundMessage | None:
     """Parse one payload."""
-    return parse_update(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", me=ME, now=NOW)
+    return parse_update(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", bot=ME, now=NOW)
 
 
 # What matters of each payload; None = no affair of ours.
@@ -148,7 +148,7 @@ def test_no_update_breaks_the_codec(field: str, content: Any) -> None:
     """Whatever shape comes: a message, nothing of ours, or Unreadable, whose text holds no word of it."""
     found, said = None, ""
     try:
-        found = parse_update({"update_id": 1, field: content}, channel="telegram", me=ME, now=NOW)
+        found = parse_update({"update_id": 1, field: content}, channel="telegram", bot=ME, now=NOW)
     except UnreadableEvent as error:
         said = str(error).partition(" in ")[2]
     assert said in ("", f"{field}, update_id", f"update_id, {field}")
@@ -164,7 +164,7 @@ def test_no_update_about_members_breaks_the_codec(field: str, change: Any, membe
     update = {"update_id": 1, field: change}
     rights_changed(update)
     try:
-        parse_membership(update, channel="telegram", me=ME)
+        parse_membership(update, channel="telegram", bot=ME)
     except UnreadableEvent as error:
         assert str(error).endswith(" in my_chat_member")  # noqa: PT017 - it may raise or not
 
@@ -175,8 +175,8 @@ def test_who_decides_changes_when_somebody_becomes_an_admin() -> None:
         json.loads((PAYLOADS / f"{name}.json").read_text("utf-8"))
         for name in ("chat_member_promoted", "my_chat_member_removed")
     )
-    assert (rights_changed(promoted), parse_membership(promoted, channel="telegram", me=ME)) == (int(GROUP), None)
-    gone = parse_membership(removed, channel="telegram", me=ME)
+    assert (rights_changed(promoted), parse_membership(promoted, channel="telegram", bot=ME)) == (int(GROUP), None)
+    gone = parse_membership(removed, channel="telegram", bot=ME)
     assert rights_changed(removed) is None
     assert gone is not None
     assert (gone.chat, gone.title, gone.is_gone) == (GROUP, "The team", True)
