@@ -10,18 +10,41 @@ text per plural form of the language, # being the number (docs/adr/0040-message-
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
-from gateway.i18n.command_prefixes import SLASH as SLASH
-from gateway.i18n.command_prefixes import ChatLanguage as ChatLanguage
-from gateway.i18n.command_prefixes import command_sign as command_sign
-from gateway.i18n.command_prefixes import with_sign
 from gateway.i18n.languages import FALLBACK as FALLBACK
 from gateway.i18n.languages import THOUSANDS
 from gateway.i18n.message_catalogue import MessageCatalogue, read_catalogue
 
+SLASH = "/"  # the prefix of commands in the sentences; a chat may have another: "!stop", "/parlour stop"
 HELP = "commands.help_"  # prefix of the keys of the lines of /help
+
+
+class ChatLanguage(str):
+    """The language of a chat, with the prefix of its commands."""
+
+    __slots__ = ("command_sign",)
+    command_sign: str
+
+    def __new__(cls, language: str, command_sign: str) -> ChatLanguage:
+        """Return *language* with *command_sign*."""
+        chat_language = super().__new__(cls, language)
+        chat_language.command_sign = command_sign
+        return chat_language
+
+
+def command_sign(language: str) -> str:
+    """Return the prefix of commands that goes with *language*."""
+    return language.command_sign if isinstance(language, ChatLanguage) else SLASH
+
+
+@lru_cache(maxsize=4096)
+def with_sign(template: str, sign: str, names: tuple[str, ...]) -> str:
+    """Return *template* with *sign* instead of a slash before each of *names* and before fields that name a command."""
+    known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
+    return re.sub(rf"(?<![\w/.:<])/(?=\{{(?:name|near|command)\}}|(?:{known})(?![\w-]))", sign, template)
 
 
 def load_catalogue(language: str) -> Mapping[str, str]:
@@ -63,7 +86,7 @@ def _format_field(value: object, language: str) -> object:
 
 
 class _PluralNumber:
-    """A whole number as a sentence takes it: alone, with its noun, or in a format of its own."""
+    """A whole number in a sentence: alone, in a plural form, or with a format specification."""
 
     def __init__(self, value: int, language: str) -> None:
         self._value = value

@@ -1,4 +1,4 @@
-"""The one table of failures: which error is which sentence, and whether it is tried again."""
+"""The one table of failures: the sentence of each error."""
 
 from __future__ import annotations
 
@@ -18,30 +18,29 @@ from gateway.i18n import translate
 
 @dataclass(frozen=True, slots=True)
 class FailureMessage:
-    """One row: its sentence is ``failures.<name>``."""
+    """One row: an error and its sentence, ``failures.<name>``."""
 
     name: str
-    tried_again: bool  # by itself, before the person was told
     error: type[Exception] | None = None
 
 
 FAILURES = (
-    FailureMessage("busy", True, ModelRateLimited),
-    FailureMessage("unreachable", True, ModelUnreachable),
-    FailureMessage("timeout", True, ModelTimeout),
-    FailureMessage("refused", False, ModelRefused),
-    FailureMessage("empty", True, EmptyModelReply),  # before its parent
-    FailureMessage("garbled", True, InvalidModelReply),
-    FailureMessage("overflow", False, ContextOverflow),
-    FailureMessage("loop", False),
-    FailureMessage("poison", True),
-    FailureMessage("bug", False, Exception),
+    FailureMessage("busy", ModelRateLimited),
+    FailureMessage("unreachable", ModelUnreachable),
+    FailureMessage("timeout", ModelTimeout),
+    FailureMessage("refused", ModelRefused),
+    FailureMessage("empty", EmptyModelReply),  # before its parent
+    FailureMessage("garbled", InvalidModelReply),
+    FailureMessage("overflow", ContextOverflow),
+    FailureMessage("loop"),
+    FailureMessage("poison"),
+    FailureMessage("bug", Exception),
 )
 BY_NAME = {failure.name: failure for failure in FAILURES}
 
 
 def failure_of(error: BaseException) -> FailureMessage:
-    """Return the first row whose error *error* is an instance of; `bug` when there is none."""
+    """Return the first row whose error *error* is an instance of, or the row `bug`."""
     for failure in FAILURES:
         if failure.error is not None and isinstance(error, failure.error):
             return failure
@@ -49,6 +48,6 @@ def failure_of(error: BaseException) -> FailureMessage:
 
 
 def failure_line(failure: FailureMessage, reference: str, language: str = "en") -> str:
-    """Return the one line a person reads: cause, what to do, and the reference for the operator."""
+    """Return the line for the sender: the cause, what to do, and the reference for the operator."""
     text = translate(f"failures.{failure.name}", language)
     return translate("failures.reference", language, text=text, reference=reference)

@@ -1,4 +1,4 @@
-"""Days, moments, spans and sizes as the people of a chat write them; the patterns stand in the catalogue."""
+"""Format dates, times, durations and file sizes for a language; the patterns are in the catalogue area `formats`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from gateway.i18n.languages import DECIMAL, FALLBACK
 
 
 def format_day(when: date, language: str = FALLBACK) -> str:
-    """Return a day; of a datetime the day it has in its own zone."""
+    """Return *when* as a date; a datetime is not converted to another zone."""
     return translate("formats.day", language, year=when.year, month=when.month, day=when.day)
 
 
 def format_moment(at: datetime, zone: str, language: str = FALLBACK) -> str:
-    """Return a day and the time of day in *zone*."""
-    there = at.astimezone(ZoneInfo(zone))
-    return translate("formats.moment", language, day=format_day(there, language), hour=there.hour, minute=there.minute)
+    """Return date and time of *at* in *zone*."""
+    local = at.astimezone(ZoneInfo(zone))
+    return translate("formats.moment", language, day=format_day(local, language), hour=local.hour, minute=local.minute)
 
 
 def format_time_of_day(at: datetime, zone: str, language: str = FALLBACK) -> str:
-    """Return the time of day in *zone*."""
-    there = at.astimezone(ZoneInfo(zone))
-    return translate("formats.clock", language, hour=there.hour, minute=there.minute)
+    """Return the time of day of *at* in *zone*."""
+    local = at.astimezone(ZoneInfo(zone))
+    return translate("formats.clock", language, hour=local.hour, minute=local.minute)
 
 
 def format_duration(length: timedelta, language: str = FALLBACK) -> str:
-    """Return a length of time in days, hours and minutes; what is less than a minute is 0 minutes."""
+    """Return *length* in days, hours and minutes, rounded down."""
     minutes = int(length.total_seconds()) // 60
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -36,7 +36,7 @@ def format_duration(length: timedelta, language: str = FALLBACK) -> str:
 
 
 def format_file_size(count: int, language: str = FALLBACK) -> str:
-    """Return a number of bytes."""
+    """Return *count* bytes in the largest unit that fits, powers of 1,000."""
     for unit, bytes_ in (("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)):
         if count >= bytes_:
             number = f"{count / bytes_:.1f}".removesuffix(".0").replace(".", DECIMAL[language])

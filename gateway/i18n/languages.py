@@ -1,4 +1,4 @@
-"""Which languages there are, what people call them, and how a regional form maps to one of them."""
+"""The supported languages: codes, names and separators of numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 FALLBACK = "en"
 
-# What a language is called: by itself first, then in the other languages.
+# Each language's own name first, then its names in the other languages.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "en": ("English", "Englisch", "inglés", "英语", "英文"),
     "de": ("Deutsch", "German", "alemán", "德语", "德文"),
@@ -22,25 +22,25 @@ DECIMAL: Mapping[str, str] = {"en": ".", "de": ",", "es": ",", "zh": "."}
 
 
 def resolve_language(code: str) -> str:
-    """Return the language that *code* stands for, a regional form included (``de-AT``, ``zh_CN``); "" for none."""
+    """Return the language of *code*, which may name a region (``de-AT``, ``zh_CN``); "" if it is not supported."""
     language = code.strip().replace("_", "-").partition("-")[0].lower()
     return language if language in NAMES else ""
 
 
 def parse_language(text: str) -> str:
-    """Return the language that a person means by its code or by its name in any of the languages; "" for none."""
-    wanted = _folded(text)
-    found = (code for code, names in NAMES.items() if wanted in {_folded(name) for name in names})
-    return resolve_language(text) or next(found, "")
+    """Return the language with the code or name *text*, in any language; "" if it is not supported."""
+    name = _folded(text)
+    matches = (code for code, names in NAMES.items() if name in {_folded(each) for each in names})
+    return resolve_language(text) or next(matches, "")
 
 
 def own_name(language: str) -> str:
-    """Return what a language calls itself."""
+    """Return the name of *language* in that language."""
     return NAMES[language][0]
 
 
 def list_languages() -> str:
-    """Return all languages as people can choose them: ``de (Deutsch), en (English), …``."""
+    """Return codes and names of all languages: ``de (Deutsch), en (English), …``."""
     return ", ".join(f"{code} ({own_name(code)})" for code in sorted(NAMES))
 
 

@@ -1,4 +1,4 @@
-"""Time zones as people name them: by their IANA name, or by a city of it."""
+"""Find time zones by IANA name or by city."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _YEAR = tuple(timedelta(days=30 * month) for month in range(12))  # two zones th
 
 @dataclass(frozen=True, slots=True)
 class ZoneMatch:
-    """What a name can mean: one zone, or none and those that may be meant."""
+    """The zone that was found, or "" and similar names."""
 
     name: str = ""
     near: tuple[str, ...] = ()
 
 
 def is_zone(name: str) -> bool:
-    """Say whether *name* is an IANA time zone, to the letter. Reads a file the first time."""
+    """Return True if *name* is exactly an IANA time zone. Reads a file the first time."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -32,30 +32,30 @@ def is_zone(name: str) -> bool:
 
 
 def find_zone(text: str) -> ZoneMatch:
-    """Return the zone that *text* means: "Europe/Berlin", "berlin", "New York". Reads folders the first time: blocks.
+    """Return the zone called *text*: "Europe/Berlin", "berlin", "New York". Blocks the first time: reads folders.
 
-    A city of several zones means the shortest name when their clocks agree, and none when they do not.
+    A city name shared by several zones gives the shortest zone name if their clocks agree all year, else none.
     """
-    wanted = _folded(text)
-    by_name, by_city = _known()
-    if wanted in by_name:
-        return ZoneMatch(by_name[wanted])
-    found = by_city.get(wanted, ())
-    if found and len({_clock(name) for name in found}) == 1:
-        return ZoneMatch(min(found, key=len))
-    return ZoneMatch(near=tuple(sorted(found))[:_MOST] or _near(wanted))
+    folded = _folded(text)
+    by_name, by_city = _zones_by_name()
+    if folded in by_name:
+        return ZoneMatch(by_name[folded])
+    matches = by_city.get(folded, ())
+    if matches and len({_clock(name) for name in matches}) == 1:
+        return ZoneMatch(min(matches, key=len))
+    return ZoneMatch(near=tuple(sorted(matches))[:_MOST] or _near(folded))
 
 
-def _near(wanted: str) -> tuple[str, ...]:
-    by_name, by_city = _known()
-    close = get_close_matches(wanted, [*by_name, *by_city], n=_MOST, cutoff=0.75)
+def _near(folded: str) -> tuple[str, ...]:
+    by_name, by_city = _zones_by_name()
+    close = get_close_matches(folded, [*by_name, *by_city], n=_MOST, cutoff=0.75)
     names = (each for word in close for each in ([by_name[word]] if word in by_name else by_city[word]))
     return tuple(dict.fromkeys(names))[:_MOST]
 
 
 @cache
-def _known() -> tuple[dict[str, str], dict[str, Sequence[str]]]:
-    """Return the zones by their folded name, and by the folded last part of it."""
+def _zones_by_name() -> tuple[dict[str, str], dict[str, Sequence[str]]]:
+    """Return the zones by folded name, and by the folded last part of the name."""
     names = sorted(name for name in available_timezones() if name not in ("localtime", "Factory"))
     by_city: dict[str, list[str]] = {}
     for name in names:

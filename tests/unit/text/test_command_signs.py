@@ -7,8 +7,7 @@ import re
 import pytest
 
 from gateway.events import MessageButton
-from gateway.i18n import ChatLanguage, command_names, command_sign, load_catalogue, translate
-from gateway.i18n.command_prefixes import with_sign
+from gateway.i18n import ChatLanguage, command_names, command_sign, load_catalogue, translate, with_sign
 from gateway.i18n.languages import LANGUAGES
 from gateway.text import append_commands
 
