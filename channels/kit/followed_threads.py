@@ -54,7 +54,8 @@ class FollowedThreads:
         if mentions_us and result.verdict is not IntakeVerdict.REJECTED:
             await self.follow(thread, message_id)
         elif mentions_others and is_from_member(result) and await self.is_followed(thread, otherwise=otherwise):
-            await self._save(thread, "" if otherwise else None)
+            # Without a note the thread would count as *otherwise*, or as the old note says.
+            await self._save(thread, "" if otherwise or self._old_note else None)
 
     async def follow(self, thread: str, message_id: str) -> None:
         """Follow *thread* from *message_id* on; has no effect if it is followed already."""
