@@ -37,13 +37,13 @@ class ChatLocales:
         scope: Callable[[InboundMessage], str],
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
-        known: Mapping[SessionKey, str],
-        sign: Callable[[SessionKey], str] = lambda _: SLASH,
+        known_scopes: Mapping[SessionKey, str],
+        command_prefix: Callable[[SessionKey], str] = lambda _: SLASH,
     ) -> None:
         """*scope* returns the scope of a message, *scopes* the likely scopes of a chat without messages.
 
-        *chat* returns the chat of a shared scope, *sign* the prefix of commands in a chat. *known* are the chats whose
-        users chose a language before this start, with their scopes.
+        *chat* returns the chat of a shared scope, *command_prefix* the prefix of commands in a chat. *known_scopes* are
+        the chats whose users chose a language before this start.
         """
         self._people = people
         self._language = language
@@ -53,9 +53,9 @@ class ChatLocales:
         self._scope = scope
         self._guess = scopes
         self._chat = chat
-        self._sign = sign
+        self._command_prefix = command_prefix
         self._scopes: LRUCache[SessionKey, str] = LRUCache(_CACHED)
-        self._scopes.update(known)
+        self._scopes.update(known_scopes)
         self._keys: LRUCache[str, SessionKey] = LRUCache(_CACHED)
         self._guilds: LRUCache[SessionKey, str] = LRUCache(_CACHED)  # by parent
 
@@ -84,14 +84,14 @@ class ChatLocales:
 
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat, with the prefix of commands there."""
-        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._read_by(key))
+        chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._scopes_of(key))
         language = next(filter(None, chosen), "") or self._setting_of(self._set_language, key) or self._language
-        sign = self._sign(key)
-        return language if sign == SLASH else ChatLanguage(language, sign)
+        prefix = self._command_prefix(key)
+        return language if prefix == SLASH else ChatLanguage(language, prefix)
 
     def clock(self, key: SessionKey) -> str:
         """Return the IANA time zone of a chat."""
-        scopes = self._read_by(key)
+        scopes = self._scopes_of(key)
         chosen = (scope for scope in scopes if {ZONE, PROFILE_ZONE} & self._people.preferences(scope).keys())
         if (scope := next(chosen, None)) is not None:
             return self.zone(scope)
@@ -104,9 +104,9 @@ class ChatLocales:
         chosen = self._people.preferences(scope)
         return chosen.get(ZONE, "") or setting or chosen.get(PROFILE_ZONE, "") or self._zone
 
-    def _read_by(self, key: SessionKey) -> Sequence[str]:
-        known = self._scopes.get(key)
-        return self._guess(key) if known is None else (known,)
+    def _scopes_of(self, key: SessionKey) -> Sequence[str]:
+        scope = self._scopes.get(key)
+        return self._guess(key) if scope is None else (scope,)
 
     def _setting_of(self, setting: Setting, key: SessionKey) -> str:
         return setting(key, self._guilds.get(key.parent, ""))

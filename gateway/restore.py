@@ -107,14 +107,14 @@ class _UnpackedArchive:
     source: Path
     limits: RestoreLimits
     ends_at: float
-    room: int
+    bytes_left: int
     found: dict[str, tuple[int, str]] = field(default_factory=dict)  # name -> size, hash
     manifest: dict[str, Any] | None = None
 
     def take(self, member: TarMember) -> None:
         """Count a member; raise UserError when it is one too many."""
-        self.room -= member.size
-        if self.room < 0:
+        self.bytes_left -= member.size
+        if self.bytes_left < 0:
             raise UserError(f"{self.source} needs more room than its disk has; nothing was changed, make room")
         if len(self.found) >= self.limits.files:
             raise UserError(f"{self.source} holds more than {self.limits.files:,} files; nothing was changed")
@@ -127,8 +127,8 @@ class _UnpackedArchive:
 
 
 def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArchive:
-    room = shutil.disk_usage(staging).free - limits.spare
-    unpacked = _UnpackedArchive(source, limits, time.monotonic() + limits.seconds, room)
+    bytes_left = shutil.disk_usage(staging).free - limits.spare
+    unpacked = _UnpackedArchive(source, limits, time.monotonic() + limits.seconds, bytes_left)
     try:
         with open_archive(source) as members:
             for member in members:

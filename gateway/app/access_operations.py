@@ -220,5 +220,5 @@ def _decision_line(decision: AccessDecision) -> Line:
     return {"whom": decision.whom, "ruling": decision.ruling.value}
 
 
-def _name(waiting: PairingRequest) -> str:
-    return f"{waiting.channel}:{waiting.who}"
+def _name(request: PairingRequest) -> str:
+    return f"{request.channel}:{request.who}"

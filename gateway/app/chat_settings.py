@@ -40,8 +40,8 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
         scope=scope,
         scopes=_scopes(settings.memory.isolation, links, platforms),
         chat=_chat,
-        known=people.choosers(),
-        sign=command_prefix,
+        known_scopes=people.choosers(),
+        command_prefix=command_prefix,
     )
 
 

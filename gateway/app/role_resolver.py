@@ -30,10 +30,10 @@ class RoleResolver:
     look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
     """
 
-    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, noted: Judge | None = None) -> None:
-        """*judge* decides without logging; *noted* is the same decision with rejections logged."""
+    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, logging_judge: Judge | None = None) -> None:
+        """*judge* decides without logging; *logging_judge* is the same decision with rejections logged."""
         self._judge = judge
-        self._noted = noted or judge
+        self._logging_judge = logging_judge or judge
         self._channels = channels
 
     async def current_admission(self, row: InboxRow) -> Admitted | None:
@@ -48,7 +48,7 @@ class RoleResolver:
         channel = self._channels.get(message.key.channel)
         if isinstance(channel, SupportsSenderLookup) and self._asks(message):
             message = replace(message, sender=await _look_up_sender(channel, message))
-        decision = self._noted(message)
+        decision = self._logging_judge(message)
         return decision if isinstance(decision, Admitted) else None
 
     def _asks(self, message: InboundMessage) -> bool:

@@ -176,7 +176,7 @@ def _build_turn_services(context: AppContext, parts: Subsystems, commands: Comma
         memory_jobs=memory.jobs,
         search=parts.recall,
         current_admission=RoleResolver(
-            parts.access.judge, parts.channels.channels, noted=parts.judge
+            parts.access.judge, parts.channels.channels, logging_judge=parts.judge
         ).current_admission,
         locales=parts.locales,
         profiles=parts.profiles,

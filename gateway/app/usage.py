@@ -146,6 +146,6 @@ class JournalCallRecord:
     row: UsageRow
     release: Release
 
-    def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
+    def end(self, usage: ChatReply | None, *, was_refused: bool = False) -> None:
         """Close the call with its reply, None where it failed (see the port)."""
-        self.recorder.close(self.row, self.release, spent, was_refused=was_refused)
+        self.recorder.close(self.row, self.release, usage, was_refused=was_refused)

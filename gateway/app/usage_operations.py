@@ -49,18 +49,18 @@ class UsageOperations:
         persons: dict[str, dict[str, Any]] = {}
         for line in rows:
             name = PlatformAccount.from_name(self._app.store.links.person(line["person"])).label
-            known = persons.get(name)
-            persons[name] = {**line, "person": name} if known is None else _both(known, line)
+            sums = persons.get(name)
+            persons[name] = {**line, "person": name} if sums is None else _add(sums, line)
         return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))
 
 
-def _both(known: dict[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
-    sums = {name: known[name] + line[name] for name in _SUMMED}
-    return {**known, **sums, "cost": None if sums["unpriced_calls"] else sums["known_cost"]}
+def _add(first: dict[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    sums = {name: first[name] + second[name] for name in _SUMMED}
+    return {**first, **sums, "cost": None if sums["unpriced_calls"] else sums["known_cost"]}
 
 
 def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
-    """Return the midnight of *zone* that *text* means: a day (2026-11-01), or how many days ago (7d)."""
+    """Return the midnight of *zone* that *text* means: a day (2026-11-01), or a number of days ago (7d)."""
     today = now.astimezone(zone).date()
     days = _DAYS.match(text)
     try:

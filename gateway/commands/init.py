@@ -131,7 +131,7 @@ class InitWizard:
                 return
             if choice == KEEP:
                 secret = [each.setting for each in setup.questions() if each.is_secret]
-                changes = changes_of(("channels", block), answers, secret=secret, typed=settings)
+                changes = changes_of(("channels", block), answers, secret=secret, model=settings)
                 if block != name:
                     changes.plain["channels", block, "kind"] = name
                 if "enabled" in mine and not is_there:

@@ -64,10 +64,10 @@ class InitConfig:
             return True
         try:
             self.written += self._files.write(SettingChanges(plain, secret))
-        except UserError as wrong:
-            return self._is_not_written(str(wrong))
-        except OSError as wrong:
-            return self._is_not_written(f"{self.home.path} cannot be written now ({wrong.strerror}); make room there")
+        except UserError as error:
+            return self._is_not_written(str(error))
+        except OSError as error:
+            return self._is_not_written(f"{self.home.path} cannot be written now ({error.strerror}); make room there")
         self._warn_of_overrides({**plain, **secret})
         return True
 
@@ -92,8 +92,8 @@ class InitConfig:
                 write_private(self._draft, json.dumps(draft))
             else:
                 self._draft.unlink(missing_ok=True)
-        except (OSError, UserError) as wrong:  # verified steps are written; only the unfinished one is lost
-            self._prompter.say(f"  The answers of the unfinished step could not be kept: {wrong}", look="wrong")
+        except (OSError, UserError) as error:  # verified steps are written; only the unfinished one is lost
+            self._prompter.say(f"  The answers of the unfinished step could not be kept: {error}", look="wrong")
 
     def _is_not_written(self, why: str) -> bool:
         if not self._prompter.is_person:
@@ -102,10 +102,10 @@ class InitConfig:
             self._prompter.say(f"  {line}", look="wrong")
         return False
 
-    def _warn_of_overrides(self, written: Mapping[Path_, Value]) -> None:
+    def _warn_of_overrides(self, changes: Mapping[Path_, Value]) -> None:
         for leaf in map(normalize_names, read_environment(self._environment)):
-            path = leaf.path if leaf.path in written else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
-            if self._prompter.is_person and path in written and not _is_effective(leaf.value, written[path]):
+            path = leaf.path if leaf.path in changes else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
+            if self._prompter.is_person and path in changes and not _is_effective(leaf.value, changes[path]):
                 line = f"  {leaf.place} in the environment is stronger than the file; change it there too"
                 self._prompter.say(line, look="wrong")
 
@@ -120,7 +120,7 @@ def block_of(kind: str, present: Mapping[Path_, object]) -> str:
     return next(names, kind)
 
 
-def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], typed: Any = None) -> SettingChanges:
+def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str], model: Any = None) -> SettingChanges:
     """Return answers as settings changes; a value is written as a list where its model has a list."""
     changes = SettingChanges()
     for name, answer in answers.items():
@@ -128,8 +128,8 @@ def changes_of(group: Path_, answers: Mapping[str, str], *, secret: Iterable[str
         if name in secret:
             if answer:
                 changes.secret[path] = answer
-        elif isinstance(getattr(typed, name, None), tuple):
-            changes.plain[path] = [str(each) for each in getattr(typed, name)]
+        elif isinstance(getattr(model, name, None), tuple):
+            changes.plain[path] = [str(each) for each in getattr(model, name)]
         elif answer:
             changes.plain[path] = answer
     return changes
@@ -146,11 +146,11 @@ def validation_message(model: type[BaseModel], setting: str, answer: str) -> str
     return ""
 
 
-def error_lines(wrong: ValidationError, values: Mapping[str, object]) -> list[str]:
+def error_lines(errors: ValidationError, values: Mapping[str, object]) -> list[str]:
     """Return a line per mistake."""
     return [
         error_line(".".join(path), explain_error(error, values.get(path[0]) if path else None))
-        for path, error in errors_by_path(wrong)
+        for path, error in errors_by_path(errors)
     ]
 
 

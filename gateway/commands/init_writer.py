@@ -270,11 +270,11 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def names_of(written: Sequence[WrittenFile]) -> Iterator[str]:
+def names_of(files: Sequence[WrittenFile]) -> Iterator[str]:
     """Yield a line per file for the person at the terminal."""
-    found: dict[Path, list[str]] = {}
-    for each in written:
-        known = found.setdefault(each.file, [])
-        known += [name for name in each.settings if name not in known]
-    for file, settings in found.items():
+    by_file: dict[Path, list[str]] = {}
+    for each in files:
+        names = by_file.setdefault(each.file, [])
+        names += [name for name in each.settings if name not in names]
+    for file, settings in by_file.items():
         yield f"{file}  ({', '.join(settings)})"

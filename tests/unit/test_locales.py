@@ -51,7 +51,7 @@ def locales(choices: Choices, decided: Mapping[str, str] | None = None) -> ChatL
         ),
         scopes=lambda key: (f"people/{key.chat}", f"chats/{key.parent}"),
         chat=lambda scope: SessionKey.parse(scope.removeprefix("chats/")) if scope.startswith("chats/") else None,
-        known={},
+        known_scopes={},
     )
 
 
