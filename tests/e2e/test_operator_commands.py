@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.app import build_operations
@@ -72,9 +73,22 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         code, out, _ = await asyncio.to_thread(terminal.run, "people", "forget", "web:ann")
         assert (code, "Nothing of their own is kept" in out) == (1, True)
+        listed = await _list_routes(terminal.home)
     async with pocket_gateway(home=tmp_path / "names") as other:
         every = set(build_operations(other.app).by_name())
     assert every - asked == set()
+    assert listed == every | {"chat attach"}
+
+
+async def _list_routes(home: Path) -> set[str]:
+    """Call the API as another program does, and return the operations that it lists."""
+    transport = httpx.AsyncHTTPTransport(uds=str(home / "control.sock"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        status = await client.post("/v1/status", content=b"{}")
+        assert (status.status_code, status.json()["line"]["gateway"]) == (200, "running")
+        refused = await client.post("/v1/owner/remove", json={"who": "telegram:8"})
+        assert (refused.status_code, refused.json()["exit_code"]) == (400, 2)
+        return set((await client.get("/v1")).json()["operations"])
 
 
 async def _chat(process: GatewayProcess, typed: str) -> tuple[int | None, str, str]:
