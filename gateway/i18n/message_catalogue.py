@@ -12,11 +12,8 @@ from gateway.i18n.languages import FALLBACK
 
 FOLDER = Path(__file__).with_name("locales")
 
-_FIELD = re.compile(r'^(msgctxt|msgid|msgstr) ((?:"(?:[^"\\\n]|\\.)*"\n?)+)', re.MULTILINE)
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r"}
-_FUZZY = re.compile(r"^#,.*\bfuzzy\b", re.MULTILINE)
 _PLURAL = re.compile(r"^Plural-Forms: *nplurals=(\d+); *plural=([^;\n]+)", re.MULTILINE)
 
 
@@ -46,10 +43,16 @@ def catalogue_path(language: str) -> Path:
 
 def parse_entries(text: str) -> Iterator[CatalogueEntry]:
     """Yield the entries of a catalogue, the header first; obsolete ones (``#~``) are left out."""
-    for block in text.split("\n\n"):
-        fields = {name: _unescape("".join(_QUOTED.findall(quoted))) for name, quoted in _FIELD.findall(block)}
+    for block in text.replace('"\n"', "").split("\n\n"):  # a folded text is one line again
+        fields: dict[str, str] = {}
+        is_fuzzy = False
+        for line in block.split("\n"):
+            if line.startswith("msg"):
+                name, _, quoted = line.partition(" ")
+                fields[name] = _unescape(quoted[1:-1])
+            elif line.startswith("#,"):
+                is_fuzzy = "fuzzy" in line
         if "msgid" in fields:
-            is_fuzzy = _FUZZY.search(block) is not None
             yield CatalogueEntry(fields.get("msgctxt", ""), fields["msgid"], fields.get("msgstr", ""), is_fuzzy)
 
 

@@ -103,7 +103,7 @@ class LettingIn(Plot):
     def wrong(self, journal: sqlite3.Connection, asked: int) -> list[str]:
         """One member, one line of the audit, and each sentence once."""
         return [
-            *self.shows(OWNER, _ANSWERS[HELLO], "Allow them?", "/pair yes", "can now write to me"),
+            *self.shows(OWNER, _ANSWERS[HELLO], "/pair yes", "can now write to me"),
             *self.shows(MAL, "Your code is", translate("unknown_senders.welcome"), _ANSWERS[THANKS]),
             *_rows(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
             *_rows(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),
