@@ -237,10 +237,10 @@ class DiscordChannel:
         """Split and format *message*."""
         return codec.render(message, self._language(message.key), least=least)
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part* with its id as nonce: the library's own retries return the message that was posted."""
         await self._wait_login()
-        return self._receipt(part, await self._outbound.send(part, marked=marked))
+        return self._receipt(part, await self._outbound.send(part, may_be_duplicate=may_be_duplicate))
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the message *message_id*."""

@@ -111,11 +111,11 @@ class FrameChannel:
         """Cut *message* where a part would be too long; the page and the terminal read Markdown themselves."""
         return frame_codec.render(message, self._language(message.key))
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Hand *part* to every open window of its chat; fails only for a file that is lost, see the module's word."""
         if part.file is not None and part.file.blob and await self._blobs.measure(part.file.blob) is None:
             raise FileUnavailable("it is lost")
-        return self._show(part, marked=marked)
+        return self._show(part, may_be_duplicate=may_be_duplicate)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the message *message_id* by *part*; it keeps its id."""
@@ -252,9 +252,9 @@ class FrameChannel:
 
     # All windows of a chat.
 
-    def _show(self, part: MessagePart, *, marked: bool = False, replaces: str = "") -> DeliveryReceipt:
+    def _show(self, part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> DeliveryReceipt:
         file = self._address(part.key, part.file, part.plain) if part.file is not None else None
-        frame = frame_codec.part_frame(part, marked=marked, replaces=replaces, file=file)
+        frame = frame_codec.part_frame(part, may_be_duplicate=may_be_duplicate, replaces=replaces, file=file)
         live = self._live.setdefault(part.key, LiveChatState())
         if part.kind is OutboundKind.PREVIEW:
             live.show(frame, self._now())

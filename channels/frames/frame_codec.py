@@ -205,7 +205,9 @@ def _text_fields(text: str, files: int, *, is_last: bool) -> Frame:
     return fields
 
 
-def part_frame(part: MessagePart, *, marked: bool = False, replaces: str = "", file: Frame | None = None) -> Frame:
+def part_frame(
+    part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "", file: Frame | None = None
+) -> Frame:
     """Return the frame that shows *part*; a preview is the turn's text so far. *file* has the address of its bytes.
 
     A part without a payload is plain text (`is_plain`) and cannot tell if it is the last: the last text has the
@@ -224,7 +226,7 @@ def part_frame(part: MessagePart, *, marked: bool = False, replaces: str = "", f
         "last": payload["last"],
         "follow": payload.get("follow", 0),
         "kind": part.kind.value,
-        "marked": marked,
+        "marked": may_be_duplicate,
         "replaces": replaces,
         "file": file,
         "buttons": [

@@ -238,18 +238,18 @@ class SlackChannel:
             message, max_parts=self.capabilities.max_parts, language=self._language(message.key), least=least
         )
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part; its metadata carries the send key."""
         if part.file is not None:
-            return build_receipt(part, await self._send_file(part, part.file, marked=marked))
-        return build_receipt(part, await self._outbound.send(part, marked=marked))
+            return build_receipt(part, await self._send_file(part, part.file, may_be_duplicate=may_be_duplicate))
+        return build_receipt(part, await self._outbound.send(part, may_be_duplicate=may_be_duplicate))
 
-    async def _send_file(self, part: MessagePart, file: Attachment, *, marked: bool) -> str:
+    async def _send_file(self, part: MessagePart, file: Attachment, *, may_be_duplicate: bool) -> str:
         if part.visible_to and not part.key.chat.startswith("D"):
             await self._outbound.refer_to_privacy(part)
             raise SendRefused("Slack shows no file to one person alone")
         try:
-            mark = translate("delivery.may_repeat", self._language(part.key)) if marked else ""
+            mark = translate("delivery.may_repeat", self._language(part.key)) if may_be_duplicate else ""
             return await self._files.send(part, file, mark=mark)
         except SlackRefusal as error:
             if error.code != "missing_scope":

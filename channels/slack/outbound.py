@@ -40,17 +40,19 @@ class SlackOutbound:
         self.posts = ChatRateLimits(_POST_BURST, lambda _: _POST_INTERVAL)
         self.preview_edits = TokenBucket(*_PREVIEW_EDITS)
 
-    async def send(self, part: MessagePart, *, marked: bool) -> str:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Post *part* with its send key as metadata and return its ts."""
         await self.posts.of(part.key.parent.chat).acquire()
         if part.visible_to and part.visible_to != part.key.chat:
             # A message posted to a user's id goes to the direct chat, which only they read.
-            return await self._send_ephemeral(part, marked=marked)
-        is_preview = part.kind is OutboundKind.PREVIEW and not part.is_placed and not marked
+            return await self._send_ephemeral(part, may_be_duplicate=may_be_duplicate)
+        is_preview = part.kind is OutboundKind.PREVIEW and not part.is_placed and not may_be_duplicate
         may_stream = self._streams if is_preview else None
         if may_stream is not None and (ts := await may_stream.begin(part)):
             return ts
-        answer = await self._post(part, self._body(part, marked=marked), metadata=codec.metadata(part))
+        answer = await self._post(
+            part, self._body(part, may_be_duplicate=may_be_duplicate), metadata=codec.metadata(part)
+        )
         self._settle(part)
         return str(answer["ts"])
 
@@ -91,11 +93,11 @@ class SlackOutbound:
         }
         await self._api.post("chat.postEphemeral", **_in_thread(part, line), user=part.visible_to)
 
-    def _body(self, part: MessagePart, *, marked: bool) -> dict[str, Any]:
-        return codec.message_body(part, marked=marked, language=self._language(part.key))
+    def _body(self, part: MessagePart, *, may_be_duplicate: bool) -> dict[str, Any]:
+        return codec.message_body(part, may_be_duplicate=may_be_duplicate, language=self._language(part.key))
 
     async def _update(self, ts: str, part: MessagePart) -> None:
-        body = codec.message_body(part, marked=False)
+        body = codec.message_body(part, may_be_duplicate=False)
         del body["mrkdwn"]  # chat.update has no such switch
         await self._api.post("chat.update", **body, ts=ts, metadata=codec.metadata(part))
 
@@ -104,9 +106,9 @@ class SlackOutbound:
             "chat.postMessage", **_in_thread(part, body), unfurl_links=False, unfurl_media=False, **more
         )
 
-    async def _send_ephemeral(self, part: MessagePart, *, marked: bool) -> str:
+    async def _send_ephemeral(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Show a part to one user; if Slack refuses, post a line that asks them to write privately."""
-        body = _in_thread(part, self._body(part, marked=marked))
+        body = _in_thread(part, self._body(part, may_be_duplicate=may_be_duplicate))
         try:
             answer = await self._api.post("chat.postEphemeral", **body, user=part.visible_to)
         except SlackRefusal as error:

@@ -187,9 +187,9 @@ class TelegramChannel:
         """Split and format *message*."""
         return render(message, self._context.language(message.key), least=least)
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part."""
-        return await self._outbound.send(part, marked=marked)
+        return await self._outbound.send(part, may_be_duplicate=may_be_duplicate)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the text of a message."""

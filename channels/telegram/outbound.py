@@ -65,13 +65,13 @@ class TelegramOutbound:
 
     # -- the port ------------------------------------------------------------------------------
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part; a preview in a private chat is a draft unless it must stay."""
         if _is_draft(part):
             return await self._show_draft(part, None)
         if part.visible_to and not _is_direct(part.key):
-            return await self._send_privately(part, marked=marked)
-        return await self._post(part, part.key, marked=marked)
+            return await self._send_privately(part, may_be_duplicate=may_be_duplicate)
+        return await self._post(part, part.key, may_be_duplicate=may_be_duplicate)
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Replace the text of a message or draft."""
@@ -122,16 +122,22 @@ class TelegramOutbound:
 
     # -- calls ---------------------------------------------------------------------------------
 
-    async def _post(self, part: MessagePart, key: SessionKey, *, marked: bool) -> DeliveryReceipt:
-        call = await self._file_call(part, part.file, key, marked) if part.file else self._text_call(part, key, marked)
+    async def _post(self, part: MessagePart, key: SessionKey, *, may_be_duplicate: bool) -> DeliveryReceipt:
+        call = (
+            await self._file_call(part, part.file, key, may_be_duplicate)
+            if part.file
+            else self._text_call(part, key, may_be_duplicate)
+        )
         self._acquire(key)
         sent = await self._call(part, key, call)
         self._settle(part)
         self._buttons.settle(part)
         return DeliveryReceipt(part=part.id, message_id=str(sent.message_id), at=sent.date)
 
-    def _text_call(self, part: MessagePart, key: SessionKey, marked: bool) -> Callable[[int], Awaitable[Message]]:
-        words = build_outgoing(part, marked=marked, language=self._language(part.key))
+    def _text_call(
+        self, part: MessagePart, key: SessionKey, may_be_duplicate: bool
+    ) -> Callable[[int], Awaitable[Message]]:
+        words = build_outgoing(part, may_be_duplicate=may_be_duplicate, language=self._language(part.key))
         return lambda chat: self._bot.send_message(
             chat,
             words.text,
@@ -144,16 +150,16 @@ class TelegramOutbound:
         )
 
     async def _file_call(
-        self, part: MessagePart, file: Attachment, key: SessionKey, marked: bool
+        self, part: MessagePart, file: Attachment, key: SessionKey, may_be_duplicate: bool
     ) -> Callable[[int], Awaitable[Message]]:
         data = await self._files.load(part)
         thread, reply = _topic(key), _reply(part, key)
-        mark = translate("delivery.may_repeat", self._language(part.key)) if marked else ""
+        mark = translate("delivery.may_repeat", self._language(part.key)) if may_be_duplicate else ""
         return lambda chat: self._files.post(
             FileDestination(chat=chat, thread=thread, reply=reply), file, data, mark=mark
         )
 
-    async def _send_privately(self, part: MessagePart, *, marked: bool) -> DeliveryReceipt:
+    async def _send_privately(self, part: MessagePart, *, may_be_duplicate: bool) -> DeliveryReceipt:
         """Send a part that one user may see to their private chat; if Telegram refuses, post one line with a hint.
 
         A short answer to a press comes with the button itself.
@@ -162,12 +168,12 @@ class TelegramOutbound:
             self._buttons.settle(part)
             return build_receipt(part, alert)
         try:
-            return await self._post(part, SessionKey(self._name, part.visible_to), marked=marked)
+            return await self._post(part, SessionKey(self._name, part.visible_to), may_be_duplicate=may_be_duplicate)
         except SendRefused:
             if not part.id.endswith(".1"):
                 raise
         line = replace(part, payload="", plain=translate("telegram.write_first", self._language(part.key)))
-        return await self._post(line, part.key, marked=marked)
+        return await self._post(line, part.key, may_be_duplicate=may_be_duplicate)
 
     async def _show_draft(self, part: MessagePart, draft_id: int | None) -> DeliveryReceipt:
         with map_send_errors(is_formatted=bool(part.payload)):

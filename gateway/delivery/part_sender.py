@@ -142,24 +142,26 @@ class PartSender:
         if part.file is not None:
             return await self._send_file(part, part.file, may_be_duplicate=may_be_duplicate)
         try:
-            return await self._ask(part, self._channel.send(part, marked=may_be_duplicate))
+            return await self._ask(part, self._channel.send(part, may_be_duplicate=may_be_duplicate))
         except FormatRefused:
             self._count_retry("format")
         try:
-            return await self._ask(part, self._channel.send(replace(part, payload=""), marked=may_be_duplicate))
+            return await self._ask(
+                part, self._channel.send(replace(part, payload=""), may_be_duplicate=may_be_duplicate)
+            )
         except FormatRefused as error:
             raise SendRefused(f"not even as plain text: {error}") from error
 
     async def _send_file(self, part: MessagePart, file: Attachment, *, may_be_duplicate: bool) -> DeliveryReceipt:
         """Send a file, or, when it is lost or not taken, the line that says so; dead is only what refuses both."""
         try:
-            return await self._ask(part, self._channel.send(part, marked=may_be_duplicate))
+            return await self._ask(part, self._channel.send(part, may_be_duplicate=may_be_duplicate))
         except (SendRefused, FormatRefused) as error:
             sentence = "delivery.file_lost" if isinstance(error, AttachmentLost) else "delivery.file_refused"
             log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))
         line = translate(sentence, self._context.language(part.key), name=shown_name(file))
         line_part = replace(part, file=None, payload="", plain=line)
-        return await self._ask(line_part, self._channel.send(line_part, marked=may_be_duplicate))
+        return await self._ask(line_part, self._channel.send(line_part, may_be_duplicate=may_be_duplicate))
 
     # -- delivery.once: strict -----------------------------------------------------------------
 

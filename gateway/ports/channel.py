@@ -180,8 +180,8 @@ class Channel(Protocol):
         """
         ...
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
-        """Send one part. With *marked*, add a visible notice that the part may be a repeat.
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
+        """Send one part. With *may_be_duplicate*, add a visible notice that the part may be a repeat.
 
         The notice is `delivery.may_repeat`, added in the platform's markup and within its limit. An empty `payload`
         means: send `plain` unformatted. A part that `is_placed` is sent silently, where the platform can. If

@@ -403,13 +403,13 @@ async def test_a_part_sent_again_stands_once(platform: Platform, person: Person)
     if not platform.can_be_asked:
         with pytest.raises(OutcomeUnknown):
             await platform.channel.find(part)
-        await platform.channel.send(part, marked=True)
+        await platform.channel.send(part, may_be_duplicate=True)
         await person.shown.until(lambda: person.shown.marked == [part.id])
         return
     if not platform.channel.capabilities.send_key:
         assert await platform.channel.find(part) == first
         return
-    second = await platform.channel.send(part, marked=True)
+    second = await platform.channel.send(part, may_be_duplicate=True)
     assert first.message_id == second.message_id
     if platform.has_windows:
         await person.shown.until(lambda: person.shown.marked == [part.id])

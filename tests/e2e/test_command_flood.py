@@ -19,11 +19,11 @@ class SlowChat(PocketChannel):
         super().__init__(context)
         self.gate = asyncio.Event()
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Wait where the chat is slow."""
         if part.key.chat == "flood":
             await self.gate.wait()
-        return await super().send(part, marked=marked)
+        return await super().send(part, may_be_duplicate=may_be_duplicate)
 
 
 class SlowKind(PocketKind):

@@ -443,7 +443,7 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
         OutboundMessage(id="tabcdefghijklmnop.1", key=served.key, text="only one of me", kind=OutboundKind.ANSWER)
     )
     await served.channel.send(part)
-    await served.channel.send(part, marked=True)
+    await served.channel.send(part, may_be_duplicate=True)
     await expect(page.locator(".line.assistant .note")).to_have_text(load_catalogue("en")["delivery.may_repeat"])
     await expect(page.locator(".line.assistant")).to_have_count(1)
 

@@ -255,7 +255,7 @@ class FakeChannel:
             for n, piece in enumerate(pieces, 1)
         ]
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part*."""
         text, file = part.payload or part.plain, None
         if part.file is not None:
@@ -263,12 +263,14 @@ class FakeChannel:
             file = self.platform.blobs.get(part.file.blob) if part.file.blob else part.plain.encode()
             if file is None:
                 raise FileUnavailable("it is lost")
-        if marked:
+        if may_be_duplicate:
             text = f"{translate('delivery.may_repeat')}\n{text}"
 
         def act() -> DeliveryReceipt:
             keyed = self.capabilities.send_key
-            return self._receipt(part, self.platform.post(part, text, is_marked=marked, is_keyed=keyed, file=file))
+            return self._receipt(
+                part, self.platform.post(part, text, is_marked=may_be_duplicate, is_keyed=keyed, file=file)
+            )
 
         receipt = await self.platform.call("send", part, act)
         assert receipt is not None

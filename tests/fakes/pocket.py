@@ -189,7 +189,7 @@ class PocketChannel:
             )
         ]
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Note the time."""
         self.sent += 1
         self.order.setdefault(part.key.chat, []).append(part.reply_to)

@@ -107,13 +107,13 @@ class FilePocket(PocketChannel):
         self.kinds[message.key.chat] = message.chat_kind
         return super().render(message)
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Take a file's bytes, or a text as ever."""
         if part.file is not None:
             data = await self._blobs.get(part.file.blob) if part.file.blob else part.plain.encode()
             assert data is not None, f"{part.file.name} has no bytes"
             self.arrived.append(Sent(part.file.name, data, part.file.media_type))
-        return await super().send(part, marked=marked)
+        return await super().send(part, may_be_duplicate=may_be_duplicate)
 
 
 class FilePocketKind(PocketKind):

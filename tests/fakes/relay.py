@@ -211,9 +211,9 @@ class RelayChannel:
             for n, piece in enumerate(pieces, 1)
         ]
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post; the platform shows the mark itself."""
-        body = {"chat": part.key.chat, "text": part.payload or part.plain, "key": part.id, "marked": marked}
+        body = {"chat": part.key.chat, "text": part.payload or part.plain, "key": part.id, "marked": may_be_duplicate}
         return _receipt(part, await self._call("POST", "/messages", body))
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:

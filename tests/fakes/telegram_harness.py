@@ -34,9 +34,9 @@ class NotedChannel(TelegramChannel):
         self.server = server
         self.parts: dict[str, str] = {}
 
-    async def send(self, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send, and note it."""
-        return self._note(await super().send(part, marked=marked))
+        return self._note(await super().send(part, may_be_duplicate=may_be_duplicate))
 
     async def edit(self, message_id: str, part: MessagePart) -> DeliveryReceipt:
         """Edit, and note it."""

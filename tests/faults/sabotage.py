@@ -63,7 +63,7 @@ def _marks_nothing() -> None:
     """Send again what may stand there, without a word."""
     send = RelayChannel.send
 
-    async def unmarked(self: RelayChannel, part: Any, *, marked: bool = False) -> Any:
+    async def unmarked(self: RelayChannel, part: Any, *, may_be_duplicate: bool = False) -> Any:
         return await send(self, part)
 
     RelayChannel.send = unmarked  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def _telegram_marks_nothing() -> None:
     """Send again what may stand there, without a word."""
     send = TelegramChannel.send
 
-    async def unmarked(self: TelegramChannel, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def unmarked(self: TelegramChannel, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         return await send(self, part)
 
     TelegramChannel.send = unmarked  # type: ignore[method-assign]

@@ -51,12 +51,12 @@ def _literal(text: str) -> WrittenPart:
 _WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_literal)
 
 
-def message_content(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> str:
+def message_content(part: MessagePart, *, may_be_duplicate: bool = False, language: str = FALLBACK) -> str:
     """Return the content of *part*; a marked one starts with a note that it may repeat another."""
     text = part.payload or part.plain
     if part.file is not None:
         text = render_markup(part.file.caption)[:_ROOM]
-    return f"{translate('delivery.may_repeat', language)}\n{text}"[:LIMIT] if marked else text
+    return f"{translate('delivery.may_repeat', language)}\n{text}"[:LIMIT] if may_be_duplicate else text
 
 
 def matches_part(content: str, part: MessagePart) -> bool:

@@ -50,10 +50,10 @@ def _literal(text: str) -> WrittenPart:
     return WrittenPart("", text, len(escape(text)) / _ROOM)
 
 
-def message_body(part: MessagePart, *, marked: bool, language: str = FALLBACK) -> dict[str, Any]:
+def message_body(part: MessagePart, *, may_be_duplicate: bool, language: str = FALLBACK) -> dict[str, Any]:
     """Return the fields of *part* for chat.postMessage, chat.update and chat.postEphemeral."""
     text = part.payload or escape(part.plain)
-    if marked:
+    if may_be_duplicate:
         text = f"_{translate('delivery.may_repeat', language)}_\n{text}"
     below = {"blocks": blocks(text, part.choices, is_plain=not part.payload)} if part.choices else {}
     return {

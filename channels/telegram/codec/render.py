@@ -45,14 +45,14 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
     ]
 
 
-def build_outgoing(part: MessagePart, *, marked: bool = False, language: str = FALLBACK) -> OutgoingText:
-    """Return the text of *part*, plain if its payload is empty; *marked* adds that it may repeat another."""
+def build_outgoing(part: MessagePart, *, may_be_duplicate: bool = False, language: str = FALLBACK) -> OutgoingText:
+    """Return the text of *part*, plain if its payload is empty; *may_be_duplicate* adds that it may repeat another."""
     if part.payload:
         read = json.loads(part.payload)
         text, entities = str(read["text"]), tuple(read["entities"])
     else:
         text, entities = part.plain, ()
-    if not marked:
+    if not may_be_duplicate:
         return OutgoingText(text, entities)
     mark = f"\n\n{translate('delivery.may_repeat', language)}"
     if width(text + mark, LengthUnit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut

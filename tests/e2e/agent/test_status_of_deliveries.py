@@ -19,11 +19,11 @@ def limit(pocket: Pocket, chat: str, wait: timedelta) -> asyncio.Event:
     """Have the platform refuse what goes to *chat*; return what is set when it has."""
     refused, send = asyncio.Event(), pocket.channel.send
 
-    async def limited(_: PocketChannel, part: MessagePart, *, marked: bool = False) -> DeliveryReceipt:
+    async def limited(_: PocketChannel, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         if part.key.chat == chat:
             refused.set()
             raise RetryLater(wait, "429, too many requests")
-        return await send(part, marked=marked)
+        return await send(part, may_be_duplicate=may_be_duplicate)
 
     pocket.channel.send = MethodType(limited, pocket.channel)  # type: ignore[method-assign]
     return refused

@@ -167,7 +167,7 @@ async def test_a_private_answer_is_a_direct_message_or_one_line(
 async def test_a_marked_resend_says_so(discord: Discord, channel: NotedChannel) -> None:
     """In front, within the limit, even of the longest part."""
     for part in parts(channel, "*" * 5_000):
-        await channel.send(part, marked=True)
+        await channel.send(part, may_be_duplicate=True)
     assert all(
         each.startswith(translate("delivery.may_repeat")) and len(each) <= 2_000 for each in discord.chat(GENERAL)
     )

@@ -149,7 +149,7 @@ async def test_a_repeat_is_marked() -> None:
     """The mark is the first line of what may be there twice."""
     async with slack() as up:
         (part,) = up.render(DM, "hello")
-        await up.channel.send(part, marked=True)
+        await up.channel.send(part, may_be_duplicate=True)
         assert up.server.shown(DM) == [f"_{translate('delivery.may_repeat')}_\nhello"]
 
 

@@ -142,7 +142,7 @@ async def test_without_files_read_the_chat_itself_is_read() -> None:
 async def test_a_repeat_says_so() -> None:
     """What may be there twice is marked in its comment."""
     async with slack() as up:
-        await up.channel.send(file_part(DM, caption="all of it"), marked=True)
+        await up.channel.send(file_part(DM, caption="all of it"), may_be_duplicate=True)
         assert shown(up) == [(f"_{translate('delivery.may_repeat')}_\nall of it", ["answer.md"])]
 
 

@@ -104,7 +104,7 @@ async def test_a_lost_reply_is_unknown_and_a_key_makes_the_resend_harmless(knows
         else:
             with pytest.raises(OutcomeUnknown):
                 await channel.find(part("hello"))
-        await channel.send(part("hello"), marked=True)
+        await channel.send(part("hello"), may_be_duplicate=True)
         assert [message.is_marked for message in relay.chat("c1")] == ([False] if knows_keys else [False, True])
 
 

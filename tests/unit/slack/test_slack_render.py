@@ -94,7 +94,7 @@ def test_every_part_fits_with_its_mark(text: str) -> None:
     cut = parts(text)
     assert 1 <= len(cut) <= 40
     for part in cut:
-        assert len(message_body(part, marked=True)["text"]) <= LIMIT
+        assert len(message_body(part, may_be_duplicate=True)["text"]) <= LIMIT
         assert part.payload.count("```") % 2 == 0
 
 
@@ -110,13 +110,13 @@ def test_what_was_said_is_all_there() -> None:
 def test_a_part_is_posted_as_what_it_is() -> None:
     """No parsing of names, no mentions; plain text where the formatting was refused; the mark is the first line."""
     (part,) = parts("**late** <!channel>", reply_to="1795000000.000100")
-    sent = message_body(part, marked=True)
+    sent = message_body(part, may_be_duplicate=True)
     assert sent["text"] == f"_{translate('delivery.may_repeat')}_\n*late* &lt;!channel&gt;"
     assert (sent["parse"], sent["link_names"], sent["mrkdwn"]) == ("none", False, True)
     assert sent["channel"] == "C0ROOM"
     naked = MessagePart(id=part.id, key=KEY, payload="", plain="late <!channel>")
-    assert message_body(naked, marked=False)["text"] == "late &lt;!channel&gt;"
-    assert message_body(naked, marked=False)["mrkdwn"] is False
+    assert message_body(naked, may_be_duplicate=False)["text"] == "late &lt;!channel&gt;"
+    assert message_body(naked, may_be_duplicate=False)["mrkdwn"] is False
 
 
 def test_the_send_key_comes_back() -> None:

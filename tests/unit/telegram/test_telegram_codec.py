@@ -256,7 +256,7 @@ def test_what_we_render_telegram_takes(text: str) -> None:
     for part in parts:
         for marked in (False, True):
             for each in (part, MessagePart(id=part.id, key=part.key, payload="", plain=part.plain)):
-                shown = build_outgoing(each, marked=marked)
+                shown = build_outgoing(each, may_be_duplicate=marked)
                 checked_text({"text": shown.text, "entities": list(shown.entities)})
                 assert shown.text.endswith(translate("delivery.may_repeat")) is marked
 
@@ -281,7 +281,7 @@ def test_anything_long_fits(text: str) -> None:
     parts = render(message(text))
     assert 1 <= len(parts) <= MAX_PARTS
     for part in parts:
-        shown = build_outgoing(part, marked=True)
+        shown = build_outgoing(part, may_be_duplicate=True)
         checked_text({"text": shown.text, "entities": list(shown.entities)})
         assert len(part.plain.encode("utf-16-le")) // 2 <= LIMIT
     assert [part.reply_to for part in parts] == ["5", *("" for _ in parts[1:])]

@@ -197,7 +197,7 @@ async def test_a_text_can_be_a_file(line: Line) -> None:
 async def test_a_doubtful_file_says_so_in_its_caption(line: Line) -> None:
     """Telegram has no send key for files either: a resend is marked, however long the caption is."""
     for caption in ("", "a chart", "😀" * 900):
-        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), marked=True)
+        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), may_be_duplicate=True)
     assert [post.text.endswith(translate("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
 
 

@@ -116,7 +116,7 @@ async def test_an_answer_in_a_group_names_its_question(line: Line) -> None:
 async def test_a_marked_part_says_so_and_fits(line: Line) -> None:
     """A resend that may repeat something says so in the same message, at any length."""
     full = parts(line, "wörd 😀 " * 2000)[0]
-    await line.channel.send(full, marked=True)
+    await line.channel.send(full, may_be_duplicate=True)
     assert line.server.shown(42)[0].endswith(translate("delivery.may_repeat"))
 
 

@@ -216,7 +216,7 @@ async def test_a_marked_resend_is_printed_with_its_mark() -> None:
         assert house.channel is not None
         text = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text="once", kind=OutboundKind.ANSWER)
         (part,) = house.channel.render(text)
-        await house.channel.send(part, marked=True)
+        await house.channel.send(part, may_be_duplicate=True)
         assert await talking == 0
     assert printed.getvalue() == f"{translate('delivery.may_repeat')}\nonce\n"
 
