@@ -235,7 +235,7 @@ class DiscordChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return codec.render(message, self._language(message.key), least=least)
+        return codec.render(message, self._language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part* with its id as nonce: the library's own retries return the message that was posted."""

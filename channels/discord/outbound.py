@@ -45,7 +45,7 @@ class DiscordOutbound:
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool) -> str:
         """Post *part* under its id as nonce and return the message's id."""
-        text = codec.message_content(part, may_be_duplicate=may_be_duplicate, language=self._language(part.key))
+        text = codec.message_content(part, may_be_duplicate=may_be_duplicate, language=self._language)
         if part.file is None and not part.reply_to and (message_id := await self._interactions.send(part, text)):
             self._reactions.tasks.start(partial(self._interactions.clear, part), "interaction")
             return message_id

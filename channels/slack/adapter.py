@@ -234,9 +234,7 @@ class SlackChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return codec.render(
-            message, max_parts=self.capabilities.max_parts, language=self._language(message.key), least=least
-        )
+        return codec.render(message, max_parts=self.capabilities.max_parts, language=self._language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part; its metadata carries the send key."""

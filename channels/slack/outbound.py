@@ -94,7 +94,7 @@ class SlackOutbound:
         await self._api.post("chat.postEphemeral", **_in_thread(part, line), user=part.visible_to)
 
     def _body(self, part: MessagePart, *, may_be_duplicate: bool) -> dict[str, Any]:
-        return codec.message_body(part, may_be_duplicate=may_be_duplicate, language=self._language(part.key))
+        return codec.message_body(part, may_be_duplicate=may_be_duplicate, language=self._language)
 
     async def _update(self, ts: str, part: MessagePart) -> None:
         body = codec.message_body(part, may_be_duplicate=False)

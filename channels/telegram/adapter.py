@@ -185,7 +185,7 @@ class TelegramChannel:
 
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
-        return render(message, self._context.language(message.key), least=least)
+        return render(message, self._context.language, least=least)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part."""

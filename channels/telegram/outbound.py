@@ -137,7 +137,7 @@ class TelegramOutbound:
     def _text_call(
         self, part: MessagePart, key: SessionKey, may_be_duplicate: bool
     ) -> Callable[[int], Awaitable[Message]]:
-        words = build_outgoing(part, may_be_duplicate=may_be_duplicate, language=self._language(part.key))
+        words = build_outgoing(part, may_be_duplicate=may_be_duplicate, language=self._language)
         return lambda chat: self._bot.send_message(
             chat,
             words.text,

@@ -36,12 +36,12 @@ class PartWriter:
     literal: Callable[[str], WrittenPart]  # shows it as it stands; fits whenever the source is short
 
 
-def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> list[WrittenPart]:
+def pack(markdown: str, writer: PartWriter, *, note: Callable[[], str], least: int = 0) -> list[WrittenPart]:
     """Return *markdown* as messages, in order; an empty list for blank text.
 
     Each is as long as fits after rendering. A table that is cut has its head in every part. The first part holds the
     first *least* characters, if they fit. Text beyond `weight.MOST` is sent unparsed, which bounds the cost. If
-    `max_parts` are exceeded, *note* replaces the rest at the end of the last part.
+    `max_parts` are exceeded, the result of *note* replaces the rest at the end of the last part.
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * writer.limit * (writer.max_parts + 1)
@@ -51,7 +51,7 @@ def pack(markdown: str, writer: PartWriter, *, note: str, least: int = 0) -> lis
         return [written for _, written in parts]
     kept, cut_off = parts[: writer.max_parts - 1], parts[writer.max_parts - 1 : writer.max_parts]
     source = cut_off[0][0] if cut_off else ""
-    return [*(written for _, written in kept), packer.end_with(source, note)]
+    return [*(written for _, written in kept), packer.end_with(source, note())]
 
 
 @dataclass(slots=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from channels.discord.codec.markup import literal, render_markup, write_tree
-from gateway.events import MessagePart, OutboundMessage
-from gateway.i18n import FALLBACK, translate
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
+from gateway.ports import in_english
 from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
 
 LIMIT = 2_000  # characters of a message (docs.discord.com/developers/resources/message, content)
@@ -15,8 +18,10 @@ _MARK_ROOM = 110  # for the line that says a part may repeat: it joins a part th
 _ROOM = LIMIT - _MARK_ROOM
 
 
-def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[MessagePart]:
-    """Split and format *message*, with a note in *language* where it is cut; pure.
+def render(
+    message: OutboundMessage, language: Callable[[SessionKey], str] = in_english, *, least: int = 0
+) -> list[MessagePart]:
+    """Split and format *message*, with a note in the chat's *language* where it is cut; pure.
 
     Each part leaves space for the mark of a resend. The first one contains the first *least* characters if they fit.
     """
@@ -30,7 +35,9 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(pack(message.text, _WRITER, note=translate("delivery.cut", language), least=least), 1)
+        for n, part in enumerate(
+            pack(message.text, _WRITER, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
+        )
     ]
 
 
@@ -51,12 +58,14 @@ def _literal(text: str) -> WrittenPart:
 _WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_literal)
 
 
-def message_content(part: MessagePart, *, may_be_duplicate: bool = False, language: str = FALLBACK) -> str:
+def message_content(
+    part: MessagePart, *, may_be_duplicate: bool = False, language: Callable[[SessionKey], str] = in_english
+) -> str:
     """Return the content of *part*; a marked one starts with a note that it may repeat another."""
     text = part.payload or part.plain
     if part.file is not None:
         text = render_markup(part.file.caption)[:_ROOM]
-    return f"{translate('delivery.may_repeat', language)}\n{text}"[:LIMIT] if may_be_duplicate else text
+    return f"{translate('delivery.may_repeat', language(part.key))}\n{text}"[:LIMIT] if may_be_duplicate else text
 
 
 def matches_part(content: str, part: MessagePart) -> bool:

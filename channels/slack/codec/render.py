@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from channels.slack.codec.buttons import blocks
 from channels.slack.codec.markup import escape, mrkdwn_tree
-from gateway.events import MessagePart, OutboundMessage
-from gateway.i18n import FALLBACK, translate
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import in_english
 from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
 
 LIMIT = 4_000  # characters of a message: chat.update refuses more, and a post may be edited later
@@ -18,8 +19,10 @@ _EVENT = "parlour_part"
 LINE: Mapping[str, Any] = {"event_type": "parlour_line", "event_payload": {}}  # of what is no part of an answer
 
 
-def render(message: OutboundMessage, *, max_parts: int, language: str = FALLBACK, least: int = 0) -> list[MessagePart]:
-    """Cut and format *message*, and say in *language* where it is cut; pure.
+def render(
+    message: OutboundMessage, *, max_parts: int, language: Callable[[SessionKey], str] = in_english, least: int = 0
+) -> list[MessagePart]:
+    """Cut and format *message*, and say in the chat's *language* where it is cut; pure.
 
     The first part holds the first *least* characters, where they fit.
     """
@@ -35,7 +38,7 @@ def render(message: OutboundMessage, *, max_parts: int, language: str = FALLBACK
             kind=message.kind,
         )
         for number, part in enumerate(
-            pack(message.text, writer, note=translate("delivery.cut", language), least=least), 1
+            pack(message.text, writer, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
         )
     ]
 
@@ -50,11 +53,13 @@ def _literal(text: str) -> WrittenPart:
     return WrittenPart("", text, len(escape(text)) / _ROOM)
 
 
-def message_body(part: MessagePart, *, may_be_duplicate: bool, language: str = FALLBACK) -> dict[str, Any]:
+def message_body(
+    part: MessagePart, *, may_be_duplicate: bool, language: Callable[[SessionKey], str] = in_english
+) -> dict[str, Any]:
     """Return the fields of *part* for chat.postMessage, chat.update and chat.postEphemeral."""
     text = part.payload or escape(part.plain)
     if may_be_duplicate:
-        text = f"_{translate('delivery.may_repeat', language)}_\n{text}"
+        text = f"_{translate('delivery.may_repeat', language(part.key))}_\n{text}"
     below = {"blocks": blocks(text, part.choices, is_plain=not part.payload)} if part.choices else {}
     return {
         "channel": part.key.parent.chat,

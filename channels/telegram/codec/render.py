@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from channels.telegram.codec.markup import FormattedText, TextEntity, styled_tree
-from gateway.events import MessagePart, OutboundMessage
-from gateway.i18n import FALLBACK, translate
+from gateway.events import MessagePart, OutboundMessage, SessionKey
+from gateway.i18n import translate
+from gateway.ports import in_english
 from gateway.text import LengthUnit, PartWriter, WrittenPart, pack, parse, plain_tree, split, width
 
 _PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
@@ -26,8 +28,10 @@ class OutgoingText:
     entities: tuple[dict[str, Any], ...] = ()
 
 
-def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0) -> list[MessagePart]:
-    """Cut and format *message*, and say in *language* where it is cut; nothing but a blank text gives no part.
+def render(
+    message: OutboundMessage, language: Callable[[SessionKey], str] = in_english, *, least: int = 0
+) -> list[MessagePart]:
+    """Cut and format *message*, and say in the chat's *language* where it is cut; only a blank text gives no part.
 
     The first part holds the first *least* characters, where they fit.
     """
@@ -41,11 +45,15 @@ def render(message: OutboundMessage, language: str = FALLBACK, *, least: int = 0
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(pack(message.text, _WRITER, note=translate("delivery.cut", language), least=least), 1)
+        for n, part in enumerate(
+            pack(message.text, _WRITER, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
+        )
     ]
 
 
-def build_outgoing(part: MessagePart, *, may_be_duplicate: bool = False, language: str = FALLBACK) -> OutgoingText:
+def build_outgoing(
+    part: MessagePart, *, may_be_duplicate: bool = False, language: Callable[[SessionKey], str] = in_english
+) -> OutgoingText:
     """Return the text of *part*, plain if its payload is empty; *may_be_duplicate* adds that it may repeat another."""
     if part.payload:
         read = json.loads(part.payload)
@@ -54,7 +62,7 @@ def build_outgoing(part: MessagePart, *, may_be_duplicate: bool = False, languag
         text, entities = part.plain, ()
     if not may_be_duplicate:
         return OutgoingText(text, entities)
-    mark = f"\n\n{translate('delivery.may_repeat', language)}"
+    mark = f"\n\n{translate('delivery.may_repeat', language(part.key))}"
     if width(text + mark, LengthUnit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
         text = split(text, limit=_PLATFORM_LIMIT - width(mark, LengthUnit.UTF16), unit=LengthUnit.UTF16)[0]
         entities = ()
