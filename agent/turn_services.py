@@ -165,7 +165,7 @@ class TurnServices:
             return scope_of(message, person, isolation=self.isolation)
 
         async with self.scope_lock.hold_shared(current_scope) as scope:
-            self.locales.note(message.key, scope, message.guild)
+            locale = self.locales.observe(message, scope)
             yield Turn(
                 lease=source if isinstance(source, TurnLease) else await self._lease_control(source),
                 account=account,
@@ -175,8 +175,8 @@ class TurnServices:
                 role=row.role if admission is None else admission.role,
                 is_admitted=is_ending or admission is not None,
                 is_named=admission is not None and admission.is_named,
-                language=self.locales.language(message.key),
-                zone=self.locales.zone(scope),
+                language=locale.language,
+                zone=locale.zone,
                 profile=self.profiles.of(message.key, message.guild),
             )
 

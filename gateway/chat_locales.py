@@ -10,13 +10,11 @@ from cachetools import LRUCache
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
 from gateway.i18n.time_zones import is_zone
-from gateway.ports import PreferenceStore
+from gateway.ports import ChatLocale, LocaleOverride, PreferenceStore
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
 PROFILE_ZONE = "profile_timezone"  # of the platform's profile, unless the user chose one
 _CACHED = 50_000  # chats
-
-Setting = Callable[[SessionKey, str], str]  # the operator's setting for a chat in a guild; "" = none
 
 
 class ChatLocales:
@@ -32,15 +30,16 @@ class ChatLocales:
         *,
         language: str,
         zone: str,
-        set_language: Setting,
-        set_zone: Setting,
+        overrides: Callable[[SessionKey, str], LocaleOverride],
         scope: Callable[[InboundMessage], str],
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
         known_scopes: Mapping[SessionKey, str],
         command_prefix: Callable[[SessionKey], str] = lambda _: SLASH,
     ) -> None:
-        """*scope* returns the scope of a message, *scopes* the likely scopes of a chat without messages.
+        """*overrides* returns the operator's settings for a chat in a guild ("" = not known).
+
+        *scope* returns the scope of a message, *scopes* the likely scopes of a chat without messages.
 
         *chat* returns the chat of a shared scope, *command_prefix* the prefix of commands in a chat. *known_scopes* are
         the chats whose users chose a language before this start.
@@ -48,8 +47,7 @@ class ChatLocales:
         self._people = people
         self._language = language
         self._zone = zone
-        self._set_language = set_language
-        self._set_zone = set_zone
+        self._overrides = overrides
         self._scope = scope
         self._guess = scopes
         self._chat = chat
@@ -59,12 +57,17 @@ class ChatLocales:
         self._keys: LRUCache[str, SessionKey] = LRUCache(_CACHED)
         self._guilds: LRUCache[SessionKey, str] = LRUCache(_CACHED)  # by parent
 
-    def note(self, key: SessionKey, scope: str, guild: str = "") -> None:
-        """Note the scope and the guild of the chat *key*."""
+    def observe(self, message: InboundMessage, scope: str) -> ChatLocale:
+        """Note the scope and guild of the chat of *message*, and return its language and the scope's time zone."""
+        key = message.key
         self._scopes[key] = scope
         self._keys[scope] = key
-        if guild:
-            self._guilds[key.parent] = guild
+        if message.guild:
+            self._guilds[key.parent] = message.guild
+        chosen, overrides = self._people.preferences(scope), self._overrides_of(key)
+        chat = self._chat(scope) or key
+        zone = self._zone_of(chosen, overrides if chat == key else self._overrides_of(chat))
+        return ChatLocale(self._language_of(key, chosen.get(LANGUAGE, "") or overrides.language), zone)
 
     async def observe_language(self, message: InboundMessage) -> str:
         """Note the scope of an admitted *message*, and return the language of its chat.
@@ -72,10 +75,10 @@ class ChatLocales:
         The time zone of the sender's profile is stored for direct chats. Raises StoreUnavailable.
         """
         scope = self._scope(message)
-        self.note(message.key, scope, message.guild)
+        language = self.observe(message, scope).language
         if message.chat_kind is ChatKind.DIRECT and message.sender.timezone:
             await self._keep_zone(scope, message.sender.timezone)
-        return self.language(message.key)
+        return language
 
     async def _keep_zone(self, scope: str, zone: str) -> None:
         is_news = self._people.preferences(scope).get(PROFILE_ZONE) != zone
@@ -85,7 +88,10 @@ class ChatLocales:
     def language(self, key: SessionKey) -> str:
         """Return the language of our own sentences in a chat, with the prefix of commands there."""
         chosen = (self._people.preferences(scope).get(LANGUAGE, "") for scope in self._scopes_of(key))
-        language = next(filter(None, chosen), "") or self._setting_of(self._set_language, key) or self._language
+        return self._language_of(key, next(filter(None, chosen), "") or self._overrides_of(key).language)
+
+    def _language_of(self, key: SessionKey, choice: str | None) -> str:
+        language = choice or self._language
         prefix = self._command_prefix(key)
         return language if prefix == SLASH else ChatLanguage(language, prefix)
 
@@ -95,18 +101,20 @@ class ChatLocales:
         chosen = (scope for scope in scopes if {ZONE, PROFILE_ZONE} & self._people.preferences(scope).keys())
         if (scope := next(chosen, None)) is not None:
             return self.zone(scope)
-        return self._setting_of(self._set_zone, key) or self._zone
+        return self._overrides_of(key).timezone or self._zone
 
     def zone(self, scope: str) -> str:
         """Return the effective IANA time zone of *scope*."""
         key = self._chat(scope) or self._keys.get(scope)
-        setting = self._setting_of(self._set_zone, key) if key is not None else ""
-        chosen = self._people.preferences(scope)
+        return self._zone_of(self._people.preferences(scope), None if key is None else self._overrides_of(key))
+
+    def _zone_of(self, chosen: Mapping[str, str], overrides: LocaleOverride | None) -> str:
+        setting = overrides.timezone if overrides is not None else None
         return chosen.get(ZONE, "") or setting or chosen.get(PROFILE_ZONE, "") or self._zone
 
     def _scopes_of(self, key: SessionKey) -> Sequence[str]:
         scope = self._scopes.get(key)
         return self._guess(key) if scope is None else (scope,)
 
-    def _setting_of(self, setting: Setting, key: SessionKey) -> str:
-        return setting(key, self._guilds.get(key.parent, ""))
+    def _overrides_of(self, key: SessionKey) -> LocaleOverride:
+        return self._overrides(key, self._guilds.get(key.parent, ""))

@@ -60,6 +60,8 @@ from gateway.ports.journal import TurnStep as TurnStep
 from gateway.ports.journal import TurnTrace as TurnTrace
 from gateway.ports.journal import UsageRow as UsageRow
 from gateway.ports.journal import UsageStore as UsageStore
+from gateway.ports.locales import ChatLocale as ChatLocale
+from gateway.ports.locales import LocaleOverride as LocaleOverride
 from gateway.ports.locales import LocaleProvider as LocaleProvider
 from gateway.ports.locales import channel_wide_key as channel_wide_key
 from gateway.ports.locales import in_english as in_english

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.events import SessionKey
+from gateway.events import InboundMessage, SessionKey
 
 
 def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
@@ -15,6 +16,28 @@ def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
 def channel_wide_key(block: str) -> SessionKey:
     """Return the key that stands for all chats of a channel's block, for what is said to no chat: menus, a login."""
     return SessionKey(block, "*")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLocale:
+    """The language of a chat, and the time zone of its memory scope."""
+
+    language: str  # one of `gateway.i18n.languages`
+    zone: str  # IANA
+
+
+class LocaleOverride(Protocol):
+    """The operator's settings for one chat; None = not set."""
+
+    @property
+    def language(self) -> str | None:
+        """The language."""
+        ...
+
+    @property
+    def timezone(self) -> str | None:
+        """The IANA time zone."""
+        ...
 
 
 class LocaleProvider(Protocol):
@@ -35,6 +58,9 @@ class LocaleProvider(Protocol):
         """Return the effective IANA time zone of *scope*."""
         ...
 
-    def note(self, key: SessionKey, scope: str, guild: str = "") -> None:
-        """Note the scope and guild of the chat *key*: a direct chat's key need not name its user."""
+    def observe(self, message: InboundMessage, scope: str) -> ChatLocale:
+        """Note that the chat of *message* belongs to *scope*, and return its language and the scope's time zone.
+
+        A direct chat's key need not name its user.
+        """
         ...

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.chat_locales import ChatLocales
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
+from gateway.settings.chat_overrides import ChatOverride
 from tests.fakes.turns import START
 
 DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), SessionKey("slack", "C1/1.2")
@@ -37,15 +38,15 @@ def locales(choices: Choices, decided: Mapping[str, str] | None = None) -> ChatL
     """Return locales where `decided` holds for a place: a key, or ``guild:<id>``."""
     said = decided or {}
 
-    def setting(key: SessionKey, guild: str) -> str:
-        return said.get(str(key), said.get(str(key.parent), said.get(f"guild:{guild}", "")))
+    def overrides(key: SessionKey, guild: str) -> ChatOverride:
+        setting = said.get(str(key), said.get(str(key.parent), said.get(f"guild:{guild}", "")))
+        return ChatOverride(language=setting.partition(" ")[0], timezone=setting.partition(" ")[2])
 
     return ChatLocales(
         choices,
         language="en",
         zone="UTC",
-        set_language=lambda key, guild: setting(key, guild).partition(" ")[0],
-        set_zone=lambda key, guild: setting(key, guild).partition(" ")[2],
+        overrides=overrides,
         scope=lambda message: (
             f"people/{message.sender.id}" if message.chat_kind is ChatKind.DIRECT else f"chats/{message.key.parent}"
         ),
@@ -106,3 +107,18 @@ async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
         await here.observe_language(message(DM, zone=zone))
     assert choices.writes == 1
     assert here.zone("people/ann") == "Asia/Kolkata"
+
+
+async def test_what_is_observed_is_what_is_looked_up_after() -> None:
+    """A turn takes language and zone at once; whoever asks for one of them after it gets the same."""
+    choices = Choices()
+    here = locales(choices, {"guild:7": "zh Asia/Shanghai", str(THREAD): "de Europe/Berlin"})
+    await choices.prefer("people/ann", "language", "es")
+    for each, scope in (
+        (message(DM), "people/ann"),
+        (message(ROOM, guild="7", group=True), "chats/slack:C1"),
+        (message(THREAD, guild="7", group=True), "chats/slack:C1"),
+    ):
+        seen = here.observe(each, scope)
+        assert (seen.language, seen.zone) == (here.language(each.key), here.zone(scope))
+    assert (seen.language, seen.zone) == ("de", "Asia/Shanghai")  # a scope's clock is that of its chat, not a thread's
