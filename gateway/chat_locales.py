@@ -31,7 +31,7 @@ class ChatLocales:
         language: str,
         zone: str,
         overrides: Callable[[SessionKey, str], LocaleOverride],
-        scope: Callable[[InboundMessage], str],
+        scope: Callable[[InboundMessage, str], str],
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
         known_scopes: Mapping[SessionKey, str],
@@ -39,10 +39,9 @@ class ChatLocales:
     ) -> None:
         """*overrides* returns the operator's settings for a chat in a guild ("" = not known).
 
-        *scope* returns the scope of a message, *scopes* the likely scopes of a chat without messages.
-
-        *chat* returns the chat of a shared scope, *command_prefix* the prefix of commands in a chat. *known_scopes* are
-        the chats whose users chose a language before this start.
+        *scope* returns the scope of a message of a person ("" = not looked up), *scopes* the likely scopes of a chat
+        without messages. *chat* returns the chat of a shared scope, *command_prefix* the prefix of commands in a chat.
+        *known_scopes* are the chats whose users chose a language before this start.
         """
         self._people = people
         self._language = language
@@ -69,12 +68,12 @@ class ChatLocales:
         zone = self._zone_of(chosen, overrides if chat == key else self._overrides_of(chat))
         return ChatLocale(self._language_of(key, chosen.get(LANGUAGE, "") or overrides.language), zone)
 
-    async def observe_language(self, message: InboundMessage) -> str:
-        """Note the scope of an admitted *message*, and return the language of its chat.
+    async def observe_language(self, message: InboundMessage, person: str = "") -> str:
+        """Note the scope of an admitted *message* of *person*, if known, and return the language of its chat.
 
         The time zone of the sender's profile is stored for direct chats. Raises StoreUnavailable.
         """
-        scope = self._scope(message)
+        scope = self._scope(message, person)
         language = self.observe(message, scope).language
         if message.chat_kind is ChatKind.DIRECT and message.sender.timezone:
             await self._keep_zone(scope, message.sender.timezone)

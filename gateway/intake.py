@@ -41,7 +41,7 @@ class PreAdmissionHandler(Protocol):
         ...
 
 
-async def in_english(_: InboundMessage) -> str:
+async def in_english(_: InboundMessage, __: str = "") -> str:
     """Return "en", the language of chats without a choice."""
     return "en"
 
@@ -59,9 +59,12 @@ class GatewayIntake:
         meter: MetricsRecorder,
         doorkeepers: Sequence[PreAdmissionHandler] = (),
         newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
-        language: Callable[[InboundMessage], Awaitable[str]] = in_english,
+        language: Callable[[InboundMessage, str], Awaitable[str]] = in_english,
     ) -> None:
-        """*newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat."""
+        """*newcomer* is called when the bot is added to or removed from a chat.
+
+        *language* returns that of the chat of a message of a person ("" = not looked up).
+        """
         self._language = language
         self._newcomer = newcomer
         self._journal = journal
@@ -105,7 +108,7 @@ class GatewayIntake:
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
-        return await self.accept(message, decision.role)
+        return await self.accept(message, decision.role, decision.person)
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Record that we were added to *place*, or removed; nothing is said there. Raises StoreUnavailable."""
@@ -113,8 +116,8 @@ class GatewayIntake:
         if self._newcomer is not None:
             await self._newcomer(place)
 
-    async def accept(self, message: InboundMessage, role: Role) -> IntakeResult:
-        """Store a message whose sender is known to be admitted (or that is our own: a job)."""
+    async def accept(self, message: InboundMessage, role: Role, person: str = "") -> IntakeResult:
+        """Store a message whose sender, *person* if known, is admitted (or that is our own: a job)."""
         is_control = self._classify(message)
         if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
             # A press of a queued command is queued like the typed command.
@@ -123,7 +126,7 @@ class GatewayIntake:
             message,
             role=role,
             is_control=bool(is_control) or message.kind is InboundKind.BUTTON,
-            language=await self._language(message),
+            language=await self._language(message, person),
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptOutcome.FULL:

@@ -157,8 +157,10 @@ def build_admission_judge(
         if rules.group_policy is not None:
             place = rules.said_by["group_policy"]
             policy = replace(policy, group_policy=GroupPolicy(rules.group_policy), decided_for=place)
-        accounts = accounts_of(links, person_of(message, kinds.get(channel, "")))
-        return admit(message, policy, roster.facts(message, accounts))
+        person = links.person(person_of(message, kinds.get(channel, "")))
+        accounts = [each.account.user for each in links.accounts(person)]
+        decision = admit(message, policy, roster.facts(message, accounts))
+        return replace(decision, person=person) if isinstance(decision, Admitted) else decision
 
     return judge
 

@@ -23,9 +23,9 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
     settings, chats, platforms = context.settings, context.chats, context.platforms
     people, links = context.store.people, context.store.links
 
-    def scope(message: InboundMessage) -> str:
-        account = person_of(message, platforms.get(message.key.channel, ""))
-        return scope_of(message, links.person(account), isolation=settings.memory.isolation)
+    def scope(message: InboundMessage, person: str) -> str:
+        person = person or links.person(person_of(message, platforms.get(message.key.channel, "")))
+        return scope_of(message, person, isolation=settings.memory.isolation)
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.

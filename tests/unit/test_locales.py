@@ -47,7 +47,7 @@ def locales(choices: Choices, decided: Mapping[str, str] | None = None) -> ChatL
         language="en",
         zone="UTC",
         overrides=overrides,
-        scope=lambda message: (
+        scope=lambda message, _: (
             f"people/{message.sender.id}" if message.chat_kind is ChatKind.DIRECT else f"chats/{message.key.parent}"
         ),
         scopes=lambda key: (f"people/{key.chat}", f"chats/{key.parent}"),
