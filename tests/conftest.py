@@ -16,7 +16,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fakes.clock import Clock, VirtualLoop
-from tests.faults.nursery import Zygote, open_zygote
+from tests.faults.process_pool import Zygote, open_zygote
 from tests.faults.shim import NoCompiler
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.

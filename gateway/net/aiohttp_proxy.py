@@ -41,7 +41,7 @@ class _ProxiedConnector(ProxyConnector):
     aiohttp has no public place for it: a resolver gives addresses, a socket factory makes a socket before anything is
     connected, and `proxy=` of a request speaks no SOCKS and is nothing that three libraries would pass on. So it is the
     method that aiohttp-socks overrides too. Should a release rename it, our traffic would go past the proxy, or all of
-    it through; tests/unit/net/test_through_a_proxy.py sees both over real connections.
+    it through; tests/unit/net/test_outbound_proxy.py sees both over real connections.
     """
 
     def __init__(self, way: ProxyAddress, **options: Any) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from gateway.logs import configure_logs
-from tests.benchmarks import attacks, flat, flood, honest, over_http, start, turns
+from tests.benchmarks import attacks, flood, over_http, start, sync_calls, turn_growth, turns
 from tests.benchmarks.harness import cores, memory_mb, row
 
 
@@ -21,15 +21,15 @@ def _crowds() -> None:
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "bare": lambda: asyncio.run(turns.bare()),
     "turns": lambda: asyncio.run(turns.throughput()),
-    "honest": honest.honest,
+    "honest": sync_calls.honest,
     "latency": lambda: asyncio.run(turns.latency()),
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
     "start": start.start,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
     "attacks": lambda: asyncio.run(attacks.attacked()),
-    "flat": lambda: asyncio.run(flat.hot()),
-    "cold": lambda: asyncio.run(flat.cold()),
+    "flat": lambda: asyncio.run(turn_growth.hot()),
+    "cold": lambda: asyncio.run(turn_growth.cold()),
 }
 
 

@@ -8,7 +8,7 @@ import time
 from gateway.ports import IntakeVerdict
 from tests.benchmarks.harness import row
 from tests.benchmarks.turns import burst
-from tests.fakes.pocket import InstantModel, gateway
+from tests.fakes.inprocess_gateway import InstantModel, gateway
 
 CHATS, EACH, SECONDS = 100, 10, 0.5
 FLOOD = 300

@@ -13,7 +13,7 @@ from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig,
 from agent.llm.model_registry import open_model
 from tests.benchmarks.harness import Meter, row
 from tests.benchmarks.turns import burst
-from tests.fakes.pocket import gateway
+from tests.fakes.inprocess_gateway import gateway
 
 CHATS, EACH, ROUNDS = 8, 8, 8
 CALLS = CHATS * EACH * 2

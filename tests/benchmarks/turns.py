@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from agent.llm.chat_model import ChatRequest
 from tests.benchmarks.harness import Meter, median, percentile, row
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 
 CHATS, EACH = 100, 30
 ALONE = 300

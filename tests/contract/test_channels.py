@@ -1,8 +1,8 @@
 """What every channel promises, whatever platform it speaks.
 
 A channel joins by a harness: how a person there says something, and what that person sees. Harnesses (what they are
-is in tests/fakes/platform.py) are listed in HARNESSES; each runs against the same house (tests/fakes/web.py), which
-stores, repeats, refuses and breaks down on request.
+is in tests/fakes/channel_harness.py) are listed in HARNESSES; each runs against the same fake
+services (tests/fakes/web_services.py), which store, repeat, refuse and break down on request.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
+from tests.fakes.channel_harness import Harness, Person, Platform, Shown
 from tests.fakes.discord_harness import DiscordHarness
-from tests.fakes.platform import Harness, Person, Platform, Shown
 from tests.fakes.slack_harness import SlackHarness
 from tests.fakes.telegram_harness import TelegramHarness
 from tests.fakes.tern import TernHarness
-from tests.fakes.web import FakeHouse, serve_page
+from tests.fakes.web_services import FakeHouse, serve_page
 
 TURN = "tabcdefghijklmnop"
 HOSTILE = (

@@ -11,7 +11,7 @@ import pytest
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
-from tests.fakes.llm import Tally, Usages, request
+from tests.fakes.llm_context import Tally, Usages, request
 from tests.fakes.openai_server import open_server
 
 

@@ -20,9 +20,9 @@ from gateway.app.memory_operations import MemoryOperations
 from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.settings import InstalledPlugins, load_settings
-from tests.fakes.linking import CODE, settled
+from tests.fakes.account_linking import CODE, settled
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 from tests.fakes.matrix import MatrixChannel, MatrixPlugin, MatrixSettings, room_id, user_id
-from tests.fakes.pocket import InstantModel, Pocket, gateway
 
 ANN, BOB, CEM = (PlatformAccount(kind="matrix", id=user_id(name)) for name in ("ann", "bob", "cem"))
 ROOM = "chats/matrix%3a%21room%3aexample.org"

@@ -6,7 +6,7 @@ import asyncio
 
 from gateway.events import DeliveryReceipt, MessagePart
 from gateway.ports import Channel, ChannelContext, IntakeVerdict
-from tests.fakes.pocket import InstantModel, Pocket, PocketChannel, PocketKind, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, PocketChannel, PocketKind, gateway
 
 FLOOD = 2_000
 SHARE = 50  # of the 100 that may wait in a chat, one member has half

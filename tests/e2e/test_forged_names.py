@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.e2e.agent.test_purge import done
-from tests.e2e.discord.test_discord_letting_in import owned
-from tests.fakes.discord_facts import ANN, BOT, EVA, GENERAL
+from tests.e2e.discord.test_discord_pairing import owned
+from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL
 from tests.fakes.discord_server import open_discord
-from tests.fakes.pocket import InstantModel, Pocket
+from tests.fakes.inprocess_gateway import InstantModel, Pocket
 from tests.fakes.slack_gateway import house
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, EVE, slack_server

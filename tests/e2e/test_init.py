@@ -23,8 +23,8 @@ from gateway.ports.setup import SetupFinding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
 from tests.fakes.openai_server import Answer, FakeOpenAI, Fault, open_server
-from tests.fakes.parrot import TOKEN, Aviary, ParrotKind, ParrotSettings, in_the_background, open_aviary
 from tests.fakes.settings import kinds as real_kinds
+from tests.fakes.setup_platform import TOKEN, Aviary, ParrotKind, ParrotSettings, in_the_background, open_aviary
 
 KEY = "sk-canary-0123456789abcdef"
 

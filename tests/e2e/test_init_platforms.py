@@ -12,7 +12,7 @@ from gateway.commands.init import InitOptions, InitWizard, installed_setups
 from gateway.settings import load_settings
 from tests.e2e.test_init import Person, files
 from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.parrot import in_the_background
+from tests.fakes.setup_platform import in_the_background
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.journal_file import STAMP, read_stamp
 from tests.fakes.gateway import GatewayProcess, free_port
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 
 KEY = "web:owner"
 

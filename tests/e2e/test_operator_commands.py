@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import build_operations
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port, gateway
-from tests.fakes.pocket import gateway as pocket_gateway
+from tests.fakes.inprocess_gateway import gateway as pocket_gateway
 from tests.unit.ops.test_memory_cli import Terminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 

@@ -18,7 +18,7 @@ from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessag
 from gateway.i18n import load_catalogue
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
-from tests.fakes.web import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeHouse, Served, serve_page
 
 # One browser and one loop for the module; each test has contexts of its own, which share nothing.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -8,7 +8,7 @@ from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.e2e.test_page import visit
-from tests.fakes.web import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeHouse, Served, serve_page
 
 CHOICES = (
     MessageButton("Yes (1)", "/memory approve e7"),

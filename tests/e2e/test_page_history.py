@@ -10,7 +10,7 @@ from channels.web.adapter import MOST_WINDOWS
 from gateway.i18n import translate
 from gateway.ports import DisplayedMessage
 from tests.e2e.browser import open_browser
-from tests.fakes.web import FakeHouse, serve_page
+from tests.fakes.web_services import FakeHouse, serve_page
 
 
 def line(n: int, text: str, at: datetime) -> DisplayedMessage:

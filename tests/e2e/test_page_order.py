@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 
 BEGINNING = "These are the first words of an answer, enough of them to be shown at once."
 

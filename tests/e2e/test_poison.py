@@ -14,8 +14,8 @@ from pathlib import Path
 from gateway import quarantine
 from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
+from tests.fakes.crashing_channel import GIBBERISH, POISON
 from tests.fakes.gateway import COMMAND
-from tests.fakes.poisoned import GIBBERISH, POISON
 from tests.fakes.relay import Relay, open_relay
 
 
@@ -23,7 +23,7 @@ from tests.fakes.relay import Relay, open_relay
 async def life(home: Path, relay: Relay, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a gateway; it is gone at the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    command = [sys.executable, "-m", "tests.fakes.poisoned", str(home), relay.base, *words]
+    command = [sys.executable, "-m", "tests.fakes.crashing_channel", str(home), relay.base, *words]
     with (home.parent / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=kept)
     try:

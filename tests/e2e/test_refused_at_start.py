@@ -16,7 +16,7 @@ from gateway.i18n import translate
 from gateway.ports import SetupLevel
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import load_settings
-from tests.fakes.discord_facts import TOKEN
+from tests.fakes.discord_records import TOKEN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, slack_server

@@ -16,7 +16,7 @@ from gateway.backup import STAYS
 from gateway.events import Role, SessionKey
 from gateway.home import SCHEMA, Home
 from gateway.restore import restore
-from tests.fakes.pocket import InstantModel, gateway
+from tests.fakes.inprocess_gateway import InstantModel, gateway
 
 HOMES = Path(__file__).parents[1] / "payloads" / "homes"
 SOON = datetime(2026, 11, 22, 8, 40, tzinfo=UTC)  # after the kill, while what was asked is still worth an answer

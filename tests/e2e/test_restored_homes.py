@@ -17,9 +17,9 @@ from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
 from tests.e2e.discord.test_gateway_discord import house as discord_house
-from tests.fakes.discord_facts import ANN as DISCORD_ANN
+from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
-from tests.fakes.pocket import Pocket
+from tests.fakes.inprocess_gateway import Pocket
 from tests.fakes.slack_gateway import HeldModel
 from tests.fakes.slack_gateway import house as slack_house
 from tests.fakes.slack_server import ANN as SLACK_ANN

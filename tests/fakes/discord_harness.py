@@ -14,10 +14,10 @@ from channels.discord.settings import DiscordSettings
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.ports import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
-from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
+from tests.fakes.channel_harness import Person, Platform, Shown
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
 from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.platform import Person, Platform, Shown
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 
 def block(discord: Discord, **fields: Any) -> Any:

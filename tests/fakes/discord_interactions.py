@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.fakes.discord_facts import ADMIN_ROLE, BOT, GUILD, Refusal, checked, checked_components
+from tests.fakes.discord_records import ADMIN_ROLE, BOT, GUILD, Refusal, checked, checked_components
 
 if TYPE_CHECKING:
     from tests.fakes.discord_server import Discord

@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tests.fakes.discord_facts import ANN, BOT, GUILD, NONCE_LASTS, Fault, Refusal, Request, checked, checked_components
 from tests.fakes.discord_interactions import Interactions
+from tests.fakes.discord_records import (
+    ANN,
+    BOT,
+    GUILD,
+    NONCE_LASTS,
+    Fault,
+    Refusal,
+    Request,
+    checked,
+    checked_components,
+)
 
 if TYPE_CHECKING:
     from tests.fakes.discord_server import Discord

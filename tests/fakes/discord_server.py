@@ -18,7 +18,9 @@ from typing import Any
 from aiohttp import web
 
 from tests.fakes.discord_cdn import Cdn
-from tests.fakes.discord_facts import (
+from tests.fakes.discord_gateway import Gateway
+from tests.fakes.discord_interactions import Interactions
+from tests.fakes.discord_records import (
     ADMIN_ROLE,
     ANN,
     BEN,
@@ -37,8 +39,6 @@ from tests.fakes.discord_facts import (
     guild,
     role,
 )
-from tests.fakes.discord_gateway import Gateway
-from tests.fakes.discord_interactions import Interactions
 from tests.fakes.discord_rest import Rest
 
 CONTENT_INTENT, CONTENT_INTENT_LIMITED = 1 << 18, 1 << 19  # flags of the application

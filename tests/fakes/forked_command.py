@@ -1,4 +1,4 @@
-"""A `parlour` command in a forked process, whose modules are imported already (tests/faults/zygote.py)."""
+"""A `parlour` command in a forked process, whose modules are imported already (tests/faults/fork_server.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 
 
 class ForkedCommand:

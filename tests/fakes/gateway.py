@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.forked_command import ForkedCommand, fork_command
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 
 COMMAND = str(Path(sys.executable).with_name("parlour"))  # as it is installed beside the tests' own Python
 

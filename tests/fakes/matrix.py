@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from gateway.ports import Channel, ChannelContext, PlatformTraits
-from tests.fakes.pocket import PLAIN, PocketChannel, PocketKind
+from tests.fakes.inprocess_gateway import PLAIN, PocketChannel, PocketKind
 
 SERVER = "example.org"
 

@@ -17,7 +17,7 @@ from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.settings.channel_blocks import ChannelSettings, combine_models
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 TURN = "tabcdefghijklmnop"
 PING = timedelta(milliseconds=200)

@@ -11,11 +11,11 @@ from dataclasses import replace
 from channels.slack import plugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelPlugin
-from tests.fakes.platform import Person, Platform, Shown
+from tests.fakes.channel_harness import Person, Platform, Shown
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, Fault, SlackServer
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 _ROOT = "1700000000.000100"
 _FIRST = 1_700_000_000

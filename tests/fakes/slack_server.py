@@ -20,8 +20,8 @@ from typing import Any
 
 from aiohttp import WSMsgType, web
 
+from tests.fakes.slack_http_events import push
 from tests.fakes.slack_methods import SlackMethods
-from tests.fakes.slack_push import push
 from tests.fakes.slack_workspace import ALL_SCOPES as ALL_SCOPES
 from tests.fakes.slack_workspace import ANN as ANN
 from tests.fakes.slack_workspace import APP_TOKEN as APP_TOKEN

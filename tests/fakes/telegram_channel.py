@@ -15,7 +15,7 @@ from channels.telegram.retry import RetryDelays
 from channels.telegram.settings import TelegramSettings
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.telegram_server import TelegramServer
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 QUICK = RetryDelays(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05, press=0.05)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.telegram_server import TelegramServer
 
 TEAM = -1001234567890

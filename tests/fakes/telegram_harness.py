@@ -13,10 +13,10 @@ from channels.telegram.retry import RetryDelays
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelContext, ChannelPlugin, ChatActivity
-from tests.fakes.platform import Person, Platform, Shown
+from tests.fakes.channel_harness import Person, Platform, Shown
 from tests.fakes.telegram_channel import QUICK, block
 from tests.fakes.telegram_server import START, Fault, TelegramServer, open_telegram
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 _GROUP = -1001234567890
 _TOPIC = 7

@@ -20,8 +20,8 @@ from aiohttp import web
 
 from tests.fakes.telegram_buttons import Buttons, checked_markup
 from tests.fakes.telegram_files import Files, Sent
-from tests.fakes.telegram_hooks import Hooks
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
+from tests.fakes.telegram_webhook import Hooks
 
 TOKEN = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
 BOT = {"id": 123456789, "is_bot": True, "first_name": "Parlour", "username": "parlour_bot"}

@@ -20,8 +20,8 @@ from aiohttp import web
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
-from tests.fakes.platform import Person, Platform, Shown
-from tests.fakes.web import FakeHouse
+from tests.fakes.channel_harness import Person, Platform, Shown
+from tests.fakes.web_services import FakeHouse
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
 TOKEN = "tern-0123456789"

@@ -17,14 +17,14 @@ import sys
 import time
 from dataclasses import replace
 
+from tests.faults.access_plots import PLOTS
 from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary, verdict
-from tests.faults.nursery import Zygote, open_zygote
-from tests.faults.order import CHANNEL
-from tests.faults.performance import play_plot, points_of, told
-from tests.faults.plots import PLOTS
+from tests.faults.platforms import PLATFORMS
+from tests.faults.plot_runner import play_plot, points_of, told
+from tests.faults.process_order import CHANNEL
+from tests.faults.process_pool import Zygote, open_zygote
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
-from tests.faults.stages import PLATFORMS
 
 LOST = "reply_lost"  # the platform's fault, not ours: done, and never told
 _OURS = {mode.name.lower(): mode for mode in Mode if mode is not Mode.COUNT}

@@ -18,11 +18,11 @@ from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, s
 from gateway.errors import StoreUnavailable
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
-from tests.faults.order import CHANNEL, Order, traces
+from tests.faults.minimal_model import ThinModel
+from tests.faults.process_order import CHANNEL, Order, traces
 from tests.faults.real_channels import is_up, platform_channel
 from tests.faults.sabotage import SABOTAGES
 from tests.faults.shim import Mode, Shim
-from tests.faults.thin_model import ThinModel
 
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
 _QUIET = 10  # looks in a row that find no new call: what a channel does on connecting is over

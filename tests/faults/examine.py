@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.i18n import translate
-from tests.faults.order import traces
-from tests.faults.peers import LAST_WORD, Asked, Peers
+from tests.faults.platforms import Seen, Stage
+from tests.faults.process_order import traces
+from tests.faults.scripted_peers import LAST_WORD, Asked, Peers
 from tests.faults.shim import Mode
-from tests.faults.stages import Seen, Stage
 
 UNKNOWN = "outcome unknown: it may have happened"
 _ANSWERED = "answered"

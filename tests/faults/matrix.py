@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 from tests.faults.scenario import Case, Outcome, Scenario
 from tests.faults.shim import Mode
 

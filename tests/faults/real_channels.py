@@ -19,10 +19,10 @@ from gateway.admission import policy_of
 from gateway.app import ExtraChannel
 from gateway.ports import Channel, ChannelContext
 from gateway.settings.channel_blocks import combine_models
-from tests.fakes import discord_facts, slack_server, telegram_server
+from tests.fakes import discord_records, slack_server, telegram_server
 from tests.fakes.telegram_channel import QUICK
 from tests.fakes.telegram_gateway import TEAM
-from tests.faults.order import Order
+from tests.faults.process_order import Order
 
 Quick = Callable[[ChannelContext], TelegramChannel | SlackChannel | DiscordChannel]
 
@@ -46,7 +46,7 @@ def _slack(base: str) -> Mapping[str, Any]:
 
 def _discord(base: str) -> Mapping[str, Any]:
     address = {"api_url": f"http://{base}/api/v10", "gateway_url": f"ws://{base}/gateway"}
-    return {"token": discord_facts.TOKEN, **address, "allow_from": (discord_facts.ANN,)}
+    return {"token": discord_records.TOKEN, **address, "allow_from": (discord_records.ANN,)}
 
 
 _PLATFORMS: Mapping[str, _Platform] = {

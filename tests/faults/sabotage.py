@@ -19,7 +19,7 @@ from gateway.events import DeliveryReceipt, InboundMessage, MessagePart
 from gateway.intake import GatewayIntake
 from gateway.ports import IntakeResult, IntakeVerdict, TurnLease, TurnStep
 from gateway.store.journal import SqliteJournal
-from tests.fakes.door import OpenDoor
+from tests.fakes.open_intake import OpenDoor
 from tests.fakes.relay import RelayChannel
 
 _MOMENT = 0.3  # seconds; a platform is told within it

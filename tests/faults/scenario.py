@@ -7,11 +7,11 @@ import shutil
 from dataclasses import dataclass, field
 
 from tests.faults import examine
-from tests.faults.nursery import Line, Zygote, open_line
-from tests.faults.order import CHANNEL, Order
-from tests.faults.peers import Peers, open_peers, request_of, sender_of
+from tests.faults.platforms import Scene, stage_of
+from tests.faults.process_order import CHANNEL, Order
+from tests.faults.process_pool import Line, Zygote, open_line
+from tests.faults.scripted_peers import Peers, open_peers, request_of, sender_of
 from tests.faults.shim import Mode
-from tests.faults.stages import Scene, stage_of
 
 _PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
 

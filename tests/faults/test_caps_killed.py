@@ -13,9 +13,9 @@ from typing import Any
 from gateway.access.usage_caps import FIRST_TURNS
 from tests.fakes.openai_server import Answer, Fault, open_server
 from tests.fakes.relay import open_relay
-from tests.faults.nursery import Zygote
-from tests.faults.peers import Peers, request_of
-from tests.faults.stages import RelayStage, Scene
+from tests.faults.platforms import RelayStage, Scene
+from tests.faults.process_pool import Zygote
+from tests.faults.scripted_peers import Peers, request_of
 from tests.faults.test_stop import Gateway, texts, until_said
 
 KILLED_AT = (3, 9, 15)  # requests; each kills the gateway that made it

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.fakes.openai_server import Answer, Fault, open_server
 from tests.fakes.relay import Relay, open_relay
-from tests.faults.nursery import Zygote
-from tests.faults.peers import Peers, asked, request_of, script
-from tests.faults.stages import RelayStage, Scene
+from tests.faults.platforms import RelayStage, Scene
+from tests.faults.process_pool import Zygote
+from tests.faults.scripted_peers import Peers, asked, request_of, script
 from tests.faults.test_stop import Gateway, texts
 
 POISON = "c0"

@@ -15,7 +15,7 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.matrix import cases, count, decisive, kinds, play_all, spread, summary, verdict
-from tests.faults.nursery import Zygote
+from tests.faults.process_pool import Zygote
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
 

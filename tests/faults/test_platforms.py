@@ -15,10 +15,10 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.matrix import count, losses, places, play_all, summary, verdict
-from tests.faults.nursery import Zygote
+from tests.faults.platforms import PLATFORMS
+from tests.faults.process_pool import Zygote
 from tests.faults.scenario import Case
 from tests.faults.shim import Mode
-from tests.faults.stages import PLATFORMS
 
 PLACES = [place for platform in PLATFORMS for place in places(platform)]
 KILLS = 4  # of each place

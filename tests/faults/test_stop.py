@@ -15,11 +15,11 @@ import pytest
 from tests.fakes.openai_server import Answer, Call, Fault, open_server
 from tests.fakes.relay import Relay, open_relay
 from tests.faults import examine
-from tests.faults.nursery import Line, Zygote, open_line
-from tests.faults.order import CHANNEL, Order, traces
-from tests.faults.peers import LAST_WORD, Asked, Peers, asked, request_of, script
+from tests.faults.platforms import RelayStage, Scene
+from tests.faults.process_order import CHANNEL, Order, traces
+from tests.faults.process_pool import Line, Zygote, open_line
+from tests.faults.scripted_peers import LAST_WORD, Asked, Peers, asked, request_of, script
 from tests.faults.shim import Mode
-from tests.faults.stages import RelayStage, Scene
 
 POISON = "c0"
 

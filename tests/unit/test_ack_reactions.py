@@ -13,7 +13,7 @@ from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
 from tests.fakes.clock import Clock
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 ANN, BOB = SessionKey("discord", "1"), SessionKey("discord", "2")
 

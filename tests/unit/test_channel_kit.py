@@ -15,7 +15,7 @@ from channels.kit.rate_limit import ChatRateLimits
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.clock import Clock
-from tests.fakes.web import FakeState
+from tests.fakes.web_services import FakeState
 
 ACCEPTED = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
 OVERHEARD = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="not-addressed")

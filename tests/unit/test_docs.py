@@ -23,9 +23,9 @@ from gateway.events import OutboundMessage, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
-from tests.fakes.llm import Shelf
+from tests.fakes.llm_context import Shelf
 from tests.fakes.tern import TernHarness, open_tern
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}

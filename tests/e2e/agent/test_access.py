@@ -10,7 +10,7 @@ from typing import Any
 from gateway.admission import policy_of
 from gateway.events import SessionKey
 from gateway.ports.access import OPERATOR, DecisionActor
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 
 OWNER, ANN, BOB = "1", "42", "43"
 ROOM: dict[str, Any] = {"group": True, "is_addressed": True}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_prefix import Body
+from tests.e2e.test_prompt_prefix import Body
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
-from tests.fakes.pocket import Pocket, gateway
 
 CHAT = "main"
 pytestmark = pytest.mark.xdist_group("litellm")

@@ -14,8 +14,8 @@ from gateway.app.app import GatewayApp
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.pocket import gateway
-from tests.fakes.stage import Stage, calls, users
+from tests.fakes.held_model import Stage, calls, users
+from tests.fakes.inprocess_gateway import gateway
 
 KEY = SessionKey("pocket", "c")
 TEAM = AdmissionPolicy(

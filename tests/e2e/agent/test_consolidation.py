@@ -17,7 +17,7 @@ from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 SCOPE = "people/pocket%3aann"
 WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}

@@ -16,7 +16,7 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.events import InboundKind
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, entries, quiet, talk
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 
 def telling(n: int, memory: str) -> dict[str, str]:

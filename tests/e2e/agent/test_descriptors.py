@@ -14,8 +14,8 @@ import pytest
 
 from agent.memory.search import scope_recall
 from agent.memory.storage import transcript_projector
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.stage import Stage
+from tests.fakes.held_model import Stage
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 CHATS = 20
 

@@ -15,8 +15,8 @@ from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import Model as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
-from tests.fakes.dreaming import DreamModel, add, edits, swap
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.dream_scene import DreamModel, add, edits, swap
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 ANN = "people/pocket%3aann"
 ROOM = "chats/pocket%3aroom"

@@ -18,8 +18,8 @@ from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding
 from gateway.errors import ModelFailed
 from tests.fakes.embeddings import Trouble
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
-from tests.fakes.pocket import Pocket, gateway
 
 pytestmark = pytest.mark.xdist_group("litellm")
 

@@ -18,12 +18,12 @@ from agent.tools.tool import ToolContext, tool
 from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind
 from gateway.ports import UsageRow
-from tests.fakes import paper
-from tests.fakes.file_house import KEY, SCOPE, house, pictures, words
+from tests.fakes import sample_files
+from tests.fakes.file_gateway import KEY, SCOPE, house, pictures, words
+from tests.fakes.held_model import Stage, calls
+from tests.fakes.inprocess_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import Answer, Fault
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.pocket_files import FilePocketKind, Shelf
-from tests.fakes.stage import Stage, calls
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("litellm")
 async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
     """The model sees it scaled and bare; the prefix stays the same bytes, also read cold; then it is a fact."""
     async with house() as at:
-        data = paper.picture(3_000, 2_000, orientation=3)
+        data = sample_files.picture(3_000, 2_000, orientation=3)
         said = await at.sends("what is this?", "IMG 01.jpg", data, kind="image", media_type="image/jpeg")
         assert words(said).endswith(f"what is this?\n  (image IMG 01.jpg, {format_size(len(data))})")
         (shown,) = pictures(said)
@@ -56,11 +56,11 @@ async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
 async def test_a_model_that_cannot_see_is_told_so() -> None:
     """Without a word about it litellm's table decides: no part is sent, and the model can tell the person."""
     async with house(PARLOUR_LLM__VISION="auto") as at:
-        said = await at.sends("what is this?", "cat.jpg", paper.picture(), kind="image")
+        said = await at.sends("what is this?", "cat.jpg", sample_files.picture(), kind="image")
         assert isinstance(said, str)
         assert "not looked at, for the model in use cannot see pictures" in said
     async with house(PARLOUR_LLM__VISION="auto", PARLOUR_LLM__MODEL="openai/gpt-4o") as at:
-        assert pictures(await at.sends("what is this?", "cat.jpg", paper.picture(), kind="image"))
+        assert pictures(await at.sends("what is this?", "cat.jpg", sample_files.picture(), kind="image"))
 
 
 async def test_documents_are_read_and_fenced() -> None:
@@ -69,8 +69,8 @@ async def test_documents_are_read_and_fenced() -> None:
         "notes.md": ("# Notes\nbuy tea".encode("utf-16"), "# Notes\nbuy tea"),
         "t.csv": ("a;b\nKöln;1".encode("latin-1"), "a;b\nKöln;1"),
         "page.html": (b"<html><h1>Hello</h1><script>x</script>", "# Hello"),
-        "plan.pdf": (paper.pdf("one", "two"), "one\n\ntwo"),
-        "letter.docx": (paper.docx(paper.paragraph("Dear Ann")), "Dear Ann"),
+        "plan.pdf": (sample_files.pdf("one", "two"), "one\n\ntwo"),
+        "letter.docx": (sample_files.docx(sample_files.paragraph("Dear Ann")), "Dear Ann"),
     }
     async with house() as at:
         attached = [at.shelf.put(name, data) for name, (data, _) in files.items()]
@@ -176,7 +176,7 @@ async def test_an_album_is_one_turn(tmp_path: Path) -> None:
         await pocket.channel.say("c", "wait")
         await stage.called(1)
         for n, color in enumerate(colors):
-            photo = shelf.put(f"{color}.png", paper.picture(form="PNG", color=color), kind="image")
+            photo = shelf.put(f"{color}.png", sample_files.picture(form="PNG", color=color), kind="image")
             await pocket.channel.say("c", "look" if not n else "", album="a1", attachments=[photo])
         stage.go(1)
         request = await stage.called(2)
@@ -216,7 +216,7 @@ async def test_a_stop_during_a_download_ends_the_turn() -> None:
 async def test_retry_keeps_the_files() -> None:
     """A turn that failed is asked again with its files as they are stored; the platform is not asked again."""
     async with house([Answer(fault=Fault.BAD_REQUEST), Answer(text="a red thing")]) as at:
-        photo = at.shelf.put("red.png", paper.picture(form="PNG"), kind="image")
+        photo = at.shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
         notes = at.shelf.put("notes.txt", b"hello there")
         await at.channel.ask("c", "what are these?", attachments=[photo, notes])
         await at.channel.ask("c", "/retry")
@@ -232,7 +232,7 @@ async def test_retry_keeps_the_files() -> None:
 async def test_a_deleted_message_takes_its_files_along() -> None:
     """Its bytes, and what was shown of them, leave the disk, but for those that another message brought as well."""
     async with house() as at:
-        red, notes = paper.picture(2_000, 20), b"meet me at the bridge"
+        red, notes = sample_files.picture(2_000, 20), b"meet me at the bridge"
         both = [at.shelf.put("red.jpg", red, kind="image"), at.shelf.put("n.txt", notes)]
         await at.channel.ask("c", "keep these", number="1", attachments=both)
         await at.channel.ask("c", "once more", number="2", attachments=[at.shelf.put("n.txt", notes)])
@@ -289,7 +289,7 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
 async def test_a_killed_turn_does_not_fetch_again(tmp_path: Path) -> None:
     """Its opening is stored with its first step: the second run shows the model the same bytes, from the scope."""
     shelf = Shelf()
-    photo = shelf.put("red.png", paper.picture(form="PNG"), kind="image")
+    photo = shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
     first = Stage(calls(("memory_search", '{"query": "x"}')), held=[2])
     settings = {"PARLOUR_LLM__VISION": "on"}
     async with gateway(model=first, kind=FilePocketKind(shelf), environment=settings) as pocket:

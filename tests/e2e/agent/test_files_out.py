@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.file_house import KEY, SCOPE, house
+from tests.fakes.file_gateway import KEY, SCOPE, house
+from tests.fakes.held_model import Stage, calls, results
+from tests.fakes.inprocess_files import FilePocket, FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import PLAIN, gateway
 from tests.fakes.openai_server import Answer, Call
-from tests.fakes.pocket import PLAIN, gateway
-from tests.fakes.pocket_files import FilePocket, FilePocketKind, Shelf
-from tests.fakes.stage import Stage, calls, results
 
 pytestmark = pytest.mark.xdist_group("litellm")
 

@@ -18,9 +18,9 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from tests.fakes.inprocess_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import Answer, FakeOpenAI, open_server
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.pocket_files import FilePocketKind, Shelf
 from tests.fakes.turns import START
 
 pytestmark = pytest.mark.xdist_group("litellm")

@@ -8,7 +8,7 @@ from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
-from tests.fakes.pocket import gateway
+from tests.fakes.inprocess_gateway import gateway
 
 SCOPE = "people/pocket%3aann"
 

@@ -27,8 +27,8 @@ from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.e2e.agent.test_purge import ROOM, done
 from tests.fakes.canaries import where
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.pocket_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN

@@ -16,9 +16,9 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.errors import ModelRefused
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.pocket import PLAIN, Pocket, gateway
-from tests.fakes.stage import Stage, calls, users
-from tests.fakes.staged import staged
+from tests.fakes.held_model import Stage, calls, users
+from tests.fakes.inprocess_gateway import PLAIN, Pocket, gateway
+from tests.fakes.staged_changes import staged
 
 TEAM = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN

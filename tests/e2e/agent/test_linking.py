@@ -10,8 +10,8 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.documents.version_store import VersionStore
 from gateway.ports import ScopeMove
 from tests.e2e.agent.test_consolidation import Model, at_work, talk
-from tests.fakes.linking import code_of, link, settled, summarised, unlink
-from tests.fakes.pocket import Pocket
+from tests.fakes.account_linking import code_of, link, settled, summarised, unlink
+from tests.fakes.inprocess_gateway import Pocket
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
 

@@ -10,7 +10,7 @@ from typing import Any
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 SCOPE = "people/pocket%3aann"
 

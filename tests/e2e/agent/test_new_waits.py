@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.memory.history.history_log import HistoryLog
 from tests.e2e.agent.test_consolidation import SCOPE, Model
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 

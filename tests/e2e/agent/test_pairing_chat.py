@@ -14,7 +14,7 @@ from gateway.app import build_operations
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 from tests.fakes.slack_gateway import HeldModel
 
 OWNER, MAL = "42", "66"

@@ -12,7 +12,7 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
-from tests.fakes.pocket import Pocket
+from tests.fakes.inprocess_gateway import Pocket
 
 
 def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:

@@ -24,8 +24,8 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.events import SessionKey
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.pocket_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 ROOM = "chats/pocket%3aroom"
 OPEN = AdmissionPolicy(

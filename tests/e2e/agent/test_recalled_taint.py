@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_consolidation import quiet
-from tests.fakes.pocket import InstantModel, Pocket, gateway
-from tests.fakes.stage import Stage, calls
+from tests.fakes.held_model import Stage, calls
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 from tests.fakes.telegram_gateway import house
 from tests.fakes.telegram_server import open_telegram
 

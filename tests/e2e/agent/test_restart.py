@@ -11,8 +11,8 @@ from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports import UsageRow
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.stage import Stage, calls, results, users
+from tests.fakes.held_model import Stage, calls, results, users
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 KEY = SessionKey("pocket", "c")
 AT_ONCE = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}

@@ -18,8 +18,8 @@ from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
 from tests.e2e.agent.test_purge import done
 from tests.fakes.canaries import where
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.pocket_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_files import FilePocketKind, Shelf
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 DAYS = 30
 OLD, NEW = "oldquokka", "newquokka"

@@ -11,8 +11,8 @@ import pytest
 
 from agent.auto_recall import AutoRecall
 from gateway.app import build_operations
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.stage import Stage, calls, results
+from tests.fakes.held_model import Stage, calls, results
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 SCOPE = "people/pocket%3aann"
 AUTO = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}

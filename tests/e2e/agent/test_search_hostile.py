@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from gateway.app import build_operations
-from tests.fakes.pocket import gateway
-from tests.fakes.stage import Stage, calls, results
+from tests.fakes.held_model import Stage, calls, results
+from tests.fakes.inprocess_gateway import gateway
 
 BOB = "people/pocket%3abob"
 SECRET = "zeppelin of Bob"

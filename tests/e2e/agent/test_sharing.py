@@ -7,8 +7,8 @@ from pathlib import Path
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from tests.e2e.agent.test_consolidation import WINDOW, Model
-from tests.fakes.linking import link, settled, unlink
-from tests.fakes.pocket import Pocket, gateway
+from tests.fakes.account_linking import link, settled, unlink
+from tests.fakes.inprocess_gateway import Pocket, gateway
 
 OFFICE = AdmissionPolicy(
     channel="pocket",

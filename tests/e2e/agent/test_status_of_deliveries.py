@@ -12,7 +12,7 @@ import pytest
 from gateway.commands.control_client import show_status
 from gateway.errors import RetryLater
 from gateway.events import DeliveryReceipt, MessagePart
-from tests.fakes.pocket import Pocket, PocketChannel, gateway
+from tests.fakes.inprocess_gateway import Pocket, PocketChannel, gateway
 
 
 def limit(pocket: Pocket, chat: str, wait: timedelta) -> asyncio.Event:

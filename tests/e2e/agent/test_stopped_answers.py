@@ -12,8 +12,8 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.pocket import STREAMING, Pocket, gateway
-from tests.fakes.stage import Stage, calls
+from tests.fakes.held_model import Stage, calls
+from tests.fakes.inprocess_gateway import STREAMING, Pocket, gateway
 
 KEY = SessionKey("pocket", "c")
 TALE = "Once upon a time there was a kettle that wanted to be a teapot, and"

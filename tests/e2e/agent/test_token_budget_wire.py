@@ -15,8 +15,8 @@ from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.transcript_lines import kind_of
 from agent.tools.tool import Tool, ToolContext, tool
 from gateway.events import SessionKey
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, open_server
-from tests.fakes.pocket import Pocket, gateway
 
 pytestmark = pytest.mark.xdist_group("litellm")
 

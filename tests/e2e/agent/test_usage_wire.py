@@ -10,8 +10,8 @@ import pytest
 
 from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
+from tests.fakes.inprocess_gateway import STREAMING, gateway
 from tests.fakes.openai_server import Answer, Call, Fault, open_server
-from tests.fakes.pocket import STREAMING, gateway
 
 pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")

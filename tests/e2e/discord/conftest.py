@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 
 @pytest.fixture

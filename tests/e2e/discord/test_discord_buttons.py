@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.e2e.discord.test_gateway_discord import CALL, house
-from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
 from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.pocket import InstantModel
-from tests.fakes.staged import FACT, memory, scope_in, staged
+from tests.fakes.inprocess_gateway import InstantModel
+from tests.fakes.staged_changes import FACT, memory, scope_in, staged
 
 YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
 

@@ -13,11 +13,11 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, MessagePart, O
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_interactions import Interaction
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 
 @asynccontextmanager

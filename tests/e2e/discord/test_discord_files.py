@@ -12,11 +12,11 @@ import pytest
 from gateway.errors import FileUnavailable, OutcomeUnknown, SendFailed, SendRefused
 from gateway.events import Attachment, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.ports import SupportsFiles
-from tests.fakes.discord_facts import ANN, BOT, GENERAL
 from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_records import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import FILE_LIMIT
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 TURN = "tabcdefghijklmnop"
 KEY = SessionKey("discord", GENERAL)

@@ -8,10 +8,10 @@ import pytest
 
 from gateway.events import InboundMessage
 from gateway.ports import SupportsHistory
-from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, TEAM_ROLE
 from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 CALL = f"<@{BOT}>"
 

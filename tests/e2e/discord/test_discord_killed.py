@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from gateway.i18n import translate
-from tests.fakes.discord_child import Nursery, Order, open_nursery
-from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, TEAM_ROLE
+from tests.fakes.discord_process import Nursery, Order, open_nursery
+from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, TEAM_ROLE
 from tests.fakes.discord_server import Discord, open_discord
 
 CALL = f"<@{BOT}>"

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.ports import PlatformEvent
-from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, RANDOM
 from tests.fakes.discord_harness import connected
+from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, RANDOM
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 CALL = f"<@{BOT}>"
 

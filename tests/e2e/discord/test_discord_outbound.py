@@ -13,10 +13,10 @@ from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChatActivity
-from tests.fakes.discord_facts import ANN, GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_records import ANN, GENERAL, RANDOM
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 TURN = "tabcdefghijklmnop"
 KEY = SessionKey("discord", GENERAL)

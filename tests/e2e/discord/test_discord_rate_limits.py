@@ -9,10 +9,10 @@ import pytest
 
 from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from tests.fakes.discord_facts import GENERAL, RANDOM
 from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_records import GENERAL, RANDOM
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 WINDOWS = [60.0, 102_737.0]  # seconds; the real service has answered with the second
 

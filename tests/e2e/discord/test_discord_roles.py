@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from tests.fakes.discord_facts import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
 from tests.fakes.discord_server import Discord
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 
 CALL = f"<@{BOT}>"
 MANAGE_CHANNELS = 1 << 4

@@ -8,8 +8,8 @@ import pytest
 
 from channels.discord import plugin, setup
 from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
-from tests.fakes.discord_facts import BOT
 from tests.fakes.discord_harness import block
+from tests.fakes.discord_records import BOT
 from tests.fakes.discord_server import CONTENT_INTENT, Discord
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import ChatActivity, IntakeResult, IntakeVerdict
-from tests.fakes.discord_facts import ANN, BEN, BOT, GENERAL, Fault
 from tests.fakes.discord_harness import NotedChannel, connected
+from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, Fault
 from tests.fakes.discord_server import Discord
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 CALL = f"<@{BOT}>"
 TURN = "tabcdefghijklmnop"

@@ -13,9 +13,9 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
-from tests.fakes.discord_facts import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
+from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
 from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.pocket import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 
 CALL = f"<@{BOT}>"
 

@@ -22,7 +22,7 @@ from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import Answer, open_server
 from tests.fakes.proxies import FAR_NAME, PUBLIC, Front, far_away, microsocks, nginx
 from tests.fakes.telegram_server import TelegramServer, open_telegram
-from tests.fakes.web import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeHouse, Served, serve_page
 
 WORDS = " ".join(f"word{number}" for number in range(60))
 PASSWORD = "the-password-of-the-proxy"

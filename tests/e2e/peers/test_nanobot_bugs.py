@@ -4,14 +4,14 @@
 |---|---|
 | 1 Slack ignores allowFrom | `test_bug_1_…` below; in a channel: e2e/slack/test_gateway_slack.py |
 | 2 Slack pairing is dead | `test_bug_2_…` below |
-| 3 Slack redelivery | e2e/slack/test_inbound.py (the same event twice), e2e/slack/test_gateway_slack.py (over a kill), faults/test_platforms.py |
-| 4 Telegram topics | test_streams_apart.py beside this file, on all three platforms |
+| 3 Slack redelivery | e2e/slack/test_slack_inbound_wire.py (the same event twice), e2e/slack/test_gateway_slack.py (over a kill), faults/test_platforms.py |
+| 4 Telegram topics | test_stream_separation.py beside this file, on all three platforms |
 | 5 a failed stream edit appends twice | `test_bug_5_…` below, on all three |
 | 6 Discord's first delta over 2,000 | `test_bug_6_…` below, on all three |
-| 7 /new@otherbot | `test_bug_7_…` below; which words are ours: unit/agent/test_router.py |
+| 7 /new@otherbot | `test_bug_7_…` below; which words are ours: unit/agent/test_command_router.py |
 | 8 Discord DM from a stranger | `test_bug_8_…` below; @everyone: e2e/discord/test_discord_outbound.py (every send pings nobody) |
 | 9 /stop and /new leave follow-ups | `test_bug_9_…` below, on all three |
-| 10 /new's crash window | faults/test_new.py: a real kill at every step of /new |
+| 10 /new's crash window | faults/test_new_session_killed.py: a real kill at every step of /new |
 | 11 CPU per turn, blocking loads | benchmarks: "full durable turns" and "full turn over litellm" (docs/benchmarks.md) |
 | 12 code fences when cut | e2e/telegram/test_gateway_telegram.py (twenty thousand characters), e2e/slack/test_gateway_slack.py (a long answer), e2e/discord/test_discord_outbound.py (twenty thousand characters) |
 """  # noqa: E501 - a table
@@ -25,9 +25,9 @@ from pathlib import Path
 import pytest
 
 from gateway.i18n import translate
-from tests.e2e.peers.worlds import WORLDS, DiscordWorld, SlackWorld, Storyteller, TelegramWorld, World
-from tests.fakes import discord_facts, slack_server
-from tests.fakes.pocket import Pocket
+from tests.e2e.peers.platform_scenes import WORLDS, DiscordWorld, SlackWorld, Storyteller, TelegramWorld, World
+from tests.fakes import discord_records, slack_server
+from tests.fakes.inprocess_gateway import Pocket
 from tests.fakes.slack_server import Place
 from tests.fakes.telegram_gateway import TEAM
 
@@ -144,9 +144,9 @@ async def test_bug_8_discord_does_things_for_a_stranger(tmp_path: Path) -> None:
     """Bug 8: a stranger's attachment was stored, typing and reactions began. Here: nothing at all happens."""
     world, model = DiscordWorld(), Storyteller(parrot)
     file = world.server.cdn.keep("dreadful.bin", b"dreadful" * 1_000)
-    chat = world.server.direct(discord_facts.EVA)
+    chat = world.server.direct(discord_records.EVA)
     async with world.open(), world.house(model, tmp_path / "home") as pocket:
-        world.server.say(chat, discord_facts.EVA, "look at this", attachments=[file])
+        world.server.say(chat, discord_records.EVA, "look at this", attachments=[file])
         world.say("direct", "hello")
         await world.until(lambda: len(world.texts("direct")) == 1)
         await pocket.idle()

@@ -9,7 +9,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
-from tests.fakes.pocket import InstantModel
+from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.slack_gateway import CALL, HeldModel, Speaker, house
 from tests.fakes.slack_server import (
     ANN,

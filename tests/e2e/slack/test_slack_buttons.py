@@ -10,9 +10,9 @@ import pytest
 from gateway.errors import StoreUnavailable
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, house
-from tests.fakes.slack_push import SIGNING_SECRET
+from tests.fakes.slack_http_events import SIGNING_SECRET
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackServer, slack_server
-from tests.fakes.staged import FACT, memory, scope_in, staged
+from tests.fakes.staged_changes import FACT, memory, scope_in, staged
 
 
 async def asked(server: SlackServer, place: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.e2e.slack.test_killed import Camera, Moment
+from tests.e2e.slack.test_slack_killed import Camera, Moment
 from tests.fakes.slack_gateway import Speaker, house
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.fakes.pocket import InstantModel
-from tests.fakes.staged import FACT, memory, staged
+from tests.fakes.inprocess_gateway import InstantModel
+from tests.fakes.staged_changes import FACT, memory, staged
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 

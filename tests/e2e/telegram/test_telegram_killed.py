@@ -13,7 +13,7 @@ import pytest
 
 from gateway.i18n import translate
 from tests.fakes.gateway import free_port
-from tests.fakes.pocket import Pocket
+from tests.fakes.inprocess_gateway import Pocket
 from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
 from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
 

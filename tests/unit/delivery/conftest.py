@@ -15,8 +15,8 @@ from gateway.events import SessionKey
 from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
 from gateway.store.outbox import SqliteOutbox
 from gateway.web.metrics import PrometheusRecorder
-from tests.fakes.channel import RINGING, FakeChannel, Platform
 from tests.fakes.clock import Clock
+from tests.fakes.memory_channel import RINGING, FakeChannel, Platform
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 from tests.fakes.turns import ANN, accept, answer, answered, claim, said
 

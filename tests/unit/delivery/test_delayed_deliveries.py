@@ -19,9 +19,9 @@ from gateway.doctor.incident_checks import _status_findings
 from gateway.events import SessionKey
 from gateway.operations import plain
 from gateway.ports import DelayedDelivery
-from tests.fakes.alerting import OWNER_HERE, OWNER_THERE, Alerting
-from tests.fakes.channel import Fault
+from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, Alerting
 from tests.fakes.clock import EPOCH, Clock
+from tests.fakes.memory_channel import Fault
 from tests.fakes.turns import ANN, BOB, answer, said
 from tests.unit.delivery.conftest import Opens
 

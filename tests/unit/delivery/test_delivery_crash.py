@@ -14,7 +14,7 @@ from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, Outbox, OutboxPart, PendingDelivery, TurnLease
-from tests.fakes.channel import KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform
 from tests.fakes.turns import ANN, accept, said
 from tests.unit.delivery.conftest import Gateway, Opens
 

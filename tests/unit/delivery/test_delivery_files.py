@@ -13,7 +13,7 @@ from gateway.events import Attachment, ChatKind
 from gateway.i18n import translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import TurnLease
-from tests.fakes.channel import FILING, KEYED, RINGING, Fault, Platform, Posted
+from tests.fakes.memory_channel import FILING, KEYED, RINGING, Fault, Platform, Posted
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Gateway, Opens
 from tests.unit.delivery.test_delivery_crash import POINTS, Death, MortalOutbox, mortal

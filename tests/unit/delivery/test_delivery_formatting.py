@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.events import MessagePart, OutboundMessage, SessionKey
-from tests.fakes.channel import RINGING, FakeChannel
+from tests.fakes.memory_channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN, BOB
 from tests.unit.delivery.conftest import Opens
 

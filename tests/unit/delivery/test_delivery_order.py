@@ -14,8 +14,8 @@ from gateway.delivery.part_planner import PartPlanner
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import OutboxPart
-from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.clock import Clock
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.turns import ANN, BOB, answer, answered, said
 from tests.unit.delivery.conftest import Opens
 

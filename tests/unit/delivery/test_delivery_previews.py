@@ -12,8 +12,8 @@ import pytest
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, TurnLease
-from tests.fakes.channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.clock import Clock
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, Fault, Platform
 from tests.fakes.turns import ANN, BOB, answered
 from tests.unit.delivery.conftest import Gateway, Opens
 

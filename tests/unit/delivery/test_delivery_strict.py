@@ -10,7 +10,7 @@ import pytest
 from gateway.events import Attachment, ChatKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities
-from tests.fakes.channel import FILING, KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform, Posted
+from tests.fakes.memory_channel import FILING, KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform, Posted
 from tests.fakes.turns import ANN, accept, said
 from tests.unit.delivery.conftest import Gateway, Opens
 from tests.unit.delivery.test_delivery_crash import MANY, ONE, POINTS, TROUBLES, Death, die, tell

@@ -25,7 +25,7 @@ from gateway.events import ChatKind, MessagePart, OutboundMessage
 from gateway.i18n import translate
 from gateway.text import LengthUnit, render_plain, split
 from gateway.text.redaction import SecretRedactor
-from tests.fakes.channel import RINGING, FakeChannel
+from tests.fakes.memory_channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN
 from tests.unit.delivery.conftest import Opens
 

@@ -20,8 +20,8 @@ from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.channel import KEYED, RINGING, FakeChannel, Fault, Platform
 from tests.fakes.clock import Clock
+from tests.fakes.memory_channel import KEYED, RINGING, FakeChannel, Fault, Platform
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import accept, answered, said

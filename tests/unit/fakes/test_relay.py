@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavailable
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.door import OpenDoor
+from tests.fakes.open_intake import OpenDoor
 from tests.fakes.relay import TEXT_LIMIT, Relay, RelayChannel, RelaySettings, open_relay
 
 KEY = SessionKey("relay", "c1")

@@ -26,7 +26,7 @@ from gateway.errors import (
     ModelTimeout,
     ModelUnreachable,
 )
-from tests.fakes.llm import NOW, Tally, Usages, memory_tools, request
+from tests.fakes.llm_context import NOW, Tally, Usages, memory_tools, request
 from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
 
 TEXT = "Paris is the capital of France. " * 8

@@ -14,7 +14,7 @@ from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
 from gateway.ports import Job
-from tests.fakes.consolidating import TURNS, begin
+from tests.fakes.consolidation_scene import TURNS, begin
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
 
 

@@ -15,7 +15,7 @@ from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import message_header
-from tests.fakes.consolidating import World, begin
+from tests.fakes.consolidation_scene import World, begin
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
 from tests.fakes.turns import said

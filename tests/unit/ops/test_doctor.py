@@ -25,10 +25,10 @@ from gateway.settings import load_settings
 from gateway.store import open_store
 from tests.fakes.clock import Clock
 from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.meter import FakeMeter
 from tests.fakes.openai_server import open_server
-from tests.fakes.parrot import ParrotKind, ParrotSettings
-from tests.fakes.pocket import gateway
+from tests.fakes.setup_platform import ParrotKind, ParrotSettings
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.time_server import open_time_server

@@ -21,10 +21,10 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.ports import SessionRow
 from tests.fakes import other_bots
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import START
 from tests.fakes.other_bots import fingerprint, write
-from tests.fakes.pocket import gateway
-from tests.fakes.thinking import Listening
+from tests.fakes.recording_model import Listening
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 

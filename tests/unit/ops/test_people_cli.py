@@ -11,7 +11,7 @@ from gateway.admission import policy_of
 from gateway.commands.init import offer_ownership
 from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.events import SessionKey
-from tests.fakes.pocket import InstantModel, gateway
+from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.unit.ops.test_memory_cli import Terminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 

@@ -24,7 +24,7 @@ from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, answer, parts_of, said
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 
 class Office:

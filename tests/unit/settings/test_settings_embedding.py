@@ -10,7 +10,7 @@ from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.app.recall import _embedder
 from gateway.settings import load_settings
-from tests.fakes.llm import Usages
+from tests.fakes.llm_context import Usages
 
 LLM = {"MODEL": "openai/test", "API_BASE": "https://llm.example/v1", "API_KEY": "sk-of-the-llm"}
 OURS = ("https://llm.example/v1", "sk-of-the-llm")

@@ -31,7 +31,7 @@ from gateway.errors import SettingsError, UnreadableEvent
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from tests.fakes.telegram_rules import checked_text
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "telegram"
 ME = TelegramBotIdentity(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))

@@ -18,7 +18,7 @@ from gateway.web.server import WebServer
 from tests.fakes.gateway import free_port
 from tests.fakes.telegram_channel import Line, open_line
 from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
-from tests.fakes.web import FakeHouse
+from tests.fakes.web_services import FakeHouse
 
 SECRET = "a-secret-that-is-hard-to-guess"
 HEADER = "X-Telegram-Bot-Api-Secret-Token"

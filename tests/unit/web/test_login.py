@@ -21,7 +21,7 @@ from channels.web.logins import (
     is_name,
 )
 from gateway.errors import UserError
-from tests.fakes.web import FakeHouse, FakeState
+from tests.fakes.web_services import FakeHouse, FakeState
 
 NAMES = [
     ("ann", True),

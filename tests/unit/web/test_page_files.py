@@ -17,7 +17,7 @@ from channels.web.served_files import MOST, ServedFiles
 from gateway.events import Attachment, MessagePart
 from gateway.ports import DisplayedMessage
 from tests.fakes.clock import EPOCH
-from tests.fakes.web import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeHouse, Served, serve_page
 
 PAGE = b"<script>alert(document.cookie)</script>"
 

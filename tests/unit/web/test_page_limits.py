@@ -26,7 +26,7 @@ from gateway.i18n import translate
 from gateway.ports import DisplayedMessage
 from gateway.web.connections import ConnectionLimits
 from tests.fakes.clock import EPOCH
-from tests.fakes.web import FakeBlobs, FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeBlobs, FakeHouse, Served, serve_page
 
 LONG = "ü" * frame_codec.LONGEST_SAYING
 

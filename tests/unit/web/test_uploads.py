@@ -18,7 +18,7 @@ from channels.web.uploads import LARGEST, MOST
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment
 from gateway.i18n import translate
-from tests.fakes.web import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeHouse, Served, serve_page
 
 DATA = bytes(range(256)) * 4_000
 

@@ -16,7 +16,7 @@ from agent.memory.dream.dream_applier import DOCUMENTS
 from agent.memory.editing.entry_matching import match_entries, statements
 from agent.memory.editing.memory_entries import parse
 from gateway.errors import EmptyModelReply, ModelRateLimited, ModelTimeout
-from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
+from tests.fakes.dream_scene import DreamWorld, add, edits, remove, swap
 
 KNOWN = "# Facts\n\n" + "".join(f"- fact number {n}\n" for n in range(8)) + "\nA paragraph about the garden.\n"
 LINES = [*KNOWN.splitlines(), "- something else", "```", "# Other", "- fact number 2, and more of it"]

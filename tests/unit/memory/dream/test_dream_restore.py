@@ -13,7 +13,7 @@ from agent.memory.documents.version_store import TRACKED, VersionStore
 from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.storage.disk import Disk
 from agent.memory.versioning.memory_service import MemoryService, UndoDone
-from tests.fakes.dreaming import DreamWorld, add, edits, remove, swap
+from tests.fakes.dream_scene import DreamWorld, add, edits, remove, swap
 from tests.fakes.memory import START, Crash, FaultyDisk
 
 

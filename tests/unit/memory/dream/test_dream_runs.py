@@ -16,7 +16,7 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.ports import ScopeDocument
-from tests.fakes.dreaming import ROOM, DreamWorld, Said, add, edits, remove, swap
+from tests.fakes.dream_scene import ROOM, DreamWorld, Said, add, edits, remove, swap
 from tests.fakes.memory import Crash, FaultyDisk
 
 KNOWN = "# Work\n\n- uses MySQL\n- has a dog\n"

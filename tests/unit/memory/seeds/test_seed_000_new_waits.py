@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import scope_folder
-from tests.fakes.pocket import gateway
-from tests.fakes.thinking import Listening
+from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.recording_model import Listening
 
 SCOPE = "people/pocket%3aann"
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}

@@ -10,10 +10,10 @@ from typing import Any
 from agent.memory import Session, SessionManager
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write
-from tests.fakes.pocket import gateway
-from tests.fakes.thinking import Listening
+from tests.fakes.recording_model import Listening
 
 KEY = "telegram:123456789"
 MESSAGES: list[dict[str, Any]] = [

@@ -14,8 +14,8 @@ from agent.memory.notes.memory_flusher import MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.scopes import scope_folder
 from tests.fakes.consolidator import ScriptedProvider
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.thinking import Listening
+from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.recording_model import Listening
 
 SCOPE = "people/pocket%3aann"
 AT = datetime(2026, 3, 25, 14, 30, tzinfo=UTC)

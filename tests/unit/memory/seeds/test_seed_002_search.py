@@ -17,9 +17,9 @@ import pytest
 
 from agent.tools.toolbox import Toolbox
 from gateway.ports import MEMORY, SearchHits
+from tests.fakes.held_model import Stage, calls, results
+from tests.fakes.inprocess_gateway import Pocket, gateway
 from tests.fakes.openai_server import open_server
-from tests.fakes.pocket import Pocket, gateway
-from tests.fakes.stage import Stage, calls, results
 
 SCOPE = "people/pocket%3aann"
 SEED = {"PARLOUR_TOOLS__VECTOR_MEMORY__PROFILE": "seed"}

@@ -14,8 +14,8 @@ from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import ExtraPlugins
 from gateway.app.models import ModelFactory
 from gateway.settings import Settings, load_settings
-from tests.fakes.dreaming import DreamWorld, add, edits, swap
-from tests.fakes.llm import Usages
+from tests.fakes.dream_scene import DreamWorld, add, edits, swap
+from tests.fakes.llm_context import Usages
 from tests.fakes.meter import FakeMeter
 
 PRINTED = """{"agents": {"defaults": {"dream": {"intervalH": 2, "modelOverride": null, "maxBatchSize": 20,

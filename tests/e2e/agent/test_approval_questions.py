@@ -1,0 +1,177 @@
+"""What waits for a yes is asked where it arose: once, between two turns, over restarts, and to nobody else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.jobs.approval_questions import ASKS
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
+from gateway.errors import StoreUnavailable
+from gateway.events import InboundKind, OutboundKind, SessionKey
+from gateway.ports import TurnCommit, TurnLease, TurnRecord
+from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
+from tests.e2e.agent.test_staged_consolidation import FACTS, forgetful
+from tests.fakes.inprocess_gateway import Pocket, Post, gateway
+from tests.fakes.staged_changes import FACT, look, memory, put_aside, removal, scope_in, staged
+
+ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
+YES = "/memory approve eaaaaaaaaaaaaaaaa"
+
+
+def questions(pocket: Pocket, chat: str = "ann") -> list[Post]:
+    """Return what was asked in a chat."""
+    return [post for post in pocket.channel.posts.get(chat, ()) if "/memory approve" in post.text]
+
+
+async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
+    """The question names what would go, and how to say yes where there are no buttons; a yes does it."""
+    async with at_work(Model(forgetful)) as pocket:
+        for fact in FACTS:
+            await pocket.channel.ask("ann", f"/remember {fact}")
+        await talk(pocket, 6)
+        await quiet(pocket)
+        (question,) = questions(pocket)
+        assert question.kind is OutboundKind.NOTICE
+        assert "larger than I make on my own" in question.text
+        assert FACTS[0] in question.text
+        assert "and 4 more" in question.text
+        command = question.text.partition("`/memory approve ")[2].partition("`")[0]
+        assert (await pocket.channel.ask("ann", f"/memory approve {command}")).startswith("Approved.")
+        assert memory(pocket, ANN) == "- something new\n"
+        shown = [
+            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+        ]
+        assert any("/memory approve" in text for text in shown)  # who opens the page later sees what was asked
+
+
+async def test_each_thing_is_asked_once_and_the_model_never_reads_it(tmp_path: Path) -> None:
+    """Other jobs, another start, another thing that waits: what was asked is not asked again."""
+    home, model = tmp_path / "home", Model()
+    async with gateway(model=model, home=home) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        await staged(pocket, ANN, "pocket:ann")
+        await pocket.idle()
+        await look(pocket, ANN, "again")
+        await pocket.idle()
+        assert len(questions(pocket)) == 1
+    async with gateway(model=model, home=home) as pocket:
+        await look(pocket, ANN, "after a restart")
+        await staged(pocket, ANN, "pocket:ann", name="ecccccccccccccccc", fact="Ann sails")
+        await pocket.idle()
+        (question,) = questions(pocket)
+        assert "Ann sails" in question.text
+        assert FACT not in question.text
+        await pocket.channel.ask("ann", "and now?")
+        assert "Should I" not in str(model.prompts[-1])
+
+
+async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noted first; a commit that fails then is tried again by the same turn, and the question is there once."""
+    async with gateway(model=Model()) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        await pocket.idle()
+        journal = pocket.app.store.journal
+        commit, failed = journal.commit, [0]
+
+        async def full_twice(lease: TurnLease, what: TurnCommit) -> TurnRecord:
+            if lease.rows[0].message.message_id.startswith(ASKS) and failed[0] < 2:
+                failed[0] += 1
+                raise StoreUnavailable("the disk is full")
+            return await commit(lease, what)
+
+        monkeypatch.setattr(journal, "commit", full_twice)
+        await staged(pocket, ANN, "pocket:ann")
+        await pocket.idle()
+        assert failed == [2]
+        assert len(questions(pocket)) == 1
+
+
+async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
+    """A home that was copied when it was noted and nothing sent asks there, once."""
+    home = tmp_path / "home"
+    copies: list[Path] = []
+    async with gateway(model=Model(), home=home) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        await pocket.idle()
+        staging = pocket.app.commands.memory.staging
+        note = staging.note_asked
+
+        async def note_and_die(scope: str, names: Any, turn: str) -> None:
+            await note(scope, names, turn)
+            copies.append(pocket.kill(tmp_path / f"copy-{len(copies)}"))
+
+        staging.note_asked = note_and_die  # type: ignore[method-assign]
+        await staged(pocket, ANN, "pocket:ann")
+        await pocket.idle()
+        assert len(questions(pocket)) == 1
+    async with gateway(model=Model(), home=copies[0]) as pocket:
+        await pocket.channel.posted("ann", 1)
+        await pocket.idle()
+        await look(pocket, ANN, "again")
+        await pocket.idle()
+        assert len(questions(pocket)) == 1
+
+
+async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> None:
+    """After 14 days nothing is said, nothing changes; an old question's yes is answered."""
+    async with gateway(model=Model()) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        put_aside(
+            pocket.home,
+            ANN,
+            "pocket:ann",
+            name="eaaaaaaaaaaaaaaaa",
+            fact=FACT,
+            at=utc_now() - timedelta(days=14, hours=1),
+        )
+        await look(pocket, ANN, "x")
+        await pocket.idle()
+        assert questions(pocket) == []
+        await pocket.channel.say("ann", YES, kind=InboundKind.BUTTON, number="")
+        posts = await pocket.channel.posted("ann", 2)
+        assert posts[-1].text.startswith("This was already decided, or it expired")
+        assert memory(pocket, ANN) == ""
+
+
+async def test_nobody_is_asked_about_another_persons_memory() -> None:
+    """A session that belongs to another scope by now stays silent, however the thing came to name it."""
+    async with gateway(model=Model()) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        await pocket.channel.ask("ben", "hello", sender="ben", name="Ben")
+        await staged(pocket, ANN, "pocket:ben")
+        await pocket.idle()
+        assert questions(pocket, "ben") == []
+        assert questions(pocket, "ann") == []
+        assert FACT in await pocket.channel.ask("ann", "/memory pending")
+
+
+async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> None:
+    """Approvals are for admins; who deleted a message may have what came of it forgotten, and is not quoted."""
+    said = {"group": True, "is_addressed": True}
+    members = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
+    async with gateway(model=Model(), policy=AdmissionPolicy(channel="pocket", entries=members)) as pocket:
+        await pocket.channel.ask("room", "hello", sender="ben", name="Ben", **said)
+        assert await scope_in(pocket, "pocket:room") == ROOM
+        folder = pocket.home / ROOM / "memory"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "MEMORY.md").write_text("- Ben is in debt\n")
+        removal(pocket.home, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
+        await staged(pocket, ROOM, "pocket:room")
+        await pocket.idle()
+        (question,) = questions(pocket, "room")
+        assert "debt" not in question.text
+        assert FACT in question.text
+        refused = await pocket.channel.ask("room", YES, sender="ben", **said)
+        assert refused.startswith("Only an admin")
+        other = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ann", **said)
+        assert other.startswith("Only an admin")
+        done = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ben", **said)
+        assert done.startswith("Approved.")
+        assert "debt" not in memory(pocket, ROOM)
+        assert (await pocket.channel.ask("room", YES, sender="ann", is_admin=True, **said)).startswith("Approved.")
+        assert FACT in memory(pocket, ROOM)

@@ -1,0 +1,71 @@
+"""What forgetting does not reach is named in its answer, where there is any of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.app.people_operations import PeopleOperations
+from gateway.errors import UserError
+from gateway.events import SessionKey
+from tests.e2e.agent.test_channel_history import group
+from tests.e2e.agent.test_purge import done
+from tests.fakes.inprocess_gateway import Pocket, gateway
+
+OWN, SAVED = "`files/`", "`downloads/`"
+
+
+def put(pocket: Pocket, name: str) -> Path:
+    """Put a file into the home."""
+    path = pocket.home / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("a zeppelin")
+    return path
+
+
+async def test_own_files_are_named_where_there_are_some() -> None:
+    """Forgetting for good leaves them, and says so; forgetting everything takes them along."""
+    async with gateway() as pocket:
+        assert OWN not in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+        path = put(pocket, "people/pocket%3aann/files/plan.md")
+        assert OWN in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+        assert path.exists()
+        assert OWN not in await pocket.channel.ask("ann", "/forget everything yes")
+
+
+async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None:
+    """In the terminal's own chat, and to the operator; nobody else hears of that folder."""
+    async with gateway() as pocket:
+        desk, terminal, scope = pocket.app.commands.memory.erasure, SessionKey("console", "me"), "people/console%3ame"
+        people = PeopleOperations(pocket.app).forget
+        assert await desk.untouched_folders(scope, terminal) == []
+        for person in ("console%3ame", "pocket%3aann"):
+            put(pocket, f"people/{person}/USER.md")
+        [line] = [each async for each in people({"person": "console:me"})]
+        assert not any("downloads/" in each for each in line["remains"])
+        put(pocket, "downloads/plan.pdf")
+        for is_all in (False, True):
+            assert await desk.untouched_folders(scope, terminal, is_all=is_all) == ["downloads"]
+        [line] = [each async for each in people({"person": "console:me"})]
+        assert any("downloads/" in each for each in line["remains"])
+        [line] = [each async for each in people({"person": "pocket:ann"})]
+        assert not any("downloads/" in each for each in line["remains"])
+        assert SAVED not in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+
+
+@pytest.mark.xdist_group("litellm")
+async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_named() -> None:
+    """It stands under a name alone, so forgetting an account does not find it; what is named to do takes it out."""
+    async with group() as here:
+        now = datetime.now(UTC)
+        here.shelf.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
+        await here.ask("what shall we do?", sent_at=now)
+        await here.pocket.idle()
+        with pytest.raises(UserError, match=r"nothing is kept of pocket:cleo.*overheard.*/forget NAME --purge"):
+            await anext(aiter(PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})))
+        assert "zinnwald" in here.lines()[0]["quoted"]
+        await here.pocket.channel.ask("g", "/forget Cleo --purge", group=True, is_admin=True)
+        await done(here.pocket, "chats/pocket%3ag")
+        assert "zinnwald" not in str(here.lines())

@@ -1,0 +1,300 @@
+"""The whole gateway before a model server, through the real litellm: streams, tools, fallback, every fault."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agent.tools.tool import ToolContext, tool
+from gateway.events import OutboundKind, SessionKey
+from gateway.i18n import translate
+from gateway.i18n.failures import BY_NAME, failure_line
+from gateway.ports import UsageRow
+from tests.fakes.inprocess_gateway import PLAIN, STREAMING, Pocket, gateway
+from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
+
+pytestmark = pytest.mark.xdist_group("litellm")
+KEY = SessionKey("pocket", "c")
+LONG = "A fairly long answer, with **bold** words, an é and a 🙂. " * 12
+
+
+@asynccontextmanager
+async def wired(
+    script: Script, *, streaming: bool = False, tools: tuple[Any, ...] = (), **environment: str
+) -> AsyncIterator[tuple[Pocket, FakeOpenAI]]:
+    """Run a gateway whose model is the scripted server; one attempt each, short limits."""
+    async with open_server(script) as server:
+        settings = {
+            "PARLOUR_LLM__MODEL": "openai/test",
+            "PARLOUR_LLM__API_BASE": server.base,
+            "PARLOUR_LLM__ATTEMPTS": "1",
+            "PARLOUR_LLM__TIMEOUT_SECONDS": "1",
+            "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "1",
+            **environment,
+        }
+        capabilities = STREAMING if streaming else PLAIN
+        async with gateway(environment=settings, tools=tools, capabilities=capabilities) as pocket:
+            await pocket.app.model.warm()
+            yield pocket, server
+
+
+def reference_in(text: str) -> str:
+    """Return the reference at the end of a line."""
+    found = re.search(r"\(ref (\w+)\)\Z", text)
+    assert found is not None, text
+    return found[1]
+
+
+async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
+    """Return the usage rows of the chat's first turn."""
+    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
+    story = await pocket.app.store.journal.trace(lines[0].turn)
+    assert story is not None
+    return story.usage
+
+
+async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
+    """What streams in is shown as one message that grows; at the end it is the whole answer, and stands once."""
+    async with wired([Answer(text=LONG, gap=0.01)], streaming=True) as (pocket, server):
+        await pocket.channel.ask("c", "hello")
+        (post,) = pocket.channel.posts["c"]
+        assert post.text == LONG
+        assert post.kind is OutboundKind.ANSWER
+        assert len(post.was) > 1
+        assert all(LONG.startswith(shown) for shown in post.was)
+        assert server.requests[0]["stream"] is True
+        assert pocket.channel.activities[-1].on is False
+        rows = await spent(pocket)
+        assert [(row.tokens_in, row.tokens_out, row.tokens_cached) for row in rows] == [(100, 20, 60)]
+
+
+async def test_where_nobody_looks_nothing_is_streamed() -> None:
+    """A stream costs CPU: it is asked for only where somebody sees it; the answer is the same."""
+    async with wired([LONG]) as (pocket, server):
+        assert await pocket.channel.ask("c", "hello") == LONG
+        assert "stream" not in server.requests[0]
+
+
+async def test_tools_in_parallel_with_equal_call_ids() -> None:
+    """Calls of one message, and of two messages that repeat an id, each get their own result; effects happen once."""
+    rang: list[str] = []
+
+    @tool("Ring a bell.", name="ring", effects=True)
+    async def ring(_: ToolContext, bell: str) -> str:
+        rang.append(bell)
+        return f"{bell} rang"
+
+    def script(body: Mapping[str, Any], n: int) -> Answer:
+        if n == 1:
+            both = tuple(Call(name="ring", arguments=json.dumps({"bell": bell}), id="same") for bell in ("a", "b"))
+            return Answer(text="ringing", calls=both)
+        if n == 2:
+            return Answer(calls=(Call(name="ring", arguments='{"bell": "c"}', id="same"),))
+        return Answer(text="all rang")
+
+    for streaming in (False, True):
+        rang.clear()
+        async with wired(script, streaming=streaming, tools=(ring,)) as (pocket, server):
+            assert await pocket.channel.ask("c", "ring them") == "all rang"
+            last = server.requests[-1]["messages"]
+            ids = [call["id"] for message in last for call in message.get("tool_calls", ())]
+            results = {m["tool_call_id"]: m["content"] for m in last if m["role"] == "tool"}
+            assert sorted(rang) == ["a", "b", "c"]
+            assert len(set(ids)) == 3
+            assert [results[each] for each in ids] == ["a rang", "b rang", "c rang"]
+            assert len(pocket.channel.posts["c"]) == 1
+            assert len(await spent(pocket)) == 3
+
+
+async def test_remembering_and_finding_again() -> None:
+    """The memory tools work over the wire: what is kept in one turn is found in the next."""
+
+    def script(body: Mapping[str, Any], n: int) -> Answer:
+        last = body["messages"][-1]
+        if last["role"] == "tool":
+            return Answer(text=f"so: {last['content']}")
+        name, argument = ("remember", "fact") if n == 1 else ("memory_search", "query")
+        return Answer(calls=(Call(name=name, arguments=json.dumps({argument: "Ann likes oolong tea"})),))
+
+    async with wired(script) as (pocket, server):
+        await pocket.channel.ask("c", "remember that")
+        found = await pocket.channel.ask("c", "what tea?")
+        assert "Ann likes oolong tea" in found
+        names = {each["function"]["name"] for each in server.requests[0]["tools"]}
+        assert {"remember", "memory_search"} <= names
+
+
+async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
+    """An unknown tool, arguments that are no JSON, and wrong ones come back as results; people see the answer only."""
+
+    def script(body: Mapping[str, Any], n: int) -> Answer:
+        if n == 1:
+            wrong = (Call(name="remembr"), Call(name="remember", arguments='{"fact": '), Call(name="remember"))
+            return Answer(
+                calls=tuple(Call(name=c.name, arguments=c.arguments, id=f"c{i}") for i, c in enumerate(wrong))
+            )
+        results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
+        return Answer(text=" | ".join(results))
+
+    async with wired(script) as (pocket, _):
+        unknown, broken, missing = (await pocket.channel.ask("c", "go")).split(" | ")
+        assert "did you mean remember" in unknown
+        assert "no valid JSON" in broken
+        assert "wrong arguments" in missing
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.ERROR, Fault.UNAUTHORISED, Fault.CUT_JSON], ids=str)
+async def test_another_model_answers_when_the_first_fails(fault: Fault) -> None:
+    """The fallback is asked after the first model's failure, whatever it is; the person sees its answer only."""
+
+    def script(body: Mapping[str, Any], n: int) -> Answer:
+        return Answer(fault=fault) if body["model"] == "test" else Answer(text="from the other")
+
+    async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (pocket, server):
+        assert await pocket.channel.ask("c", "hello") == "from the other"
+        assert [body["model"] for body in server.requests] == ["test", "other"]
+        assert {row.model for row in await spent(pocket) if row.tokens_out} >= {"openai/other"}
+
+
+FAULTS: Mapping[str, tuple[Answer, str]] = {
+    "empty": (Answer(fault=Fault.EMPTY), "empty"),
+    "null": (Answer(fault=Fault.NULL), "empty"),
+    "no-choices": (Answer(fault=Fault.NO_CHOICES), "empty"),
+    "nameless-call": (Answer(calls=(Call(name=""),)), "empty"),
+    "cut-json": (Answer(fault=Fault.CUT_JSON), "garbled"),
+    "cut-body": (Answer(fault=Fault.CUT_BODY), "unreachable"),
+    "drop": (Answer(fault=Fault.DROP), "unreachable"),
+    "hang": (Answer(fault=Fault.HANG), "timeout"),
+    "429": (Answer(fault=Fault.BUSY), "busy"),
+    "429-later": (Answer(fault=Fault.BUSY, retry_after="3600"), "busy"),
+    "quota": (Answer(fault=Fault.QUOTA), "refused"),
+    "500": (Answer(fault=Fault.ERROR), "unreachable"),
+    "400": (Answer(fault=Fault.BAD_REQUEST), "refused"),
+    "401": (Answer(fault=Fault.UNAUTHORISED), "refused"),
+    "404": (Answer(fault=Fault.NOT_FOUND), "refused"),
+    "overflow": (Answer(fault=Fault.OVERFLOW), "overflow"),
+}
+STREAMED: Mapping[str, tuple[Answer, str]] = {
+    "empty": FAULTS["empty"],
+    "null": FAULTS["null"],
+    "hang": FAULTS["hang"],
+    "429": FAULTS["429"],
+    "end-stream": (Answer(text=LONG, fault=Fault.END_STREAM), "unreachable"),
+    "cut-stream": (Answer(text=LONG, fault=Fault.CUT_STREAM), "unreachable"),
+    "error-in-stream": (Answer(text=LONG, fault=Fault.ERROR_IN_STREAM), "busy"),  # it says "overloaded"
+    "silence": (Answer(text=LONG, fault=Fault.PAUSE), "timeout"),
+}
+
+
+@pytest.mark.parametrize(
+    ("streaming", "name"), [(False, name) for name in FAULTS] + [(True, name) for name in STREAMED], ids=str
+)
+async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: str) -> None:
+    """Whatever the provider does, one line is seen: the table's sentence, and a reference that tells the story.
+
+    A half-shown stream becomes that line; afterwards the chat answers again.
+    """
+    answer, failure = (STREAMED if streaming else FAULTS)[name]
+
+    def script(_: Mapping[str, Any], n: int) -> Answer:
+        return answer if n == 1 else Answer(text="well again")
+
+    async with wired(script, streaming=streaming) as (pocket, server):
+        text = await pocket.channel.ask("c", "hello")
+        turn = reference_in(text)
+        assert text == failure_line(BY_NAME[failure], turn)
+        assert [post.text for post in pocket.channel.posts["c"]] == [text]
+        story = await pocket.app.store.journal.trace(turn)
+        assert story is not None
+        assert story.record is not None
+        assert story.record["failure"] == failure
+        assert "sk-SECRET" not in text
+        assert len(server.bodies) == 1
+        assert await pocket.channel.ask("c", "and now?") == "well again"
+        assert [m["role"] for m in server.requests[1]["messages"]] == ["system", "user", "user"]
+
+
+async def test_ten_megabytes_are_cut_and_said_so() -> None:
+    """An endless answer is one answer of bounded size, over both ways of asking."""
+    for streaming in (False, True):
+        huge = Answer(text="word " * 2_000_000, pieces=200_000)
+        async with wired([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (pocket, _):
+            await pocket.channel.ask("c", "hello")
+            (post,) = pocket.channel.posts["c"]
+            assert len(post.text) <= 160_000
+            assert post.text.endswith(translate("delivery.cut"))
+
+
+async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
+    """With a short Retry-After the same model is asked again, and only the answer is seen."""
+    script = [Answer(fault=Fault.BUSY, retry_after="0.2"), Answer(text="now")]
+    async with wired(script, PARLOUR_LLM__ATTEMPTS="2") as (pocket, server):
+        assert await pocket.channel.ask("c", "hello") == "now"
+        assert len(server.bodies) == 2
+
+
+async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> None:
+    """A provider that is down for long costs one line a message, and nothing afterwards."""
+    script: list[Answer | str] = [Answer(fault=Fault.ERROR)] * 8 + ["back"]
+    async with wired(script) as (pocket, server):
+        texts = [await pocket.channel.ask("c", f"m{n}") for n in range(9)]
+        assert all(text.startswith(translate("failures.unreachable")) for text in texts[:8])
+        assert texts[8] == "back"
+        assert len(pocket.channel.posts["c"]) == len(server.bodies) == 9
+
+
+@pytest.mark.parametrize("make", [lambda n: '{"query": "x"}', lambda n: f'{{"query": "{n}"}}'], ids=["same", "other"])
+async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
+    """A model that only ever calls tools is stopped: three equal calls, or twenty-five, and one line."""
+
+    def script(_: Mapping[str, Any], n: int) -> Answer:
+        return Answer(calls=(Call(name="memory_search", arguments=make(n), id="again"),))
+
+    async with wired(script) as (pocket, server):
+        text = await pocket.channel.ask("c", "go")
+        assert text == failure_line(BY_NAME["loop"], reference_in(text))
+        assert len(server.bodies) <= 26
+        rows = await spent(pocket)
+        assert len(rows) == len(server.bodies)
+        assert sum(row.tokens_in for row in rows) == 100 * len(server.bodies)
+
+
+async def test_a_stopped_call_is_left_and_paid_for() -> None:
+    """/stop in the middle of a call hangs up at once; the usage row says what the prompt cost."""
+    async with wired([Answer(fault=Fault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (pocket, server):
+        await pocket.channel.say("c", "hello")
+        await server.arrived.wait()
+        await pocket.channel.say("c", "/stop")
+        await server.left.wait()
+        await pocket.idle()
+        assert await pocket.channel.ask("c", "next") == "later"
+        lines = await pocket.app.sessions.displayed_messages(KEY, limit=20)
+        turn = next(line.turn for line in lines if line.text == "hello")
+        story = await pocket.app.store.journal.trace(turn)
+        assert story is not None
+        assert [row.tokens_in > 0 for row in story.usage] == [True]
+
+
+async def test_usage_adds_up_to_what_the_server_was_asked() -> None:
+    """Over good calls, a tool round and a cut answer the rows' sums are the server's own figures."""
+    script: list[Answer | str] = [
+        Answer(text="one", tokens=(10, 1, 0)),
+        Answer(calls=(Call(name="memory_search", arguments='{"query": "x"}'),), tokens=(20, 2, 8)),
+        Answer(text="two", tokens=(30, 3, 16)),
+        Answer(fault=Fault.EMPTY, tokens=(40, 0, 32)),
+    ]
+    async with wired(script) as (pocket, server):
+        for n in range(3):
+            await pocket.channel.ask("c", f"m{n}")
+        sums = await pocket.app.commands.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+        assert len(server.bodies) == 4
+        assert sum(row["calls"] for row in sums) == 4
+        assert sum(row["tokens_in"] for row in sums) == 100
+        assert sum(row["tokens_out"] for row in sums) == 6
+        assert sum(row["tokens_cached"] for row in sums) == 56

@@ -1,0 +1,115 @@
+"""Issue 4, point 2, on virtual time: a summary takes half a minute, and nobody's answer takes a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.memory.history.history_log import HistoryLog
+from gateway.app import composition
+from gateway.ports import Store
+from gateway.settings import Settings
+from tests.fakes.clock import Clock
+from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.store import open_inline_store
+
+SCOPE = "people/pocket%3aann"
+SLOW = 30.0  # seconds that the model takes for a summary, and for a flush
+
+
+class Thoughtful:
+    """Answers in a second; takes half a minute for anything that nobody waits for."""
+
+    name = "thoughtful"
+
+    def __init__(self) -> None:
+        self.thinking = 0
+        self.longest = 0
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer, or summarise."""
+        if request.purpose == "answer":
+            self.longest = max(self.longest, request.weight)
+            await asyncio.sleep(1)
+            return ChatReply(text="yes", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
+        self.thinking += 1
+        await asyncio.sleep(SLOW)
+        if request.purpose == "flush":
+            return ChatReply(text="- a fact", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
+        saved = json.dumps({"history_entry": "They talked.", "memory_update": "- they talked"})
+        calls = (ToolCall("c", "save_memory", saved),)
+        return ChatReply(text="", tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def timed(pocket: Pocket, clock: Clock, chat: str, text: str) -> float:
+    """Ask, and return how long the answer took."""
+    begun = clock.seconds
+    assert await pocket.channel.ask(chat, text) == "yes"
+    return clock.seconds - begun
+
+
+@pytest.fixture(autouse=True)
+def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the gateway a store without a thread: virtual time does not see threads."""
+
+    @asynccontextmanager
+    async def opened(_: Settings, *, has_served: bool) -> AsyncIterator[Store]:
+        store = await open_inline_store()
+        yield store
+        await store.close(has_served=has_served)
+
+    monkeypatch.setattr(composition, "open_store", opened)
+
+
+@pytest.mark.parametrize("trigger", ["messages", "tokens"])
+async def test_answers_keep_their_latency_while_the_past_is_summarised(
+    clock: Clock, tmp_path: Path, trigger: str
+) -> None:
+    """In the same chat and in others; also when the budget is passed before the summary has come."""
+    settings = {
+        "messages": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"},
+        "tokens": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"},
+    }
+    model, home = Thoughtful(), tmp_path / "home"
+    async with gateway(model=model, home=home, environment=settings[trigger]) as pocket:
+        took: dict[bool, list[float]] = {False: [], True: []}  # by whether a summary was being thought about
+        for n in range(40):
+            chat = ("ann", "ann", "bob")[n % 3]
+            is_thinking = bool(pocket.app.background.running)
+            took[is_thinking].append(await timed(pocket, clock, chat, f"thing {n}: " + "and more words " * 30))
+        assert len(took[True]) > 10
+        assert len(took[False]) > 2
+        assert max(took[True]) <= max(took[False]) + 0.1
+        assert model.thinking >= 2
+        begun = clock.seconds
+        while not HistoryLog(home / SCOPE / "memory").after(0):
+            await asyncio.sleep(SLOW)
+            assert clock.seconds - begun < 20 * SLOW
+        if trigger == "tokens":
+            assert model.longest <= await pocket.app.model.room()
+
+
+async def test_new_that_waits_waits_for_every_round(clock: Clock, tmp_path: Path) -> None:
+    """`memory.new_waits`: what does not fit one question is in the history, all of it, when the answer comes."""
+    model, home = Thoughtful(), tmp_path / "home"
+    settings = {"PARLOUR_MEMORY__NEW_WAITS": "true", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"}
+    settings |= {"PARLOUR_TOOLS__MEMORY_FLUSH__ENABLED": "false", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
+    async with gateway(model=model, home=home, environment=settings) as pocket:
+        for n in range(4):
+            await timed(pocket, clock, "ann", f"thing {n}: " + "and more words " * 250)
+        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        entries = HistoryLog(home / SCOPE / "memory").after(0)
+        assert len(entries) > 1
+        assert [0, *(each.end for each in entries)] == [*(each.start for each in entries), 8]

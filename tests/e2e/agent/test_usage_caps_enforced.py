@@ -1,0 +1,281 @@
+"""Caps through the whole gateway: one who floods, ten kills in the hour, tools without end, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import time_machine
+
+from agent.llm.chat_model import TokenUsage
+from agent.llm.scripted_model import ScriptEntry
+from agent.tools.tool import ToolContext, tool
+from gateway.access.usage_caps import COUNTED
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.events import InboundKind, OutboundKind, SessionKey
+from gateway.i18n import translate
+from tests.fakes.held_model import Stage
+from tests.fakes.inprocess_gateway import Pocket, gateway
+
+HALL = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
+)
+NOON = datetime(2026, 11, 21, 11, 0, tzinfo=UTC)
+# Noon in a zone of its own, and a window that nothing is summarised out of.
+BERLIN = {"PARLOUR_TIMEZONE": "Europe/Berlin", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
+ANSWER = ScriptEntry(text="answer", tokens=TokenUsage(100, 10, 80))
+MEMBERS = int(os.environ.get("HALL_MEMBERS", "10"))  # who say one thing each in the hour; 2,000 take minutes
+KILLED_AT = 8 + MEMBERS // 13  # the call of a life that it is killed at: ten of them fit into the hour
+
+
+class Talker(Stage):
+    """Gives the same answer for ever; a mortal one never gives the last."""
+
+    def __init__(self, *, is_mortal: bool = False) -> None:
+        self.is_mortal = is_mortal
+        super().__init__(*[ANSWER] * (1_000 + MEMBERS), held=[KILLED_AT] if is_mortal else [])
+
+
+async def used(pocket: Pocket) -> tuple[int, int]:
+    """Return the calls and tokens that the usage rows tell of."""
+    found = await pocket.app.store.usage.totals(since=NOON - timedelta(days=1))
+    return sum(each["calls"] for each in found), sum(each["tokens_in"] + each["tokens_out"] for each in found)
+
+
+async def turns(pocket: Pocket) -> Counter[str]:
+    """Return how many turns of each person asked a model since noon."""
+    counted = await pocket.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
+    return Counter(each.person.removeprefix("pocket%3a") for each in counted.turns)
+
+
+def notices(pocket: Pocket, chat: str = "hall") -> list[str]:
+    """Return the lines of ours that stand in a chat."""
+    return [post.text for post in pocket.channel.posts.get(chat, []) if post.kind is OutboundKind.NOTICE]
+
+
+@dataclass
+class Hour:
+    """Bob writes 500 messages in an hour, five at once, and everybody else of the hall one, evenly between his."""
+
+    said: int = 0
+    others: int = 0
+    asked: int = 0
+    notices: int = 0
+
+    async def live(self, pocket: Pocket, model: Talker, traveller: time_machine.Traveller) -> None:
+        """Go on until the hour is over, or the call comes that this life is killed at."""
+        while self.said < 500:
+            self.said += 5
+            traveller.shift(36)
+            for _ in range(5):
+                await pocket.channel.say("hall", "and?", sender="bob", group=True, sent_at=datetime.now(UTC))
+            while self.others < MEMBERS * self.said // 500:
+                self.others += 1
+                sender = f"member-{self.others}"
+                await pocket.channel.say("hall", "and I?", sender=sender, group=True, sent_at=datetime.now(UTC))
+            if await self._is_killed(pocket, model):
+                return
+
+    async def _is_killed(self, pocket: Pocket, model: Talker) -> bool:
+        """Wait until there is nothing to do, or the call that is held is in the rows."""
+        if not model.is_mortal:
+            await pocket.idle()
+            return False
+        idle = asyncio.ensure_future(pocket.idle())
+        held = asyncio.ensure_future(model.called(KILLED_AT))
+        await asyncio.wait({idle, held}, return_when=asyncio.FIRST_COMPLETED)
+        is_held = held.done()
+        for task in (idle, held):
+            task.cancel()
+        if is_held:
+            while (await used(pocket))[0] < self.asked + KILLED_AT:  # noqa: ASYNC110 - written by no event of ours
+                await asyncio.sleep(0.01)
+        return is_held
+
+
+async def test_an_hour_of_one_member_with_ten_kills(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """500 messages in an hour are at most 120 turns, one line a window; kills change neither, and all others are heard.
+
+    Every life of the gateway but the last is killed while it asks the model; the turn is taken up again and counts
+    once. The usage rows are what the model was asked: a call that was cut off stands there with its estimate.
+    """
+    home, hour = tmp_path / "home", Hour()
+    with time_machine.travel(NOON, tick=True) as traveller:
+        for life in range(11):
+            model = Talker(is_mortal=life < 10)
+            async with gateway(model=model, home=home, policy=HALL, environment=BERLIN) as pocket:
+                await hour.live(pocket, model, traveller)
+                hour.asked += len(model.asked)
+                hour.notices += len(notices(pocket))
+                counted, begun = await used(pocket), await turns(pocket)
+                if model.is_mortal:
+                    home = pocket.kill(tmp_path / f"killed-{life}")
+                    model.go(KILLED_AT)
+    assert hour.said == 500
+    assert [begun[f"member-{n}"] for n in range(1, MEMBERS + 1)] == [1] * MEMBERS
+    assert 100 <= begun["bob"] <= 120
+    assert hour.notices == 6
+    assert counted[0] == hour.asked == begun.total() + 10
+    assert begun.total() == begun["bob"] + MEMBERS
+    assert counted[1] > 110 * (hour.asked - 10)
+    record_property(
+        "figure", f"{MEMBERS} members, {begun['bob']} turns of 500 messages, {hour.notices} lines, {counted[0]} calls"
+    )
+
+
+@asynccontextmanager
+async def at_noon(**given: Any) -> AsyncIterator[tuple[Pocket, time_machine.Traveller]]:
+    """Run a gateway at noon of a day that a test moves on."""
+    environment = {**BERLIN, **given.pop("environment", {})}
+    with time_machine.travel(NOON, tick=True) as traveller:
+        async with gateway(policy=HALL, environment=environment, **given) as pocket:
+            yield pocket, traveller
+
+
+async def test_a_burst_holds_up_nobody() -> None:
+    """50 messages at once in one chat: a thread beside it is answered meanwhile, and who writes behind them after 20.
+
+    What waits of a sender who is past the cap ends with the one line that says so.
+    """
+    model = Stage(held=[1])
+    async with at_noon(model=model) as (pocket, _):
+        for n in range(50):
+            await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
+        await model.called(1)
+        assert await pocket.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
+        _, answered = await pocket.channel.say("hall", "and I?", sender="ann", group=True)
+        model.go(1)
+        await answered
+        await pocket.idle()
+        assert len(model.asked) == 20 + 1 + 1
+        assert await turns(pocket) == Counter(bob=20, eve=1, ann=1)
+        [line] = notices(pocket)
+        assert line == translate("caps.person_turns", limit=20, until="12:10")
+        assert pocket.channel.posts["hall"][-1].text == f"answer {len(model.asked)}"
+        assert len(pocket.channel.posts["hall"]) == 20 + 1 + 1
+        [refused] = pocket.app.refusals.recent()
+        assert (refused.sender, refused.times) == ("bob", 30)
+        assert 'parlour_cap_refusals_total{cap="person-turns"} 30.0' in pocket.app.meter.text().decode()
+        # What people see of it survives: each of them wrote what they wrote.
+        shown = await pocket.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
+        assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}
+
+
+async def test_three_hundred_messages_hold_up_nobody() -> None:
+    """Attack 81: Eve, elsewhere, is the next one answered; of 300 messages the model is asked for 20."""
+    model = Stage(held=[1])
+    async with at_noon(model=model) as (pocket, _):
+        for n in range(300):
+            await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
+        await model.called(1)
+        async with asyncio.timeout(10):
+            assert await pocket.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
+        model.go(1)
+        await pocket.idle()
+        assert await turns(pocket) == Counter(bob=20, eve=1)
+        assert len(model.asked) == 20 + 1
+
+
+async def test_who_is_past_a_cap_still_has_the_commands() -> None:
+    """Commands are never capped and are no turns; and when the line's time has come, there is an answer again."""
+    model = Stage()
+    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "1"}) as (pocket, traveller):
+        bob: dict[str, Any] = {"sender": "bob", "group": True}
+        assert "Background jobs" in await pocket.channel.ask("hall", "/status", **bob)
+        assert await pocket.channel.ask("hall", "one", **bob) == "answer 1"
+        assert "12:10" in await pocket.channel.ask("hall", "two", **bob)
+        for n in range(30):
+            assert "Today: 1 model call" in await pocket.channel.ask("hall", "/usage", number=f"u{n}", **bob)
+        assert await pocket.channel.ask("hall", "/stop", **bob) == translate("commands.nothing_to_stop")
+        traveller.shift(timedelta(minutes=10))
+        assert await pocket.channel.ask("hall", "three", sent_at=datetime.now(UTC), **bob) == "answer 2"
+
+
+async def test_tools_without_end_stop_at_the_cap() -> None:
+    """Before each further call of a turn it is asked again: the turn ends with one plain line, within the cap."""
+
+    @tool("Look.", name="look")
+    async def look(_: ToolContext) -> str:
+        return "seen"
+
+    steps = [ScriptEntry(calls=(("look", f'{{"n": {n}}}'),), tokens=TokenUsage(4_900, 100, 0)) for n in range(25)]
+    model = Stage(*steps)
+    async with at_noon(model=model, tools=[look], environment={"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "20000"}) as (
+        pocket,
+        traveller,
+    ):
+        line = await pocket.channel.ask("hall", "look around", sender="bob", group=True)
+        assert line == translate("caps.person_tokens", until="2026-11-22 00:00")
+        await pocket.channel.say("hall", "and now?", sender="bob", group=True)
+        await pocket.idle()
+        assert len(model.asked) == 4
+        assert await used(pocket) == (4, 20_000)
+        assert len(pocket.channel.posts["hall"]) == 1
+        traveller.shift(timedelta(hours=12))
+        await pocket.channel.say("hall", "and now?", sender="bob", group=True, sent_at=datetime.now(UTC))
+        await model.called(5)
+
+
+async def test_what_asks_itself_stops() -> None:
+    """A job that nobody typed is capped like somebody who came in by a place: one line, and no further calls."""
+    model = Stage()
+    async with at_noon(model=model) as (pocket, _):
+        await pocket.channel.ask("hall", "remind me", sender="bob", group=True)
+        await pocket.idle()
+        for _ in range(30):
+            await pocket.app.submit(SessionKey("pocket", "hall"), "do it again")
+            await pocket.idle()
+        assert len(model.asked) == 1 + 20
+        assert notices(pocket) == [translate("caps.own_turns", limit=20, until="12:10")]
+
+
+async def test_a_retry_is_no_way_round() -> None:
+    """Whoever is past the cap may ask again as often as they like: it is answered when it may be."""
+    model = Stage()
+    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "2"}) as (pocket, _):
+        for n in range(2):
+            await pocket.channel.ask("hall", f"m{n}", sender="bob", group=True)
+        for _ in range(3):
+            await pocket.channel.say("hall", "/retry", sender="bob", group=True, kind=InboundKind.COMMAND)
+            await pocket.idle()
+        assert len(model.asked) == 2
+
+
+async def test_a_place_has_caps_of_its_own() -> None:
+    """`chats` sets them for a chat with its threads, or takes them away; elsewhere it is as everywhere."""
+    places = '{"pocket:hall": {"caps": {"chat_turns_per_10_min": 2, "person_turns_per_10_min": 0}}}'
+    model = Stage()
+    async with at_noon(model=model, environment={"PARLOUR_CHATS": places}) as (pocket, _):
+        for n in range(3):
+            await pocket.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
+        assert len(model.asked) == 2
+        assert notices(pocket, "hall/2") == [translate("caps.chat_turns", limit=2, until="12:10")]
+        usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert "This chat has used its 2 messages in ten minutes. It can continue at 12:10" in usage
+        assert "You can send" not in usage
+
+
+async def test_who_is_let_in_by_name_has_no_cap() -> None:
+    """The same chat, twenty-five questions each: who is named is answered all of them, who came in by the place 20."""
+    named = AdmissionPolicy(
+        channel="pocket",
+        entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall"), AllowEntry(AdmissionGrant.USER, "ann")}),
+        group_policy=GroupPolicy.OPEN,
+    )
+    model = Stage()
+    with time_machine.travel(NOON, tick=True):
+        async with gateway(model=model, policy=named, environment=BERLIN) as pocket:
+            for n in range(25):
+                for who in ("ann", "bob"):
+                    await pocket.channel.say("hall", f"{who} {n}", sender=who, group=True)
+            await pocket.idle()
+            assert await turns(pocket) == Counter(ann=25, bob=20)

@@ -1,0 +1,96 @@
+"""What the owner sees of usage, with the gateway running and without it, and what a sender sees of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
+from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.app import build_operations
+from gateway.commands.control_client import show_status
+from gateway.commands.usage import show_usage
+from gateway.errors import ModelRateLimited, UserError
+from tests.fakes.gateway import COMMAND
+from tests.fakes.inprocess_gateway import Pocket, gateway
+
+OPEN = AdmissionPolicy(
+    channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
+)
+PLAIN = {"PARLOUR_TIMEZONE": "UTC", "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "100000"}
+
+
+class Priced:
+    """Costs a cent a call; the first call of each turn is refused for being too many, the third call has no price."""
+
+    def __init__(self) -> None:
+        self.name = "priced"
+        self.calls = 0
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Answer, at a price."""
+        self.calls += 1
+        if self.calls == 1:
+            raise ModelRateLimited("too many")
+        cost = None if self.calls == 3 else 0.01
+        return ChatReply(text="answer", tool_calls=(), model=self.name, tokens=TokenUsage(1_000, 10, 800), cost=cost)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def told(pocket: Pocket, **arguments: str) -> list[dict[str, Any]]:
+    """Return what the operation says."""
+    return [dict(line) async for line in build_operations(pocket.app).by_name()["usage"](arguments)]
+
+
+async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By whatever is asked; a request that was refused took nothing and cost nothing, one without a price is said."""
+    home, model = tmp_path / "home", Priced()
+    monkeypatch.setenv("PARLOUR_HOME", str(home))
+    monkeypatch.setenv("PARLOUR_LOG__LEVEL", "error")
+    for name, value in PLAIN.items():
+        monkeypatch.setenv(name, value)
+    async with gateway(model=model, home=home, policy=OPEN, environment=PLAIN) as pocket:
+        await pocket.channel.ask("hall", "one", sender="bob", group=True)
+        assert "cost $0.0100" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert "98,990 of 100,000 tokens" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        await pocket.channel.ask("hall", "two", sender="ann", group=True)
+        assert "cost unknown" in await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
+        await pocket.channel.ask("hall", "three", sender="ann", group=True)
+        mine = await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
+        assert "2 model calls, 2,020 tokens, cost $0.0100, plus calls with unknown" in mine
+        here = await pocket.channel.ask("hall", "/status", sender="ann", group=True)
+        assert "3,030 tokens, cost $0.0200, plus calls with unknown cost, 80% of the input" in here
+        people = {line["person"]: line for line in await told(pocket, by="person")}
+        assert {name: (line["calls"], line["cost"]) for name, line in people.items()} == {
+            "pocket:ann": (2, None),
+            "pocket:bob": (2, pytest.approx(0.01)),
+        }
+        assert [line["calls"] for line in await told(pocket, by="purpose")] == [model.calls]
+        with pytest.raises(UserError, match="no day"):
+            await told(pocket, since="yesterday")
+        with pytest.raises(UserError, match="not by 'colour'"):
+            await told(pocket, by="colour")
+        await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
+        shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log
+        assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]
+        assert "$0.0100 and 1 calls unknown" in shown[1]
+        assert "$0.0200 and 1 calls unknown" in shown[3]
+        await asyncio.to_thread(show_status, as_json=False)
+        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("today")]
+        assert shown == [
+            f"{'today':16} 4 model calls, 3,030 tokens, 80% of the input cached, $0.0200 and 1 calls unknown"
+        ]
+    said = await asyncio.to_thread(subprocess.run, [COMMAND, "usage", "--json"], capture_output=True, check=True)
+    assert json.loads(said.stdout)["calls"] == model.calls == 4

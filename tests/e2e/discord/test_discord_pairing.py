@@ -1,0 +1,90 @@
+"""Letting in on Discord, over the wire: a server that waits, a code, and a slash command that is answered at once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tests.e2e.discord.test_discord_buttons import asked
+from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, GUILD, TOKEN
+from tests.fakes.discord_server import Discord
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+
+CALL = f"<@{BOT}>"
+
+
+@asynccontextmanager
+async def owned(discord: Discord, model: InstantModel) -> AsyncIterator[Pocket]:
+    """Run the gateway for Ann, who owns it, and for nobody else."""
+    environment = {
+        "PARLOUR_OWNERS": f"discord:{ANN}",
+        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
+        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+        "PARLOUR_CHANNELS__DISCORD__REACTION": "",
+    }
+    async with gateway(model=model, environment=environment) as pocket:
+        await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
+        yield pocket
+
+
+async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) -> None:
+    """Added to a server: Ann is asked with buttons; Ben, who calls, is told in private, and answered after her yes."""
+    model = InstantModel()
+    discord.has_joined = False
+    async with owned(discord, model) as pocket:
+        direct = discord.direct(ANN)
+        discord.say(direct, ANN, "hello")
+        await discord.until(lambda: bool(discord.chat(direct)))
+        discord.join_server(is_in=True)
+        question = await asked(discord, direct)
+        (waiting,) = pocket.app.access.pairing.pending_requests()
+        assert waiting.who == f"guild:{GUILD}"
+        assert "Should I answer all members there?" in question["content"]
+        discord.say(GENERAL, BEN, f"{CALL} hello?")
+        private = discord.direct(BEN)
+        await discord.until(lambda: bool(discord.chat(private)))
+        assert "I'm new here" in discord.chat(private)[0]
+        assert discord.chat(GENERAL) == []
+        assert [str(each.reason) for each in pocket.app.refusals.recent("discord", BEN)] == ["place-pending"]
+        discord.interactions.press(question["id"], ANN, f"/pair yes {waiting.ref}")
+        await discord.until(lambda: len(discord.chat(direct)) == 3)
+        discord.say(GENERAL, BEN, f"{CALL} and now?")
+        await discord.until(lambda: bool(discord.chat(GENERAL)))
+        await pocket.idle()
+        assert model.calls == 2
+
+
+async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -> None:
+    """Discord waits three seconds for it: the line is there in time, for them alone, the server's one of the day.
+
+    A direct message afterwards has a line of its own, with the code (docs/adr/0026-floods.md).
+    """
+    async with owned(discord, InstantModel()) as pocket:
+        first = discord.interactions.use(GENERAL, EVA, "status")
+        await discord.until(lambda: bool(first.acknowledged))
+        discord.say(GENERAL, EVA, f"{CALL} hello?")
+        discord.say(discord.direct(EVA), EVA, "and here?")
+        discord.say(discord.direct(ANN), ANN, "hello")
+        await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
+        await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
+        await pocket.idle()
+        assert discord.chat(GENERAL) == []
+        (line,) = discord.chat(discord.direct(EVA))
+        assert "Your code is" in line
+        assert [each.who for each in pocket.app.access.pairing.pending_requests()] == [str(EVA)]
+
+
+async def test_a_code_in_a_direct_message(discord: Discord) -> None:
+    """Eva writes privately and has a code; Ann, who never wrote, is asked in a direct chat that is opened for it."""
+    async with owned(discord, InstantModel()) as pocket:
+        discord.say(discord.direct(EVA), EVA, "let me in")
+        await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
+        code = discord.chat(discord.direct(EVA))[0].partition("code is ")[2][:9]
+        await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
+        assert code in discord.chat(discord.direct(ANN))[0]
+        assert "/pair yes" in discord.chat(discord.direct(ANN))[0]
+        discord.say(discord.direct(ANN), ANN, f"/pair {code}")
+        await discord.until(lambda: len(discord.chat(discord.direct(EVA))) == 2)
+        await pocket.idle()
+        assert discord.chat(discord.direct(EVA))[1] == "Your access was approved. You can write to me now."

@@ -1,0 +1,211 @@
+"""Discord's share of what issue 3 shows, over the wire: each row, and the test that is it.
+
+text                         test_people_are_answered_where_they_wrote_and_a_stranger_is_not (test_gateway_discord.py)
+thread                       test_threads_are_sessions_and_private_ones_are_private (test_discord_inbound.py),
+                             test_a_mention_begins_a_thread_and_is_answered_there (test_discord_threads.py)
+forum post                   test_a_forum_post_is_a_session_of_its_own (here)
+reply                        test_what_addresses_us (test_discord_inbound.py)
+edit, deletion               test_edits_and_deletions (test_discord_inbound.py), test_an_edit_of_what_nobody_answered
+                             (test_discord_killed.py)
+image, file                  test_files_of_a_message_can_be_had_each, test_a_file_is_sent_once_with_its_caption
+                             (test_discord_files.py), test_a_picture_reaches_the_model (here)
+command                      test_discord_commands.py; typed:
+                             test_a_command_in_a_channel_is_answered_to_its_sender_alone (test_gateway_discord.py)
+20,000 characters, fences    test_twenty_thousand_characters_arrive_in_order_with_their_fences
+                             (test_discord_outbound.py); in a group: test_a_long_answer_in_a_channel_is_a_file (here)
+streaming                    test_an_answer_streams_and_survives_the_loss_of_its_connection (test_gateway_discord.py),
+                             test_first_words_that_are_too_long_for_one_message (here)
+mention and non-mention      test_people_are_answered_where_they_wrote_and_a_stranger_is_not
+stranger                     test_a_stranger_with_a_file_costs_nothing (here)
+second delivery              test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once (test_gateway_discord.py),
+                             test_a_second_delivery_is_no_second_command (test_discord_commands.py)
+429 with retry               test_a_full_bucket_stalls_its_own_chat_alone (test_discord_outbound.py), for all:
+                             test_a_global_limit_is_waited_out (here)
+connection loss, restart     test_gateway_discord.py, test_discord_killed.py
+two channels at once         test_two_channels_answering_at_once_keep_their_streams_apart (test_gateway_discord.py)
+
+nanobot bug 5               test_an_edit_that_is_repeated_says_everything_once (here)
+nanobot bug 6               test_first_words_that_are_too_long_for_one_message (here)
+nanobot bug 8               test_a_stranger_with_a_file_costs_nothing (here),
+                             test_every_send_has_its_key_and_pings_nobody (test_discord_outbound.py)
+nanobot bug 12              the fences above
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from gateway.events import OutboundKind, OutboundMessage, SessionKey
+from tests.fakes.discord_harness import connected
+from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM, TOKEN
+from tests.fakes.discord_server import Discord
+from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.web_services import FakeHouse
+
+CALL = f"<@{BOT}>"
+PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(64)
+
+
+class Speaker(InstantModel):
+    """Says what it is given, in the pieces it is given."""
+
+    def __init__(self, *pieces: str) -> None:
+        super().__init__()
+        self.pieces = pieces
+        self.requests: list[ChatRequest] = []
+        self.go_on = asyncio.Event()
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Stream the pieces; after the first one it waits."""
+        self.requests.append(request)
+        reply = await super().complete(request)
+        text = ""
+        for piece in self.pieces:
+            text += piece
+            if sink is not None:
+                sink(text)
+            await self.go_on.wait()
+        return ChatReply(text=text, tool_calls=(), model=reply.model, tokens=reply.tokens, cost=0.0)
+
+
+@asynccontextmanager
+async def house_of(discord: Discord, model: Any) -> AsyncIterator[Pocket]:
+    """Run the gateway with a Discord block for Ann."""
+    environment = {
+        "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
+        "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
+        "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
+        "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": ANN,
+    }
+    async with gateway(model=model, environment=environment) as pocket:
+        await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
+        yield pocket
+
+
+def test_every_row_names_tests_that_exist() -> None:
+    """The list above is no promise of what is not there."""
+    here = Path(__file__).parent
+    there = "\n".join(file.read_text(encoding="utf-8") for file in here.glob("test_*.py"))
+    named = re.findall(r"\btest_\w+(?:\.py)?", __doc__ or "")
+    assert len(named) > 30
+    for name in named:
+        assert (here / name).is_file() if name.endswith(".py") else f"def {name}(" in there, name
+
+
+async def test_a_forum_post_is_a_session_of_its_own(discord: Discord, house: FakeHouse) -> None:
+    """`<forum>/<post>`, from its first message on."""
+    async with connected(house, discord):
+        discord.add_channel("4009", "ideas", kind=15)
+        discord.gateway.dispatch("CHANNEL_CREATE", discord.channels["4009"], guild=True)
+        post = discord.open_forum_post("4009", "a garden", ANN, f"{CALL} what grows here?")
+        (message,) = await house.wait_deliveries(1)
+    assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
+
+
+async def test_first_words_that_are_too_long_for_one_message(discord: Discord) -> None:
+    """Nanobot bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
+    words = "word " * 600
+    model = Speaker(words, f"{words}end.")
+    async with house_of(discord, model) as pocket:
+        direct = discord.direct(ANN)
+        discord.say(direct, ANN, "tell me")
+        await discord.until(lambda: discord.chat(direct))
+        assert len(discord.chat(direct)) == 1
+        model.go_on.set()
+        await pocket.idle()
+        shown = discord.chat(direct)
+        assert all(len(each) <= 2_000 for each in shown)
+        assert " ".join(shown).split() == [*["word"] * 1_200, "end."]
+
+
+async def test_an_edit_that_is_repeated_says_everything_once(discord: Discord, house: FakeHouse) -> None:
+    """Nanobot bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
+    key = SessionKey("discord", GENERAL)
+    async with connected(house, discord) as channel:
+        first, second = (
+            channel.render(OutboundMessage(id="tabcdefghijklmnop.0", key=key, text=text, kind=OutboundKind.PREVIEW))[0]
+            for text in ("Hello", "Hello world")
+        )
+        receipt = await channel.send(first)
+        discord.fail("PATCH", "messages", "done 502")
+        await channel.edit(receipt.message_id, second)
+        await channel.edit(receipt.message_id, second)
+    assert discord.chat(GENERAL) == ["Hello world"]
+
+
+async def test_a_long_answer_in_a_channel_is_a_file(discord: Discord) -> None:
+    """Twenty thousand characters with fences: the beginning, and the whole as `answer.md`."""
+    text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
+    model = Speaker(text)
+    model.go_on.set()
+    async with house_of(discord, model) as pocket:
+        discord.say(GENERAL, ANN, f"{CALL} tell me all")
+        await discord.until(lambda: any(each["attachments"] for each in discord.messages[GENERAL]))
+        await pocket.idle()
+        beginning, file = (each for each in discord.messages[GENERAL] if each["author"]["id"] == BOT)
+        assert beginning["content"].count("```") % 2 == 0
+        (name, data) = discord.cdn.files[file["attachments"][0]["id"]]
+        assert (name, data.decode()) == ("answer.md", text)
+
+
+async def test_a_picture_reaches_the_model(discord: Discord) -> None:
+    """Fetched when the turn runs, after its sender was let in, and once."""
+    model = Speaker("I see.")
+    model.go_on.set()
+    async with house_of(discord, model) as pocket:
+        direct = discord.direct(ANN)
+        file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
+        discord.say(direct, ANN, "what is it?", attachments=[file])
+        await discord.until(lambda: discord.chat(direct))
+        await pocket.idle()
+    assert discord.cdn.served == [file["id"]]
+    assert "a.png" in str(model.requests[0].messages[-1]["content"])
+
+
+async def test_a_stranger_with_a_file_costs_nothing(discord: Discord) -> None:
+    """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
+    model = Speaker("never")
+    async with house_of(discord, model) as pocket:
+        before = len(discord.requests)
+        file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
+        direct = discord.direct(EVA)
+        for _ in range(2):
+            discord.say(direct, EVA, "let me in", attachments=[file])
+            discord.say(GENERAL, EVA, f"{CALL} let me in", attachments=[file])
+        model.go_on.set()
+        discord.say(RANDOM, ANN, f"{CALL} hello")
+        await discord.until(lambda: discord.chat(RANDOM))
+        await pocket.idle()
+        done = [each for each in discord.requests[before:] if each.method != "GET"]
+        assert {each.path.split("/")[4] for each in done} == {RANDOM}
+        assert discord.cdn.served == []
+        assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("how", ["limit", "global"])
+async def test_a_global_limit_is_waited_out(discord: Discord, house: FakeHouse, how: str) -> None:
+    """A 429 for one chat or for all: what waits goes out afterwards, in order and once, other chats beside it."""
+    async with connected(house, discord) as channel:
+        discord.fail("POST", "messages", how, seconds=0.3)
+        parts = [
+            channel.render(
+                OutboundMessage(id=f"tabcdefghijklmn{n}p.1", key=SessionKey("discord", chat), text=f"to {chat}")
+            )[0]
+            for n, chat in enumerate((GENERAL, RANDOM))
+        ]
+        first = asyncio.create_task(channel.send(parts[0]))
+        await discord.until(lambda: any(each.method == "POST" for each in discord.requests))
+        second = asyncio.create_task(channel.send(parts[1]))
+        if how == "limit":
+            await discord.until(lambda: discord.chat(RANDOM))
+            assert discord.chat(GENERAL) == []
+        await asyncio.gather(first, second)
+    assert (discord.chat(GENERAL), discord.chat(RANDOM)) == ([f"to {GENERAL}"], [f"to {RANDOM}"])

@@ -1,0 +1,150 @@
+"""What issue 3 asks to be shown for Slack, row by row: each is a test over the wire, with the real slack_sdk and bolt.
+
+- text: test_gateway_slack.test_people_are_answered_where_they_wrote
+- thread: test_together.test_two_people_at_once_get_two_answers_each_in_its_thread
+- reply (in Slack, a message in a thread): test_together.test_a_follow_up_in_a_thread_needs_no_mention
+- edit: test_gateway_slack.test_a_message_that_is_deleted_before_its_turn_is_not_answered
+- image: test_shown.test_a_picture_and_a_document_reach_their_turn
+- file: test_files_in.test_a_message_with_several_files_is_one_message
+- file, sent: test_slack_files_out.test_a_file_stands_in_its_thread_with_its_caption
+- command: test_gateway_slack.test_a_command_in_a_channel_is_answered_to_its_sender_alone
+- 20,000 characters with fences (nanobot bug 12): test_gateway_slack.test_a_long_answer_arrives_whole_over_a_broken_line
+- streaming: test_gateway_slack.test_two_threads_at_once_keep_their_streams_apart
+- streaming, Slack's own: test_streaming.test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle
+- mention and non-mention: test_gateway_slack.test_people_are_answered_where_they_wrote
+- stranger (nanobot bug 1 and 2): test_shown.test_a_stranger_costs_nothing_and_leaves_nothing
+- second delivery, same event_id (nanobot bug 3): test_shown.test_the_same_event_twice_is_one_answer
+- second delivery, message and app_mention: test_inbound.test_a_mention_is_one_message
+- 429 with retry: test_gateway_slack.test_a_limit_in_one_chat_delays_no_other
+- connection loss in mid-answer: test_shown.test_a_connection_that_breaks_in_mid_answer_costs_nothing
+- restart with messages waiting: test_gateway_slack.test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once
+- killed at every step: test_killed.test_what_the_table_says_is_what_happens
+- down for minutes: test_downtime.test_down_for_ten_minutes
+- down for a day: test_downtime.test_down_for_a_day_and_an_hour_with_everything_going_on
+- refresh: test_inbound.test_a_connection_that_ends_is_followed_by_another
+- too many connections: test_shown.test_a_crowd_of_connections_is_not_made_worse
+- two people, and what was said before: test_together.test_what_was_said_before_is_known_to_the_turn_and_nowhere_else
+- forged requests (docs/attacks.md, 13): test_http.test_what_slack_did_not_sign_is_refused
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from pathlib import Path
+
+from tests.fakes.slack import slack
+from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
+from tests.fakes.slack_server import ANN, DM, EVE, ROOM, Place, slack_server
+from tests.fakes.web_services import FakeHouse
+
+HERE = Path(__file__).parent
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c4944415408d763f8cfc000"
+    "0003010100c9fe92ef0000000049454e44ae426082"
+)
+
+
+def test_every_row_is_a_test() -> None:
+    """A row that names no test would promise by itself."""
+    rows = re.findall(r"^- .*: (test_\w+)\.(test_\w+)$", __doc__, re.MULTILINE)
+    assert len(rows) == __doc__.count("\n- ")
+    for file, name in rows:
+        assert f"def {name}(" in (HERE / f"{file}.py").read_text("utf-8"), f"{file}.{name}"
+
+
+async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
+    """Nanobot bugs 1 and 2: `allow_from` is effective, in direct messages too: no turn, no file, no row, no session."""
+    model = HeldModel(held=False)
+    async with slack_server() as server, house(server, model=model) as pocket:
+        server.places["D0EVE"] = Place("D0EVE", "im", {EVE, "U0PARLOUR"})
+        picture = server.attach("cat.png", PNG, "image/png")
+        server.say("D0EVE", EVE, "run `rm -rf /` for me", files=[picture])
+        server.say("D0EVE", EVE, "")
+        server.say(ROOM, EVE, f"{CALL} and here")
+        server.slash("D0EVE", EVE, "/parlour", "status")
+        changed = server.say("D0EVE", EVE, "first", quiet=True)
+        server.edit("D0EVE", changed, "second")
+        await server.until(lambda: len(server.acks) == 6)
+        await pocket.idle()
+        assert model.prompts == []
+        assert server.shown("D0EVE") == server.shown(ROOM) == []
+        assert (server.downloads, server.reactions, server.statuses) == ([], set(), {})
+        assert transcripts(pocket.home) == ""
+        assert (await pocket.app.store.journal.depth())["queued"] == 0
+        assert await pocket.app.store.records.sessions() == ()
+        assert {refused.sender for refused in pocket.app.refusals.recent("slack")} == {EVE}
+
+
+async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
+    """Nanobot bug 3: stored before it is acknowledged, and recognized when it comes again, after a restart too."""
+    model = HeldModel(held=False)
+    async with slack_server() as server:
+        event = {"type": "message", "channel": DM, "channel_type": "im", "user": ANN, "text": "hi", "ts": "1.000001"}
+        event["ts"] = server.say(DM, ANN, "hi", quiet=True)
+        async with house(server, home=tmp_path / "a", model=model) as pocket:
+            for _ in range(2):
+                server.event(event, event_id="Ev0SAME")
+            await server.until(lambda: server.acks == ["Ev0SAME"] * 2)
+            await server.until(lambda: len(server.shown(DM)) == 1)
+            await pocket.idle()
+            home = pocket.kill(tmp_path / "b")
+        async with house(server, home=home, model=model) as pocket:
+            server.event(event, event_id="Ev0SAME")
+            server.event(event, event_id="Ev0OTHER")
+            await server.until(lambda: len(server.acks) == 4)
+            await pocket.idle()
+        assert len(model.prompts) == 1
+        assert len(server.shown(DM)) == 1
+
+
+async def test_a_picture_and_a_document_reach_their_turn() -> None:
+    """Fetched with the token when the turn runs, kept in the chat's scope under their own sum; the text is read."""
+    model = HeldModel(held=False)
+    async with slack_server() as server, house(server, model=model) as pocket:
+        files = [
+            server.attach("cat.png", PNG, "image/png"),
+            server.attach("note.txt", b"the number is 4711", "text/plain"),
+        ]
+        server.say(DM, ANN, "what do you see?", subtype="file_share", files=files)
+        await server.until(lambda: bool(server.shown(DM)))
+        await pocket.idle()
+        (prompt,) = model.prompts
+        assert "cat.png" in prompt
+        assert "4711" in prompt
+        kept = {path.name for path in pocket.home.rglob("attachments/*")}
+        assert hashlib.sha256(PNG).hexdigest() in kept
+        assert len(server.downloads) == 2
+
+
+async def test_a_connection_that_breaks_in_mid_answer_costs_nothing() -> None:
+    """The line for events is cut while the answer grows: it is finished in its place, and the next one is heard."""
+    house_ = FakeHouse(answer=lambda text: f"You said {text}, and I say more.")
+    house_.go_on.clear()
+    async with slack(house_) as up:
+        up.server.say(DM, ANN, "hello")
+        await up.server.until(lambda: bool(up.server.shown(DM)))
+        await up.server.cut()
+        house_.go_on.set()
+        await up.server.until(lambda: up.server.connections == 2)
+        up.server.say(DM, ANN, "goodbye")
+        await up.server.until(lambda: up.server.shown(DM)[-1:] == ["You said goodbye, and I say more."])
+        assert up.server.shown(DM)[0] == "You said hello, and I say more."
+        assert len(up.server.shown(DM)) == 2
+
+
+async def test_a_crowd_of_connections_is_not_made_worse() -> None:
+    """Told that there are too many, it waits a random moment before it comes again, and comes once."""
+    async with slack() as up:
+        assert up.channel._socket is not None
+        up.channel._socket._client.crowded = (0.2, 0.3)
+        loop = asyncio.get_running_loop()
+        told_at = loop.time()
+        await up.server.refresh("too_many_websockets")
+        await up.server.until(lambda: len(up.server.called("apps.connections.open")) == 2)
+        assert loop.time() - told_at >= 0.2
+        await up.server.until(lambda: up.server.connections == 2)
+        up.server.say(DM, ANN, "after")
+        await up.server.until(lambda: len(up.server.acks) == 1)
+        assert len(up.server.called("apps.connections.open")) == 2

@@ -1,0 +1,152 @@
+"""Who decides, over the wire: a member is refused, an admin is obeyed, and each leaves a line in the audit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gateway.events import PlatformAccount
+from tests.e2e.discord.test_gateway_discord import house as discord_house
+from tests.e2e.telegram.test_telegram_buttons import asked, telegram_now
+from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL
+from tests.fakes.discord_server import open_discord
+from tests.fakes.inprocess_gateway import InstantModel, Pocket
+from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_server import ANN as SLACK_ANN
+from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
+from tests.fakes.staged_changes import staged
+from tests.fakes.telegram_gateway import TEAM, Parrot, mention
+from tests.fakes.telegram_gateway import house as telegram_house
+
+REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
+DONE = "New session started."
+YES = "/memory approve eaaaaaaaaaaaaaaaa"
+BEN_THERE = 43
+COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 18}]}
+OWNED = {"PARLOUR_OWNERS": f"slack:{SLACK_ANN}"}
+
+
+async def lines(pocket: Pocket) -> list[tuple[str, str, str, str]]:
+    """Return the audit, the oldest first: who, where, what, outcome."""
+    found = await pocket.app.store.access.audit(limit=50)
+    return [(each.by, each.where, each.what, each.outcome) for each in reversed(found)]
+
+
+async def test_new_in_a_slack_channel() -> None:
+    """A member reads who may; the workspace's admin begins anew; two lines, and nothing else."""
+    async with slack_server() as server, slack_house(server) as pocket:
+        whispers = server.places[ROOM].whispers
+        server.slash(ROOM, BOB, "/parlour", "new")
+        await server.until(lambda: bool(whispers))
+        assert (whispers[0]["user"], whispers[0]["text"]) == (BOB, REFUSED.replace("/new", "/parlour new"))
+        server.slash(ROOM, SLACK_ANN, "/parlour", "new")
+        await server.until(lambda: DONE in [*server.shown(ROOM), *(each["text"] for each in whispers)])
+        await pocket.idle()
+        here = f"slack:{ROOM}"
+        assert await lines(pocket) == [
+            (f"slack:{BOB}", here, "new", "refused"),
+            (f"slack:{SLACK_ANN}", here, "new", "done"),
+        ]
+
+
+async def test_new_in_a_discord_channel() -> None:
+    """As in Slack: who has a role that manages the server decides."""
+    async with open_discord() as discord, discord_house(discord, model=InstantModel()) as pocket:
+        discord.members[ANN]["roles"] = [ADMIN_ROLE]
+        await discord.until(lambda: bool(discord.interactions.registered))
+        refused = discord.interactions.use(GENERAL, BEN, "new")
+        await discord.until(lambda: refused.original is not None)
+        assert refused.original == REFUSED
+        done = discord.interactions.use(GENERAL, ANN, "new")
+        await discord.until(lambda: DONE in (done.original, *discord.chat(GENERAL)))
+        await pocket.idle()
+        here = f"discord:{GENERAL}"
+        assert await lines(pocket) == [
+            (f"discord:{BEN}", here, "new", "refused"),
+            (f"discord:{ANN}", here, "new", "done"),
+        ]
+
+
+async def test_new_and_a_press_in_a_telegram_group() -> None:
+    """Typed and pressed alike: the member's is refused, the admin's done, each with its line."""
+    async with telegram_now() as server:
+        server.chat(TEAM).admins = {42}
+        server.chat(BEN_THERE)  # he has written to the bot before: what he alone sees goes there
+        async with telegram_house(server, InstantModel(), ALLOW_FROM=f"42,{BEN_THERE}") as pocket:
+            command: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 16}]}
+            server.say("/new@parlour_bot", chat=TEAM, sender=BEN_THERE, **command)
+            await server.until(lambda: REFUSED in [post.text for post in server.posts])
+            server.say("/new@parlour_bot", chat=TEAM, sender=42, **command)
+            await server.until(lambda: DONE in server.shown(TEAM))
+            server.say("@parlour_bot hello", chat=TEAM, **mention("@parlour_bot hello"))
+            await server.until(lambda: any("answer" in text for text in server.shown(TEAM)))
+            await staged(pocket, f"chats/telegram%3a{TEAM}", f"telegram:{TEAM}")
+            post = await asked(server, TEAM)
+            server.buttons.press(post, YES, sender=BEN_THERE)
+            await server.until(lambda: bool(server.buttons.alerts))
+            server.buttons.press(post, YES, sender=42)
+            await server.until(lambda: not post.buttons)
+            await pocket.idle()
+            here = f"telegram:{TEAM}"
+            assert await lines(pocket) == [
+                (f"telegram:{BEN_THERE}", here, "new", "refused"),
+                ("telegram:42", here, "new", "done"),
+                (f"telegram:{BEN_THERE}", here, "memory approve", "refused"),
+                ("telegram:42", here, "memory approve", "done"),
+            ]
+
+
+async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Path) -> None:
+    """Nobody is let in; who sends the code owns the bot, allows somebody, blocks them; the code is nowhere."""
+    model = Parrot()
+    home = tmp_path / "home"
+    async with telegram_now() as server, telegram_house(server, model, home, ALLOW_FROM="") as pocket:
+        issued = await pocket.app.access.claims.issue()
+        assert issued is not None
+        server.say("let me in", chat=43, sender=43)
+        server.say(issued.code, chat=42, sender=42)
+        await server.until(lambda: bool(server.shown(42)))
+        assert server.shown(42)[0].startswith("You are now the owner of this bot")
+        server.say("/allow 43", chat=42, sender=42)
+        await server.until(lambda: len(server.shown(42)) == 2)
+        server.say("and now?", chat=43, sender=43)
+        await server.until(lambda: any("and now?" in text for text in server.shown(43)))
+        server.say("/block 43", chat=42, sender=42)
+        await server.until(lambda: len(server.shown(42)) == 3)
+        shown = list(server.shown(43))
+        server.say("still there?", chat=43, sender=43)
+        await server.until(lambda: not server.updates)
+        await pocket.idle()
+        assert list(server.shown(43)) == shown
+        assert model.asked == ["and now?"]
+        assert [(by, what, outcome) for by, _, what, outcome in await lines(pocket)] == [
+            ("code", "owner claim", "done"),
+            ("telegram:42", "allow", "done"),
+            ("telegram:42", "block", "done"),
+        ]
+        code = issued.code
+    held = b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert code.encode() not in held
+    assert code.replace("-", "").encode() not in held
+
+
+async def test_a_mention_or_an_answer_names_somebody() -> None:
+    """In Slack a mention is shown as a name and still names one id; in Telegram the answer to their message does."""
+    eve = "U0EVE"
+    async with slack_server() as server, slack_house(server, environment=OWNED) as pocket:
+        server.say(DM, SLACK_ANN, f"!allow <@{eve}>")
+        await server.until(lambda: bool(server.shown(DM)))
+        assert server.shown(DM)[-1] == f"`slack:{eve}` can now write to me."
+        server.say(DM, SLACK_ANN, f"!block <@{eve}> <@{BOB}>")
+        await server.until(lambda: len(server.shown(DM)) == 2)
+        assert "names are not unique" in server.shown(DM)[-1]
+        await pocket.idle()
+    async with telegram_now() as platform:
+        platform.chat(TEAM)
+        platform.chat(42)
+        async with telegram_house(platform, InstantModel(), PARLOUR_OWNERS="telegram:42") as pocket:
+            theirs = platform.message(TEAM, 666, text="buy now")
+            platform.say("/block@parlour_bot", chat=TEAM, sender=42, reply_to_message=theirs, **COMMAND)
+            await platform.until(lambda: any("telegram:666" in post.text for post in platform.posts))
+            assert pocket.app.access.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
+            await pocket.idle()

@@ -1,0 +1,66 @@
+"""Something that waits for a yes, put where a consolidation or Dream would put it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from agent.memory.editing.merge import OmittedEntry, ReviewReason, StagedRemoval
+from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.ports import Job
+from tests.fakes.inprocess_gateway import Pocket
+
+FACT = "Ann keeps bees"
+
+
+async def staged(
+    pocket: Pocket,
+    scope: str,
+    session: str,
+    *,
+    name: str = "eaaaaaaaaaaaaaaaa",
+    fact: str = FACT,
+    age: timedelta = timedelta(0),
+    asks: bool = True,
+) -> None:
+    """Have *fact* wait for a yes in *scope*, and somebody in *session* asked about it."""
+    put_aside(pocket.home, scope, session, name=name, fact=fact, at=utc_now() - age)
+    if asks:
+        await look(pocket, scope, name)
+
+
+def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
+    """Write what waits, and nothing else."""
+    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(), additions=(f"- {fact}",))
+    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), name, "untrusted", at, waiting, session=session)
+
+
+def removal(home: Path, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb") -> None:
+    """Have a removal wait that came of words that *person* took back."""
+    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(OmittedEntry(raw=line, context=()),))
+    folder = scope_folder(home, scope) / "memory"
+    stage_for_approval(folder, Disk(), name, "deleted", utc_now(), waiting, session=session, person=person)
+
+
+async def look(pocket: Pocket, scope: str, name: str) -> None:
+    """Run a job of memory in *scope*: one that has nothing to do, and after which is asked."""
+    job = Job(id=f"remember:{name}", kind="remember", scope=scope, payload={"fact": ""}, due_at=utc_now())
+    await pocket.app.store.jobs.put(job)
+    while await pocket.app.store.jobs.pending_in(scope):  # noqa: ASYNC110 - nobody is told
+        await asyncio.sleep(0.005)
+
+
+def memory(pocket: Pocket, scope: str) -> str:
+    """Return what is remembered."""
+    path = scope_folder(pocket.home, scope) / "memory" / "MEMORY.md"
+    return path.read_text() if path.exists() else ""
+
+
+async def scope_in(pocket: Pocket, session: str) -> str:
+    """Return the scope of a session in which somebody was answered."""
+    await pocket.idle()
+    return next(row.scope for row in await pocket.app.store.records.sessions() if str(row.key) == session)

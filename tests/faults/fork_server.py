@@ -1,0 +1,228 @@
+"""A process that has imported everything and forks one gateway per order, so that hundreds of lives fit in a minute.
+
+`python -m tests.faults.fork_server SOCKET`, with the shim preloaded. Each connection brings one order; the child speaks
+over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and closes it.
+An order with ``words`` and ``environment`` is a `parlour` command; it writes to the descriptor that comes with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import json
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import litellm._service_logger  # noqa: F401 - imported by the first answer, in every life anew
+import uvicorn
+from litellm.types.utils import ModelResponseStream
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
+
+from agent.llm.chat_model import ModelConfig
+from agent.llm.litellm_model import LitellmModel
+from agent.memory.storage import disk
+from gateway.cli import main as parlour
+from gateway.errors import UserError
+from gateway.ports.entry_points import load_entry_points
+from tests.faults.child import Child
+from tests.faults.process_order import Order
+
+_CRASHED = 70
+_ORDER_BYTES = 1 << 20
+_GROUPS = ("parlour.channels", "parlour.stores", "parlour.models", "parlour.commands", "parlour.tools")
+# One question and one piece of an answer, with everything in them that a turn has.
+_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+_ASKED = cast(
+    "list[ChatCompletionMessageParam]",
+    [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "a", "tool_calls": [_CALL]},
+        {"role": "tool", "tool_call_id": "a", "content": "a"},
+    ],
+)
+_TOOLS: list[ChatCompletionToolUnionParam] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+_CHUNK = {
+    "id": "c",
+    "object": "chat.completion.chunk",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "delta": {"role": "assistant", "content": "a", "tool_calls": [{"index": 0, **_CALL}]}}],
+    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+}
+
+
+def main() -> None:
+    """Serve until standard input closes, which it does when the test process is gone, however it went."""
+    os.environ.pop("LD_PRELOAD", None)  # for this process only, not for what it starts
+    _import_the_rest()
+    awake, bell = socket.socketpair()
+    for end in (awake, bell):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(bell.fileno())
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(sys.argv[1])
+    listening.listen(64)
+    gc.collect()
+    gc.freeze()  # what is here stays as it is: children share its pages
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        sys.exit(f"importing left {threads - 1} thread(s) running; a fork would not have them")
+    print("ready", flush=True)
+    children: dict[int, socket.socket] = {}
+    while True:
+        readable, _, _ = select.select([sys.stdin, listening, awake], [], [])
+        if sys.stdin in readable:
+            break
+        if awake in readable:
+            awake.recv(4096)
+            _reap(children)
+        if listening in readable:
+            connection, _ = listening.accept()
+            pid = _fork(connection, [listening, awake, bell, *children.values()])
+            children[pid] = connection
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _import_the_rest() -> None:
+    """Import what the gateway puts off until it is asked for.
+
+    A child finds out what that is, since warming litellm also starts threads, which a fork would not have.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.dup2(2, 1)  # stdout says when the zygote is ready, and nothing else
+        asyncio.run(LitellmModel(ModelConfig(model="openai/warm")).warm())
+        uvicorn.Config(_nothing).load()
+        for group in _GROUPS:
+            for entry in entry_points(group=group):
+                entry.load()
+        with os.fdopen(writing, "w") as names:
+            names.write("\n".join(sys.modules))
+            names.flush()
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as names:
+        wanted = names.read().split()
+    os.waitpid(pid, 0)
+    for group in _GROUPS:
+        load_entry_points(group)  # read once here, not once a life
+    for name in wanted:
+        if name not in sys.modules and name != "__mp_main__":
+            with suppress(ImportError):  # made at run time, not to be found again
+                importlib.import_module(name)
+    asyncio.run(_answer_once())
+
+
+async def _answer_once() -> None:
+    """Have the model library's types built, which it puts off to the first answer: a fifth of what a life costs."""
+    transport = httpx.MockTransport(_answer)
+    async with AsyncOpenAI(api_key="none", http_client=httpx.AsyncClient(transport=transport)) as client:
+        stream = await client.chat.completions.create(model="m", messages=_ASKED, tools=_TOOLS, stream=True)
+        async for chunk in stream:
+            ModelResponseStream(**chunk.model_dump())
+
+
+def _answer(request: httpx.Request) -> httpx.Response:
+    body = f"data: {json.dumps(_CHUNK)}\n\ndata: [DONE]\n\n"
+    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
+
+
+async def _nothing(scope: object, receive: object, send: object) -> None:
+    """Be an application."""
+
+
+def _reap(children: dict[int, socket.socket]) -> None:
+    for pid in list(children):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            connection = children.pop(pid)
+            try:
+                connection.sendall(json.dumps({"exit": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+            except OSError:
+                print(f"nobody waited for {pid}", file=sys.stderr)
+            connection.close()
+
+
+def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
+    line, descriptors, _, _ = socket.recv_fds(connection, _ORDER_BYTES, 1)
+    while not line.endswith(b"\n"):
+        line += connection.recv(_ORDER_BYTES)
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return pid
+    status = _CRASHED
+    try:
+        # Said by the child: on a busy machine it is up before its parent has the processor again.
+        connection.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for other in others:
+            other.close()
+        disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
+        order = json.loads(line)
+        status = _command(order, descriptors[0]) if "words" in order else _live(Order(**order), connection)
+    except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _live(order: Order, connection: socket.socket) -> int:
+    _to_log(order.log)
+    try:
+        asyncio.run(Child(order, connection).live())
+    except UserError as mistake:
+        print(mistake, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _command(order: Mapping[str, Any], output: int) -> int:
+    """Run a command as its own process would; return its exit code."""
+    _redirect(output)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    sys.argv = ["parlour", *order["words"]]
+    try:
+        parlour()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _to_log(path: str) -> None:
+    _redirect(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+
+
+def _redirect(output: int) -> None:
+    """Make *output* what this process writes to, and give it nothing to read."""
+    empty = os.open(os.devnull, os.O_RDONLY)
+    for target, source in ((0, empty), (1, output), (2, output)):
+        os.dup2(source, target)
+    os.close(output)
+    os.close(empty)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Playing a plot: a gateway on a fresh home, killed once, started until it rests, and a look at what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from tests.fakes.openai_server import FakeOpenAI, open_server
+from tests.fakes.relay import Relay, open_relay
+from tests.faults.access_plots import Plot, answer
+from tests.faults.process_order import Order
+from tests.faults.process_pool import Line, Zygote, open_line
+from tests.faults.shim import Mode
+
+_PATIENCE = 30.0  # seconds for a life
+_LIVES = 3
+
+
+@dataclass(slots=True)
+class Ending:
+    """What came of a plot with one fault."""
+
+    at: int
+    struck: str = ""
+    lives: int = 0
+    points: list[str] = field(default_factory=list)  # of the last life, once armed
+    wrong: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"killed at {self.at} [{self.struck or 'not reached'}], {self.lives} lives: {'; '.join(self.wrong)}"
+
+
+class Performance:
+    """Plays one plot on a fresh home, killed before call number *at*; 0 = never."""
+
+    def __init__(self, zygote: Zygote, plot: type[Plot], at: int = 0) -> None:
+        self._zygote = zygote
+        self._plot = plot
+        self._room = zygote.room()
+        self._ending = Ending(at)
+
+    async def run(self) -> Ending:
+        """Play until a life ends well, and look at what is left."""
+        ending = self._ending
+        async with open_relay() as relay, open_server(answer) as model:
+            plot = self._plot(relay)
+            is_done = False
+            if plot.dies_first:
+                await self._die(plot, self._order(relay, model))
+            while not is_done and ending.lives < _LIVES:
+                ending.lives += 1
+                is_done = await self._live(plot, self._order(relay, model))
+            report = self._room / "report"
+            ending.struck = report.read_text().strip() if report.exists() else ""
+            if is_done:
+                with closing(sqlite3.connect(self._room / "root" / "home" / "journal.db")) as journal:
+                    ending.wrong += plot.wrong(journal, len(model.bodies))
+            else:
+                ending.wrong.append("never came to rest")
+        if ending.wrong:
+            ending.wrong.append(f"log: {(self._room / 'log').read_text()[-4_000:]}")
+        else:
+            shutil.rmtree(self._room)
+        return ending
+
+    def _order(self, relay: Relay, model: FakeOpenAI) -> Order:
+        order = Order(
+            root=str(self._room / "root"),
+            report=str(self._room / "report"),
+            log=str(self._room / "log"),
+            base=relay.base,
+            model=model.base,
+            owner=self._plot.owner,
+            turns=self._plot.turns,
+            is_thin=True,
+            is_later=not self._plot.dies_first,
+            whole_life=self._plot.dies_first and self._ending.lives == 1,
+        )
+        is_faulty = self._ending.lives == 1 and self._ending.at
+        return replace(order, mode=Mode.KILL_BEFORE, at=self._ending.at) if is_faulty else order
+
+    async def _die(self, plot: Plot, order: Order) -> None:
+        """Lead the life before the others."""
+        async with open_line(self._zygote, order) as line:
+            assert await line.wait("ready")
+            await plot.begin(line)
+            line.kill()
+            await line.wait("exit")
+
+    async def _live(self, plot: Plot, order: Order) -> bool:
+        """Lead one life; say whether it came to rest."""
+        async with open_line(self._zygote, order) as line:
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    return await self._steer(plot, line)
+            except TimeoutError:
+                line.kill()
+                await line.wait("exit")
+                self._ending.wrong.append(f"life {self._ending.lives} hung: {plot.relay.shown}")
+                return False
+
+    async def _steer(self, plot: Plot, line: Line) -> bool:
+        if not await line.wait("ready"):
+            return False
+        if self._ending.lives == 1 and not plot.dies_first:
+            await plot.begin(line)
+            line.tell("arm")
+            assert await line.wait("armed")
+
+        async def play() -> None:
+            await plot.play()
+            line.tell("finish")
+
+        playing = asyncio.create_task(play(), name=f"play {plot.name}")
+        try:
+            news = await line.wait("idle")
+        finally:
+            playing.cancel()
+            await asyncio.wait([playing])
+        self._ending.points = news.get("points", [])
+        return bool(news) and (await line.wait("exit"))["exit"] == 0
+
+
+async def points_of(zygote: Zygote, plot: type[Plot]) -> list[str]:
+    """Play *plot* undisturbed; return the calls it makes. Raises AssertionError when even that goes wrong."""
+    ending = await Performance(zygote, plot).run()
+    assert not ending.wrong, str(ending)
+    return ending.points
+
+
+async def play_plot(zygote: Zygote, plot: type[Plot], points: Collection[int], *, at_once: int) -> list[Ending]:
+    """Play *plot* killed at each of *points*, so many at once."""
+    room = asyncio.Semaphore(at_once)
+
+    async def play(at: int) -> Ending:
+        async with room:
+            return await Performance(zygote, plot, at).run()
+
+    return list(await asyncio.gather(*(play(at) for at in points)))
+
+
+def told(endings: Sequence[Ending]) -> str:
+    """Return one line of figures, and every broken promise."""
+    wrong = [str(each) for each in endings if each.wrong]
+    struck = sum(bool(each.struck) for each in endings)
+    return "\n".join([f"{len(endings)} points, {struck} struck, {len(wrong)} wrong", *wrong])

@@ -1,0 +1,33 @@
+"""Crashes and decisions about people: let in, made the owner, told of a cap or a kill; told once.
+
+The process dies at one of the calls that the decision makes, and the next life takes it up: nobody is told anything
+twice or not at all, one row and one line of the audit say what was decided, and no cap is passed. A spread of the
+points is played here; all of them: `python -m tests.faults --stage pairing claim cap alert`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.faults.access_plots import PLOTS
+from tests.faults.plot_runner import play_plot, points_of, told
+from tests.faults.process_pool import Zygote
+
+# How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
+KILLS = {"pairing": (40, (0.2, 0.5, 0.7)), "claim": (5, (0.5,)), "cap": (10, (0.3, 0.7)), "alert": (10, (0.8,))}
+
+Record = Callable[[str, object], None]
+
+
+@pytest.mark.parametrize("name", list(PLOTS))
+async def test_a_decision_is_told_once_whatever_kills_it(zygote: Zygote, name: str, record_property: Record) -> None:
+    """Killed anywhere between the message that asks for it and the last line about it: once, all of it."""
+    least, shares = KILLS[name]
+    points = await points_of(zygote, PLOTS[name])
+    assert len(points) >= least
+    endings = await play_plot(zygote, PLOTS[name], [1 + int(share * len(points)) for share in shares], at_once=3)
+    record_property("figure", f"{name}, kill_before, of {len(points)} points: {told(endings)}")
+    assert not any(ending.wrong for ending in endings), told(endings)
+    assert any(ending.struck for ending in endings)

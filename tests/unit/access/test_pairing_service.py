@@ -1,0 +1,191 @@
+"""Approving: a code is good once, for an hour, and not for whoever guesses; a crash repeats and loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.access.note_store import NoteStore
+from gateway.access.pairing_service import PairingService
+from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus
+from gateway.ports.pairing import PairingDecision, PairingLocked, PairingNotFound
+from gateway.store.sqlite_store import SqliteStore
+from tests.fakes.access_scene import OWNER, Door
+from tests.fakes.clock import Clock
+from tests.fakes.store import InlineWriter, kill, open_inline_store
+
+
+@pytest.fixture
+async def door(clock: Clock) -> AsyncIterator[Door]:
+    """A door at which somebody knocked."""
+    store = await open_inline_store(clock=clock.now)
+    door = Door(store, clock.now)
+    await door.knock("66")
+    yield door
+    await store.close()
+
+
+async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
+    """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
+    code = await door.code_of("66")
+    done = await door.pairing.by_code(f" {code.lower().replace('-', ' ')} ", door.by("t1"))
+    assert isinstance(done, PairingDecision)
+    assert (done.waiting.who, done.is_yes) == ("66", True)
+    member = door.store.access.members()["telegram", "66"]
+    assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
+    assert (await door.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
+    (line,) = await door.store.access.audit(limit=9)
+    assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
+    assert not door.pairing.pending_requests()
+
+
+async def test_a_code_is_good_once(door: Door) -> None:
+    """Used again, by whomever, it is no code."""
+    code = await door.code_of("66")
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingNotFound)
+
+
+async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
+    """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
+    code = await door.code_of("66")
+    first = await door.pairing.by_code(code, door.by("t1"))
+    again = await door.pairing.by_code(code, door.by("t1"))
+    assert isinstance(first, PairingDecision)
+    assert isinstance(again, PairingDecision)
+    assert (again.waiting.who, again.is_yes) == (first.waiting.who, first.is_yes)
+    assert len(await door.store.access.audit(limit=9)) == 1
+    assert len(await door.said_to("66")) == 2
+
+
+async def test_a_code_ends_with_its_hour(door: Door, clock: Clock) -> None:
+    """After an hour nobody waits under it."""
+    code = await door.code_of("66")
+    clock.set_wall(timedelta(minutes=60))
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingNotFound)
+    assert not door.store.access.members()
+
+
+async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
+    """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
+    code = await door.code_of("66")
+    for number in range(5):
+        assert isinstance(
+            await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}")), PairingNotFound
+        )
+    locked = await door.pairing.by_code(code, door.by("t1"))
+    assert isinstance(locked, PairingLocked)
+    assert locked.minutes == 60
+    assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), PairingNotFound)
+    (waiting,) = door.pairing.pending_requests()
+    clock.set_wall(timedelta(minutes=30))
+    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingLocked)
+    assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), PairingDecision)
+
+
+async def test_the_lock_survives_a_restart(door: Door, clock: Clock) -> None:
+    """Whoever guesses gains nothing by a crash."""
+    code = await door.code_of("66")
+    for number in range(5):
+        await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}"))
+    again = Door(door.store, clock.now)
+    assert isinstance(await again.pairing.by_code(code, again.by("t1")), PairingLocked)
+
+
+async def test_what_is_no_code_is_no_guess(door: Door) -> None:
+    """A misread word costs no try."""
+    for number in range(9):
+        assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), PairingNotFound)
+    code = await door.code_of("66")
+    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
+
+
+async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
+    """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
+    (waiting,) = door.pairing.pending_requests()
+    denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
+    assert isinstance(denied, PairingDecision)
+    assert not denied.is_yes
+    assert not door.store.access.members()
+    assert len(await door.said_to("66")) == 1
+    assert [line.what for line in await door.store.access.audit(limit=9)] == ["pair no"]
+    await door.knock("66")
+    assert not door.pairing.pending_requests()
+    late = await door.pairing.by_ref(waiting.ref, door.by("t2"), is_yes=True)
+    assert isinstance(late, PairingNotFound)
+
+
+async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chance that gives the same code twice is asked again."""
+    drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
+    monkeypatch.setattr("gateway.access.codes.new_code", lambda: next(drawn))
+    store = await open_inline_store(clock=clock.now)
+    door = Door(store, clock.now)
+    await door.knock("66")
+    await door.knock("67")
+    assert (await door.code_of("66"), await door.code_of("67")) == ("ABCD-EFGH", "JKMN-PQRS")
+    await store.close()
+
+
+async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
+    """An owner's /allow in between ends the waiting."""
+    member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=door._now())
+    await door.store.access.change(AccessChange(put=(member,)))
+    assert not door.pairing.pending_requests()
+
+
+async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock) -> None:
+    """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
+    code = await door.code_of("66")
+    desk = PairingService(NoteStore(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
+    assert not desk.pending_requests()
+    assert isinstance(await desk.by_code(code, door.by("t1")), PairingNotFound)
+    assert len(await door.said_to("66")) == 1
+
+
+async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed after each write in turn, everything comes again: one code, one question, one welcome, one audit line."""
+    copies: list[Path] = []
+    submit = InlineWriter.submit
+
+    def then_copied(self: InlineWriter, *arguments: Any) -> Any:
+        future = submit(self, *arguments)
+        copies.append(kill(tmp_path / "journal.db", tmp_path / f"killed {len(copies)}"))
+        return future
+
+    async def everything(store: SqliteStore) -> None:
+        door = Door(store, clock.now)
+        await door.knock("66")
+        for waiting in door.pairing.pending_requests():
+            await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
+
+    store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
+    with monkeypatch.context() as patched:
+        patched.setattr(InlineWriter, "submit", then_copied)
+        await everything(store)
+    await store.close()
+    assert len(copies) == 2  # what a stranger is told and asked is one write, what an owner decides another
+    for copy in copies:
+        again = await open_inline_store(copy, clock=clock.now)
+        await everything(again)
+        door = Door(again, clock.now)
+        assert again.access.members()["telegram", "66"].standing is AccessStatus.PAIRED
+        assert len(await door.said_to("66")) == 2
+        assert len(await door.told(OWNER)) == 1
+        assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]
+        await again.close()
+
+
+async def test_who_is_forgotten_has_never_asked(door: Door, clock: Clock) -> None:
+    """Forgotten on this channel: neither the request nor that they were told stays; somebody else's does."""
+    await door.knock("67")
+    await door.pairing.forget([("telegram", "66"), ("slack", "67")])
+    assert [each.who for each in door.pairing.pending_requests()] == ["67"]
+    assert [name for name in door.store.access.notes() if name.startswith("told:")] == ["told:telegram:67"]
+    clock.set_wall(timedelta(seconds=1))
+    await door.knock("66")
+    assert len(await door.said_to("66")) == 2

@@ -1,0 +1,224 @@
+"""Who may use which command where, as a table: a command that is not in it fails, as does a row that is not true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.commands import Command, CommandContext, CommandReply, CommandRouter
+from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
+from tests.fakes.claimed_turn import turn_of
+
+NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
+ROUTER = CommandRouter.load()
+ROLES = (Role.MEMBER, Role.ADMIN, Role.OWNER)
+
+# For member, admin and owner: `yes` runs, `own` runs on what is the sender's own, `all` on everybody's, `no` is
+# refused. A star: an audit line is left. Nobody is less than an admin in a direct chat; it is stated all the same.
+OPEN = "yes yes yes"
+OWNER = "no* no* yes*"
+ADMIN = "no* yes* yes*"
+LOOK = "no no yes"  # the owner's, but nothing is decided
+OWN = "own all* all*"
+EVERY = "all all all"
+
+TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared chat)
+    "allow 42": (OWNER, OWNER),
+    "block 42": (OWNER, OWNER),
+    "dream": (OPEN, OPEN),
+    "dream-log": (OPEN, OPEN),
+    "dream-restore": (OPEN, OPEN),
+    "dream-restore abc": (OPEN, ADMIN),
+    "export": (OPEN, OPEN),  # in a shared chat it says that it is for direct ones
+    "forget tea": (EVERY, OWN),
+    "forget tea --purge": (EVERY, OWN),
+    "forget everything": (OPEN, ADMIN),
+    "forget everything yes": (OPEN, ADMIN),
+    "help": (OPEN, OPEN),
+    "language": (OPEN, OPEN),
+    "language de": (OPEN, ADMIN),
+    "link": (OPEN, OPEN),  # as /export
+    "memory": (OPEN, OPEN),
+    "memory log": (OPEN, OPEN),
+    "memory diff abc": (OPEN, OPEN),
+    "memory why tea": (OPEN, OPEN),
+    "memory pending": (OPEN, OPEN),
+    "memory undo abc": (OPEN, ADMIN),
+    "memory approve abc": (OPEN, ADMIN),
+    "memory reject abc": (OPEN, ADMIN),
+    "model": (OPEN, OPEN),
+    "model fast": (OPEN, ADMIN),
+    "new": (OPEN, ADMIN),
+    "pair": (LOOK, LOOK),
+    "pair yes abc": (OWNER, OWNER),
+    "people": (LOOK, LOOK),
+    "privacy": (OPEN, OPEN),
+    "queue": (OPEN, OPEN),
+    "remember tea": (OPEN, OPEN),
+    "retry": (OPEN, OPEN),
+    "search tea": (OPEN, OPEN),
+    "settings": (OPEN, OPEN),
+    "share tea": (OWNER, OWNER),
+    "start": (OPEN, OPEN),
+    "status": (OPEN, OPEN),
+    "stop": (EVERY, OWN),
+    "timezone": (OPEN, OPEN),
+    "timezone Europe/Berlin": (OPEN, ADMIN),
+    "unlink": (OPEN, OPEN),  # as /export
+    "unshare tea": (OWNER, OWNER),
+    "usage": (OPEN, OPEN),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A kind of chat of one platform."""
+
+    name: str
+    key: SessionKey
+    kind: ChatKind = ChatKind.GROUP
+    is_private: bool = False
+
+
+PLACES = (
+    Where("telegram direct", SessionKey("telegram", "42"), ChatKind.DIRECT),
+    Where("telegram group", SessionKey("telegram", "-100")),
+    Where("telegram topic", SessionKey("telegram", "-100/7")),
+    Where("slack direct", SessionKey("slack", "D1"), ChatKind.DIRECT),
+    Where("slack channel", SessionKey("slack", "C1")),
+    Where("slack thread", SessionKey("slack", "C1/1712.34")),
+    Where("slack direct with several", SessionKey("slack", "G1")),
+    Where("discord direct", SessionKey("discord", "900"), ChatKind.DIRECT),
+    Where("discord channel", SessionKey("discord", "901")),
+    Where("discord thread", SessionKey("discord", "901/902")),
+    Where("discord private thread", SessionKey("discord", "901/903"), is_private=True),
+    Where("web", SessionKey("web", "owner"), ChatKind.DIRECT),
+    Where("console", SessionKey("console", "here"), ChatKind.DIRECT),
+)
+
+
+class StandIn:
+    """Stands in for every command, and notes that it ran and on whose behalf."""
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    async def __call__(self, context: CommandContext) -> CommandReply:
+        """Do nothing but note it."""
+        self.seen.append(context.may_all)
+        return CommandReply(text="done")
+
+
+class NobodysStaging:
+    """Nothing waits, so nothing is about the sender's own words."""
+
+    async def pending_changes(self, _: str) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+class NobodysServices:
+    """All that a check of roles may ask."""
+
+    memory = SimpleNamespace(staging=NobodysStaging())
+
+
+def said(text: str, place: Where, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
+    """Return what a member typed, or pressed, there."""
+    return InboundMessage(
+        key=place.key,
+        message_id="1",
+        sender=Sender(id="7"),
+        text=f"/{text}",
+        command=f"/{text}",
+        sent_at=NOW,
+        kind=kind,
+        chat_kind=place.kind,
+        is_private=place.is_private,
+    )
+
+
+def context(message: InboundMessage, role: Role, args: str, scope: str = "chats/x") -> CommandContext:
+    """Return a context whose services have nothing to say."""
+    services: Any = NobodysServices()
+    turn = turn_of(message, role=role, scope=scope)
+    return CommandContext(turn=turn, args=args, now=NOW, services=services, commands=())
+
+
+async def outcome(text: str, place: Where, role: Role, kind: InboundKind = InboundKind.COMMAND, **more: str) -> str:
+    """Return what becomes of *text* there, in the table's words."""
+    ran = StandIn()
+    router = CommandRouter([_replaced(each, ran) for each in ROUTER.commands])
+    message = said(text, place, kind)
+    typed = router.parse(message)
+    assert typed is not None
+    reply = await router.run(typed, context(message, role, typed.args, **more))
+    star = "*" if reply.audit else ""
+    if not ran.seen:
+        assert reply.is_private
+        assert reply.outcome == "refused"
+        return f"no{star}"
+    (_, need) = next(each for each in ROUTER.commands if each.name == typed.name).needs.of(typed.args)
+    word = "yes" if need.others is None else "all" if ran.seen[0] else "own"
+    return f"{word}{star}"
+
+
+def _replaced(command: Command, ran: StandIn) -> Command:
+    return replace(command, run=ran)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+async def test_every_command_for_every_role(place: Where) -> None:
+    """Each row of the table holds in each kind of chat of each platform, typed and pressed."""
+    for text, (direct, shared) in TABLE.items():
+        expected = direct if place.kind is ChatKind.DIRECT else shared
+        for kind in (InboundKind.COMMAND, InboundKind.BUTTON):
+            found = [await outcome(text, place, role, kind) for role in ROLES]
+            assert " ".join(found) == expected, f"/{text} in {place.name}"
+
+
+def _declared() -> Iterator[str]:
+    for command in ROUTER.commands:
+        yield command.name
+        yield from (f"{command.name} {word}" for word in command.needs.words if word != "...")
+
+
+def test_no_command_is_missing_in_the_table() -> None:
+    """A new command, or a new word with a rule of its own, is entered in the table above."""
+    rows = [f"{row} " for row in TABLE]
+    missing = [name for name in _declared() if not any(row.startswith(f"{name} ") for row in rows)]
+    assert not missing
+    assert {row.partition(" ")[0] for row in TABLE} == {command.name for command in ROUTER.commands}
+
+
+@pytest.mark.parametrize("text", ["export", "forget everything yes", "memory undo abc", "dream-restore abc"])
+async def test_one_memory_for_everybody_is_the_owners(text: str) -> None:
+    """With `memory.isolation: shared` what takes or changes all of it asks for the owner, in a direct chat too."""
+    place = PLACES[0]
+    found = [await outcome(text, place, role, scope="") for role in ROLES]
+    assert found == ["no*", "no*", "yes*"]
+
+
+async def test_the_refusal_says_who_may() -> None:
+    """A member reads that this chat's admins and the owner may; an admin that the owner may."""
+    group = PLACES[1]
+    message = said("new", group)
+    typed = ROUTER.parse(message)
+    assert typed is not None
+    refused = await ROUTER.run(typed, context(message, Role.MEMBER, ""))
+    assert refused.text == "Only an admin of this chat or an owner of this bot can use /new here."
+    message = said("memory undo abc", group)
+    typed = ROUTER.parse(message)
+    assert typed is not None
+    refused = await ROUTER.run(typed, context(message, Role.MEMBER, typed.args))
+    assert "/memory undo here" in refused.text
+    message = said("share tea", group)
+    typed = ROUTER.parse(message)
+    assert typed is not None
+    refused = await ROUTER.run(typed, context(message, Role.ADMIN, typed.args))
+    assert refused.text == "Only an owner of this bot can use /share."

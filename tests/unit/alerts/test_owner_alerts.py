@@ -1,0 +1,480 @@
+"""Owners are told exactly once, over a channel that works, whatever is killed and whenever."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.alert_messages import reason
+from gateway.alerts.alert_sources import (
+    BurstSource,
+    CapSource,
+    ChannelSource,
+    CrashSource,
+    DeadLetterSource,
+    DiskSource,
+    ModelSource,
+    QuarantineSource,
+)
+from gateway.alerts.alert_state import Observation
+from gateway.alerts.monitor import Source
+from gateway.errors import LoginRefused, UserError
+from gateway.events import SessionKey, turn_id
+from gateway.i18n import translate
+from gateway.ports import Alert, PlatformEvent
+from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
+from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, Alerting
+from tests.fakes.clock import EPOCH, Clock
+from tests.fakes.memory_channel import Fault
+from tests.fakes.turns import accept, answer, said
+
+DOWN = "No connection to telegram since 2026-11-21 22:01."
+BACK = "telegram is connected again. It had been disconnected since 2026-11-21 22:01."
+
+
+def channels(house: Alerting, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
+    """Return the source that looks at the channels."""
+    return {"channels": ChannelSource(lambda: house.hears, lambda: refusals or {}, house.clock.now)}
+
+
+async def outage(house: Alerting) -> None:
+    """Telegram is away from the first minute to the twentieth; the process may die and start again meanwhile."""
+    for minute, is_up in ((1, True), (20, False), (40, True)):
+        house.hears["telegram"] = is_up
+        await house.until(minute)
+        if house.died.is_set():
+            await house.kill()
+            await house.start()
+            await house.until(minute)
+
+
+async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+    """Telegram is down for five minutes: Slack says so, then says that it is back; Telegram itself says nothing."""
+    house = Alerting(tmp_path / "home", clock, channels)
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    assert [line.split(" I keep")[0] for line in house.told(OWNER_THERE)] == [DOWN, BACK]
+    assert house.told(OWNER_HERE) == []
+    await house.stop()
+
+
+async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: Clock) -> None:
+    """Killed before every operation on the journal, in turn: one line that it is down, one that it is back."""
+    deaths, number = 0, 1
+    begun = clock.seconds
+    while True:
+        shifted = Clock(asyncio.get_running_loop())
+        shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
+        house = Alerting(tmp_path / str(number) / "home", _Since(shifted, clock.seconds), channels)
+        house.folder.mkdir(parents=True)
+        await house.start(mortal=number)
+        await outage(house)
+        has_died = house.runs > 0
+        lines = [line.split(" since ")[0] for line in house.told(OWNER_THERE)]
+        assert lines == ["No connection to telegram", "telegram is connected again. It had been disconnected"], number
+        await house.stop()
+        if not has_died:
+            break
+        deaths, number = deaths + 1, number + 1
+    assert deaths > 10
+
+
+class _Since(Clock):
+    """A clock whose seconds begin now, on the loop of a test that plays a day many times."""
+
+    def __init__(self, clock: Clock, begun: float) -> None:
+        super().__init__(clock._loop)
+        self._skew = clock._skew
+        self._begun = begun
+
+    @property
+    def seconds(self) -> float:
+        return round(self._loop.time() - self._begun, 6)
+
+
+async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, clock: Clock) -> None:
+    """Twenty wrong codes within an hour are told, and what comes within the next hour is counted into one line."""
+    wrong = {"web": 0}
+
+    def guesses(_: Alerting) -> Mapping[str, Source]:
+        return {"login codes": BurstSource("login-codes", "alerts.login_codes", lambda: wrong, clock.now, many=20)}
+
+    house = Alerting(tmp_path / "home", clock, guesses)
+    house.folder.mkdir()
+    await house.start()
+    for minute, count in ((70, 19), (80, 25), (81, 45), (90, 200), (170, 201)):
+        wrong["web"] = count
+        await house.until(minute)
+    lines = house.told(OWNER_HERE)
+    assert [line.partition(" wrong")[0].rpartition(": ")[2] for line in lines] == ["26", "155"]
+    assert "still work" in lines[0]
+    await house.stop()
+
+
+async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> None:
+    """Killed and started every four minutes for two hours: three lines, and the later ones count."""
+    stops = 0
+
+    def killed(_: Alerting) -> Mapping[str, Source]:
+        return {"killed": CrashSource(stops, clock.now)}
+
+    house = Alerting(tmp_path / "home", clock, killed)
+    house.folder.mkdir()
+    for minute in range(4, 132, 4):
+        await house.start()
+        await house.until(minute)
+        await house.kill()
+        stops += 1
+    lines = [line.partition(", most recently")[0] for line in house.told(OWNER_HERE)]
+    assert lines == [
+        "The bot was terminated without a clean shutdown",
+        "The bot was terminated without a clean shutdown (15 times)",
+        "The bot was terminated without a clean shutdown (15 times)",
+    ]
+
+
+async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: Clock) -> None:
+    """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"killed": CrashSource(house.runs + 1, clock.now)})
+    house.folder.mkdir()
+    house.hears = {"telegram": False, "slack": False}
+    await house.start()
+    await house.until(1)
+    assert house.told(OWNER_HERE) == []
+    house.hears["telegram"] = True
+    await house.until(2)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.kill()
+    await house.start()
+    await house.until(60)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.until(62)
+    assert len(house.told(OWNER_HERE)) == 2
+    await house.stop()
+
+
+async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> None:
+    """No five minutes' wait: nobody but a person can mend it."""
+    refusals: dict[str, UserError] = {}
+    house = Alerting(tmp_path / "home", clock, lambda house: channels(house, refusals))
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.hears["telegram"] = False
+    refusals["telegram"] = LoginRefused("canary")
+    house.watch.wake()
+    await house.until(1.01)
+    (line,) = house.told(OWNER_THERE)
+    assert line.startswith("telegram rejects the bot's token")
+    assert "canary" not in line
+    await house.stop()
+
+
+async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+    """One line over the channel itself: that it is back, and since when it was away. Meanwhile the log knows."""
+    house = Alerting(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    assert house.told(OWNER_HERE) == [BACK]
+    await house.stop()
+
+
+async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_path: Path, clock: Clock) -> None:
+    """Two owners, one of them with two accounts: a line each; the page's only while it is open."""
+    page, other = SessionKey("web", "owner"), SessionKey("slack", "U2")
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"disk": _Steps([0, 2, 2, 0])},
+        owners=[(OWNER_HERE, OWNER_THERE), (other,)],
+        pages=(page,),
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.channels["web"].watched = True
+    await house.until(2)
+    for key in (OWNER_HERE, other, page):
+        assert [line.split(":")[0] for line in house.told(key)] == [
+            "The server's disk is full",
+            "The disk has enough free space again.",
+        ]
+    assert house.told(OWNER_THERE) == []
+    await house.stop()
+
+
+class _Steps:
+    """A source that sees one stage after the other."""
+
+    def __init__(self, stages: Sequence[int]) -> None:
+        self._stages = list(stages)
+
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        stage = self._stages.pop(0) if len(self._stages) > 1 else self._stages[0]
+        return [
+            Observation(cause="disk", since=EPOCH, stage=stage, line="alerts.disk_full", fields={"free": 1_000_000})
+        ]
+
+
+async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: Clock) -> None:
+    """One owner is told now; the other's line stands in the outbox of their own channel, which is away."""
+    house = Alerting(
+        tmp_path / "home", clock, lambda house: {"disk": _Steps([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
+    )
+    house.folder.mkdir()
+    house.hears["slack"] = False
+    house.platforms["slack"].fail(Fault.LATER, seconds=300, calls=1)
+    await house.start()
+    await house.until(1)
+    assert (len(house.told(OWNER_HERE)), house.told(OWNER_THERE)) == (1, [])
+    await house.until(10)
+    assert len(house.told(OWNER_THERE)) == 1
+    await house.stop()
+
+
+async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -> None:
+    """An owner's chat that takes nothing is tried once a day: meanwhile the next account, and `status` knows.
+
+    Where there is no other, they are told when they write to us; nobody is told that a notice was given up.
+    """
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"disk": _Steps([2]), "given up": DeadLetterSource(house.store.alerts, clock.now)},
+        owners=[(OWNER_HERE,)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=2)
+    for minute, sent in ((5, 1), (10, 2)):
+        await house.until(minute)
+        await house.kill()
+        await house.start()
+        await house.until(minute + 2)
+        assert await house.standing() == ["disk: untold, 0"]
+        assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == sent
+        clock.set_wall(timedelta(hours=24))
+    await accept(house.store, said(key=OWNER_HERE, second=60 * 60 * 50))
+    await house.until(15)
+    assert await house.standing() == ["disk: told, 1"]
+    assert [line.split(":")[0] for line in house.told(OWNER_HERE)] == ["The server's disk is full"]
+    await house.stop()
+
+
+async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clock: Clock) -> None:
+    """The answer to an owner is given up, and so is the line that says so: one of each, and it stays untold."""
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)},
+        owners=[(OWNER_HERE,)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
+    await answer(house.store, said(key=OWNER_HERE), "canary")
+    await house.until(120)
+    assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == 2
+    assert await house.standing() == ["given-up: untold, 0"]
+    await house.stop()
+
+
+async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: Clock) -> None:
+    """What merely happened too, with how often it did; the owner who was told is not told again."""
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda _: {"killed": CrashSource(3, clock.now)},
+        owners=[(OWNER_HERE, OWNER_THERE)],
+    )
+    house.folder.mkdir()
+    await house.start()
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat)
+    await house.until(90)
+    (line,) = house.told(OWNER_THERE)
+    assert line.startswith("The bot was terminated without a clean shutdown (3 times)")
+    assert await house.standing() == ["killed: told, 1"]
+    await house.stop()
+
+
+async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: Clock) -> None:
+    """A journal that is down for minutes loses no line and repeats none."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"disk": _Steps([0, 2])})
+    house.folder.mkdir()
+    await house.start()
+    house.writer.fault = OSError("disk full")
+    await house.until(3)
+    assert house.told(OWNER_HERE) == []
+    house.writer.fault = None
+    await house.until(6)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.stop()
+
+
+class _Broken:
+    async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
+        raise ValueError
+
+
+async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: Clock) -> None:
+    """One blind eye leaves the others open."""
+    house = Alerting(tmp_path / "home", clock, lambda house: {"broken": _Broken(), "disk": _Steps([2])})
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    assert len(house.told(OWNER_HERE)) == 1
+    await house.stop()
+
+
+async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp_path: Path, clock: Clock) -> None:
+    """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
+    house = Alerting(
+        tmp_path / "home", clock, lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)}
+    )
+    house.folder.mkdir()
+    await house.start()
+    await house.until(1)
+    house.platforms["telegram"].fail(Fault.REFUSED, chat=said().key.chat)
+    await answer(house.store, said(), "canary")
+    await house.until(2)
+    (line,) = house.told(OWNER_HERE)
+    assert line == (
+        f"One message could not be delivered, most recently in {said().key}: the recipient does not accept messages"
+        f" from the bot. Run `parlour turn {turn_id(said())[:8]}` on the server for details."
+    )
+    await house.stop()
+
+
+@pytest.mark.parametrize(
+    ("said_so", "name"),
+    [
+        ("Forbidden: bot was blocked by the user", "blocked"),
+        ("Discord answered 403, code 50007", "blocked"),
+        ("Discord answered 403, code 50013", "rights"),
+        ("Discord answered 403, code 50001", "outside"),
+        ("not_in_channel", "outside"),
+        ("Forbidden: bot was kicked from the supergroup chat", "outside"),
+        ("Forbidden: bot is not a member of the channel chat", "outside"),
+        ("Forbidden: the group chat was deleted", "gone"),
+        ("Bad Request: CHAT_WRITE_FORBIDDEN", "rights"),
+        ("Bad Request: need administrator rights in the channel chat", "rights"),
+        ("restricted_action_read_only_channel", "rights"),
+        ("message to be replied not found", "other"),
+        ("Discord answered 404, code 10003", "gone"),
+        ("channel_not_found", "gone"),
+        ("Chat not found", "gone"),
+        ("not enough rights to send text messages to the chat", "rights"),
+        ("larger than 50 MB", "size"),
+        ("given up after 12 attempts: the platform said nothing in time", "attempts"),
+        ("poison", "poison"),
+        ("bug", "poison"),
+        ("debugging is off", "other"),
+    ],
+)
+def test_what_platforms_say_is_put_into_plain_words(said_so: str, name: str) -> None:
+    """None of their words reach an owner: each is one of our sentences, whose name stands in the catalogue."""
+    assert reason(said_so) == name
+    assert translate(f"alerts.because_{reason(said_so)}")
+
+
+async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(tmp_path: Path, clock: Clock) -> None:
+    """Failures count from the first to the last with nothing good between; where nobody asks, nothing is known."""
+    model = ModelSource(clock.now)
+    house = Alerting(tmp_path / "home", clock, lambda house: {"model": model})
+    house.folder.mkdir()
+    await house.start()
+    for minute in (1, 5, 10):
+        await house.until(minute)
+        model.note_call_end(is_answered=False)
+    await house.until(60)
+    assert house.told(OWNER_HERE) == []
+    for minute in (61, 66, 72):
+        await house.until(minute)
+        model.note_call_end(is_answered=False)
+    await house.until(73)
+    model.note_call_end(is_answered=True)
+    await house.until(74)
+    first, second = house.told(OWNER_HERE)
+    assert first.startswith("No model has answered since 2026-11-21 22:")
+    assert second.startswith("The model answers again.")
+    await house.stop()
+
+
+async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: Clock) -> None:
+    """80 %, 100 % and the new day: three lines, however often it is looked at."""
+    used = 0
+    house = Alerting(
+        tmp_path / "home",
+        clock,
+        lambda house: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
+    )
+    house.folder.mkdir()
+    await house.start()
+    for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
+        await house.until(minute)
+    await house.until(7)
+    lines = [line[:31] for line in house.told(OWNER_HERE)]
+    assert lines == [
+        "80 % of today's token limit is ",
+        "Today's token limit is used up:",
+        "The daily token limit has been ",
+    ]
+    await house.stop()
+
+
+async def test_low_disk_and_a_quarantined_event_are_seen(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The room that is left, by the doctor's thresholds; an event that was set aside since the start, not before."""
+    free = 10**12
+    monkeypatch.setattr("shutil.disk_usage", lambda _: (10**13, 0, free))
+    disk, folder = DiskSource(tmp_path, clock.now), QuarantineFolder(tmp_path / "quarantine")
+    assert [each.stage for each in await disk({})] == [0]
+    for free, stage in ((400 * 1024**2, 1), (40 * 1024**2, 2)):  # noqa: B007 - the fake reads it
+        assert [each.stage for each in await disk({})] == [stage]
+    event = PlatformEvent(channel="slack", id="1", raw="canary")
+    folder.write(f"slack-1{KEPT}", event, "unreadable", clock.now())
+    source = QuarantineSource(tmp_path / "quarantine", clock.now)
+    (first,) = await source({})
+    known = {"set-aside": Alert(cause="set-aside", since=clock.now(), mark=first.mark)}
+    assert first.happened == 0
+    assert await source(known) == []
+    clock.set_wall(timedelta(seconds=1))
+    folder.write(f"slack-2{KEPT}", event, "unreadable", clock.now())
+    (second,) = await source(known)
+    assert (second.happened, second.fields) == (1, {"channel": "slack"})
+
+
+async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: Clock) -> None:
+    """The same in English and UTC, as JSON, durable before anybody is called; the schema is the documented one."""
+    house = Alerting(tmp_path / "home", clock, channels, posts=True)
+    house.folder.mkdir()
+    await house.start()
+    await outage(house)
+    posts = [json.loads(post.body) for post in await house.store.alerts.posts(due=clock.now(), limit=9)]
+    down, back = posts
+    assert down == {
+        "format": 1,
+        "kind": "alert",
+        "id": down["id"],
+        "cause": "channel",
+        "channel": "telegram",
+        "level": "warning",
+        "state": "firing",
+        "since": "2026-11-21T21:01:00Z",
+        "at": down["at"],
+        "text": down["text"],
+        "host": "house",
+        "version": "1.2.3",
+    }
+    assert down["text"].startswith("No connection to telegram since 2026-11-21 21:01.")
+    assert (back["state"], back["since"]) == ("resolved", down["since"])
+    assert house.posted.is_set()
+    await house.stop()

@@ -1,0 +1,143 @@
+"""What a model takes: configured, looked up, learned from a refusal, and corrected by the provider's own figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from agent.llm.chat_model import ModelConfig
+from agent.llm.context_windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, ContextWindows, PromptBudget
+from agent.llm.litellm_model import LitellmModel
+from agent.llm.model_client import ModelClient
+from agent.llm.provider_errors import context_limit
+from agent.llm.scripted_model import ScriptedModel, ScriptEntry
+from gateway.errors import ContextOverflow
+from tests.fakes.llm_context import NOW, Tally, Usages, request
+from tests.fakes.turns import Wall
+
+
+def windows(path: Path | None = None) -> ContextWindows:
+    """Return windows on a clock that stands still."""
+    return ContextWindows(path, now=lambda: NOW)
+
+
+@pytest.mark.parametrize(("window", "tokens"), [(8_192, 5_735), (65_536, 54_068), (200_000, 181_808)])
+def test_the_budget_leaves_room_for_the_answer_and_for_what_we_are_off(window: int, tokens: int) -> None:
+    """Window − completion reserve (8,192, a quarter of a small window) − safety (a twentieth)."""
+    budget = PromptBudget(window)
+    assert budget.tokens == tokens == window - budget.reserve - budget.safety
+
+
+def test_a_window_is_as_configured_else_as_looked_up_else_stated() -> None:
+    """What nobody knows is DEFAULT_WINDOW."""
+    known = windows()
+    assert known.window("a") == DEFAULT_WINDOW
+    known.set_window("a", 8_192)
+    known.set_window("b", None)
+    assert (known.window("a"), known.window("b")) == (8_192, DEFAULT_WINDOW)
+
+
+async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
+    """The limit a model named stands in a private file, for this model alone, and is tried anew after a month."""
+    path = tmp_path / "windows.json"
+    first = windows(path)
+    first.set_window("a", 128_000)
+    await first.note_refusal("a", 20_000, limit=16_384)
+    assert path.stat().st_mode & 0o777 == 0o600
+    wall = Wall()
+    again = ContextWindows(path, now=wall.now)
+    again.set_window("a", 128_000)
+    again.set_window("b", 128_000)
+    assert (again.window("a"), again.window("b")) == (16_384, 128_000)
+    wall.advance(days=(LAPSES + timedelta(days=1)).days)
+    assert again.window("a") == 128_000
+
+
+@pytest.mark.parametrize("told", [0, 8_192, 16_000])
+@pytest.mark.parametrize("weight", [3_000, 9_000, 40_000])
+async def test_after_a_refusal_the_room_is_smaller_than_what_was_refused(told: int, weight: int) -> None:
+    """Whatever the model says of its limit, the next prompt is smaller; again and again, as long as that can help."""
+    known = windows()
+    for _ in range(4):
+        await known.note_refusal("a", weight, told)
+        if weight * 4 < told:
+            break  # more than four tokens in four bytes: not our prompt is what is too long
+        assert known.budget("a") < weight or known.window("a") == SMALLEST_WINDOW
+        weight = known.budget("a")
+
+
+async def test_a_refusal_that_cannot_be_true_teaches_nothing(tmp_path: Path) -> None:
+    """A small prompt that is "too long" for a large window is somebody's mistake, and spoils no month."""
+    known = windows(tmp_path / "w.json")
+    before = known.budget("a")
+    await known.note_refusal("a", 300)
+    assert known.budget("a") == before
+    await known.note_refusal("a", 300, limit=50_000)
+    assert known.factor("a") == 1.0
+
+
+async def test_a_damaged_file_is_an_empty_one(tmp_path: Path) -> None:
+    """It costs one refused request, not a start."""
+    path = tmp_path / "windows.json"
+    for text in ('{"a": 3}', "[", '{"a": {"window": "x", "factor": 1, "at": ""}}'):
+        path.write_text(text)
+        assert windows(path).window("a") == DEFAULT_WINDOW
+
+
+def test_the_providers_figures_correct_ours() -> None:
+    """Quickly upwards, slowly downwards; figures that no prompt can have are passed over."""
+    known = windows()
+    for _ in range(20):
+        known.calibrate("a", 10_000, 15_000)
+    assert known.factor("a") == pytest.approx(1.5, rel=0.01)
+    assert known.budget("a") == pytest.approx(PromptBudget(DEFAULT_WINDOW).tokens / 1.5, rel=0.01)
+    for tokens in (1, 100, 90_000):
+        known.calibrate("a", 10_000, tokens)
+    known.calibrate("a", 10, 40)
+    assert known.factor("a") == pytest.approx(1.5, rel=0.01)
+
+
+async def test_a_client_tells_its_windows_what_it_sees() -> None:
+    """A fallback's refusal is the fallback's, and usage rows are those of the calls that were answered."""
+    usages = Usages()
+    models = [
+        ScriptedModel([ScriptEntry(error="refused")], name="m0"),
+        ScriptedModel([ScriptEntry(error="overflow")], name="m1"),
+    ]
+    client = ModelClient(models, recorder=usages, meter=Tally(), now=lambda: NOW)
+    before = await client.room()
+    with pytest.raises(ContextOverflow):
+        await client.complete(request("x" * 100_000))
+    assert client.windows.window("m1") < DEFAULT_WINDOW
+    assert await client.room() == before
+    assert usages.replies == []
+
+
+@pytest.mark.parametrize(
+    ("said", "limit"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", 8_192),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 198000 + 8192 > 200000, decrease input", 200_000),
+        ("the request exceeds the available context size (4096 tokens)", 4_096),
+        ("This model's maximum prompt length is 131072 but the request contains 140000 tokens.", 131_072),
+        ("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        ("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000", 4_081),
+        ("Input is too long for requested model.", 0),
+    ],
+)
+def test_the_limit_is_read_off_what_providers_say(said: str, limit: int) -> None:
+    """Each provider has words of its own; where there is no number, none is made up."""
+    assert context_limit(said) == limit
+
+
+async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -> None:
+    """Two servers of the operator's may both say `openai/local`: one's window is not the other's."""
+    shared = windows()
+    rooms = []
+    for label, window in (("wide", 128_000), ("narrow", 8_192)):
+        model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
+        rooms.append(await ModelClient([model], recorder=Usages(), meter=Tally(), windows=shared).room())
+    assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]

@@ -1,0 +1,48 @@
+"""While the house is cautious nobody looks into an update before the house keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from channels.telegram import inbound
+from channels.telegram.codec import parse_update
+from gateway.ports import PlatformEvent
+from tests.fakes.telegram_channel import open_line
+from tests.fakes.telegram_server import open_telegram
+from tests.fakes.web_services import FakeHouse
+
+
+class KeepingHouse(FakeHouse):
+    """A house that knows whether it has an event in its keeping now."""
+
+    keeps = False
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Run *work* with the event kept."""
+        self.keeps = True
+        await work()
+        self.keeps = False
+
+
+@pytest.mark.parametrize("is_cautious", [True, False])
+async def test_an_update_is_read_in_the_houses_keeping(is_cautious: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kills the parser would kill again for ever if it were parsed before it is on disk."""
+    house = KeepingHouse(is_cautious=is_cautious)
+    kept: list[bool] = []
+
+    def noting(*arguments: Any, **more: Any) -> Any:
+        kept.append(house.keeps)
+        return parse_update(*arguments, **more)
+
+    monkeypatch.setattr(inbound, "parse_update", noting)
+    async with open_telegram() as server:
+        for text in ("one", "two"):
+            server.say(text)
+        async with open_line(server, house):
+            await server.until(lambda: not server.updates)
+    assert len(kept) == 2
+    assert all(kept)
+    assert [heard.text for heard in house.accepted] == ["one", "two"]

@@ -1,0 +1,366 @@
+"""Hearing Telegram over the wire: the real library polls a real server, and nothing is confirmed that is not stored."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.events import ChatKind, InboundKind, SessionKey
+from gateway.i18n import translate
+from gateway.i18n.languages import LANGUAGES
+from gateway.logs import configure_logs
+from gateway.ports import IntakeResult, IntakeVerdict, PlatformEvent
+from gateway.quarantine import Quarantine, list_events
+from tests.fakes.meter import FakeMeter
+from tests.fakes.telegram_channel import Line, open_line
+from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
+from tests.fakes.web_services import FakeHouse
+
+GROUP = -1001234567890
+MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length": 12}]}
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[TelegramServer]:
+    """Give a Telegram."""
+    async with open_telegram() as server:
+        yield server
+
+
+@pytest.fixture
+async def line(server: TelegramServer) -> AsyncIterator[Line]:
+    """Give a channel that listens to it."""
+    async with open_line(server) as line:
+        yield line
+
+
+async def test_a_private_message_is_heard_and_then_confirmed(line: Line) -> None:
+    """Text, key, sender, id and time arrive as they are; the update is confirmed once it is stored."""
+    message = line.server.say("good evening ✓ 🛋️")
+    (heard,) = await line.house.wait_deliveries(1)
+    assert (heard.key, heard.message_id, heard.text) == (SessionKey("telegram", "42"), "1", "good evening ✓ 🛋️")
+    assert (heard.sender.id, heard.sender.name, heard.sender.is_bot) == ("42", "Ann Bee", False)
+    assert (heard.chat_kind, heard.bot, heard.revision) == (ChatKind.DIRECT, "parlour_bot", "")
+    assert heard.sent_at.timestamp() == message["date"]
+    await line.server.until(lambda: not line.server.updates)
+    assert line.channel.is_ready()
+
+
+@pytest.mark.parametrize("fault", ["is_down", "is_broken"])
+async def test_what_is_not_stored_is_not_confirmed(line: Line, fault: str) -> None:
+    """A journal that is down leaves the update with Telegram, and what came before it confirmed; then it is heard."""
+    line.server.say("first")
+    await line.server.until(lambda: not line.server.updates)
+    setattr(line.house, fault, True)
+    line.server.say("second")
+    await line.house.wait_deliveries(3)
+    assert [each["message"]["text"] for each in line.server.updates] == ["second"]
+    setattr(line.house, fault, False)
+    line.server.say("third")
+    await line.server.until(lambda: not line.server.updates)
+    assert [heard.text for heard in line.house.accepted] == ["first", "second", "third"]
+
+
+class KeepingHouse(FakeHouse):
+    """A house with the gateway's own quarantine."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.quarantine = Quarantine(folder, unclean_stops=0, meter=FakeMeter(), now=partial(datetime.now, UTC))
+
+    async def handle(self, event: PlatformEvent, work: Callable[[], Awaitable[None]]) -> None:
+        """Handle it as the gateway does."""
+        await self.quarantine.handle(event, work)
+
+
+async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: TelegramServer, tmp_path: Path) -> None:
+    """A message that a bug of ours cannot take is quarantined, and does not stop those behind it for ever."""
+    house = KeepingHouse(tmp_path / "quarantine")
+    async with open_line(server, house):
+        house.is_broken = True
+        server.say("poison")
+        await house.wait_deliveries(3)
+        house.is_broken = False
+        server.say("next")
+        await server.until(lambda: not server.updates)
+    assert [heard.text for heard in house.accepted] == ["next"]
+    (kept,) = list_events(tmp_path / "quarantine")
+    assert kept.reason == "it broke us 3 times: RuntimeError"
+
+
+async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramServer) -> None:
+    """While the house is cautious an update is fetched when the one before it is stored, and all of them come."""
+    house = FakeHouse(is_cautious=True)
+    for text in ("one", "two", "three"):
+        server.say(text)
+    async with open_line(server, house):
+        await server.until(lambda: not server.updates)
+    assert [heard.text for heard in house.deliveries] == ["one", "two", "three"]
+    assert {asked["limit"] for name, asked in server.calls if name == "getUpdates"} == {1}
+
+
+async def test_a_refused_message_is_confirmed_all_the_same(line: Line) -> None:
+    """A stranger's message costs no reply, no reaction, no typing, and does not come again."""
+    line.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
+    line.server.say("let me in", chat=666, sender=666)
+    await line.server.until(lambda: not line.server.updates)
+    line.house.verdict = None
+    line.server.say("hello")
+    await line.server.until(lambda: len(line.server.reactions) == 1)
+    assert line.server.reactions[0]["chat_id"] == 42
+    assert not line.server.actions
+    assert not line.server.posts
+
+
+async def test_a_second_delivery_is_the_same_message(line: Line) -> None:
+    """An update that comes again has the same logical key, and its confirmation is given again."""
+    line.server.say("once")
+    (update,) = line.server.updates
+    await line.server.until(lambda: not line.server.updates)
+    line.server.redeliver(update)
+    first, second = await line.house.wait_deliveries(2)
+    await line.server.until(lambda: not line.server.updates)
+    assert first.logical_key == second.logical_key
+    assert len(line.house.accepted) == 1
+
+
+async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer) -> None:
+    """After a quiet week update ids restart anywhere; an offset of last week confirms nothing unheard."""
+    time = [server.now()]
+    server.now = lambda: time[0]
+    async with open_line(server) as line:
+        high = server.push({"message": server.message(42, 42, text="before")})
+        await server.until(lambda: not server.updates)
+        await server.until(lambda: server.calls[-1][1].get("offset") is None)
+        time[0] += 8 * 24 * 3600
+        low = server.push({"message": server.message(42, 42, text="after")})
+        assert low < high
+        await line.house.wait_deliveries(2)
+        await server.until(lambda: not server.updates)
+    assert [heard.text for heard in line.house.accepted] == ["before", "after"]
+
+
+async def test_messages_said_while_down_are_heard_in_order(server: TelegramServer) -> None:
+    """Down between two runs: Telegram keeps what was said, and each message is heard once."""
+    house = FakeHouse()
+    async with open_line(server, house):
+        server.say("one")
+        await server.until(lambda: not server.updates)
+    for text in ("two", "three"):
+        server.say(text)
+    async with open_line(server, house):
+        await server.until(lambda: not server.updates)
+    assert [heard.text for heard in house.deliveries] == ["one", "two", "three"]
+
+
+async def test_a_hundred_and_more_wait_in_order(line: Line) -> None:
+    """More than one batch is heard in order, none twice."""
+    for number in range(230):
+        line.server.say(str(number))
+    await line.server.until(lambda: not line.server.updates)
+    assert [heard.text for heard in line.house.deliveries] == [str(number) for number in range(230)]
+
+
+async def test_an_edit_is_a_revision(line: Line) -> None:
+    """An edited message has the same id, and the time of the edit as its revision."""
+    message = line.server.say("colour")
+    line.server.edit(message, "color", at=1_800_000_000)
+    first, second = await line.house.wait_deliveries(2)
+    assert (first.message_id, second.message_id) == ("1", "1")
+    assert (first.revision, second.revision, second.text) == ("", "1800000000", "color")
+    assert second.sent_at.timestamp() == 1_800_000_000
+
+
+async def test_only_what_names_us_is_addressed(server: TelegramServer) -> None:
+    """In a group: a mention, an answer to us, our command. Not: other bots' commands, other names, plain talk."""
+    server.privacy = False
+    command: list[dict[str, Any]] = [{"type": "bot_command", "offset": 0}]
+    ours = {"message_id": 5, "from": BOT, "chat": {"id": GROUP, "type": "supergroup"}, "date": 1, "text": "It is six."}
+    said: list[tuple[str, dict[str, Any], bool]] = [
+        ("just talk", {}, False),
+        ("@parlour_bot hello", MENTION, True),
+        ("@PARLOUR_BOT hello", MENTION, True),
+        ("@someone_els hello", MENTION, False),
+        ("@parlour_bot in code", {"entities": [{"type": "code", "offset": 0, "length": 12}]}, False),
+        ("sure?", {"reply_to_message": ours}, True),
+        ("/new@otherbot", {"entities": [command[0] | {"length": 13}]}, False),
+        ("/new@parlour_bot", {"entities": [command[0] | {"length": 16}]}, True),
+        ("/stop", {"entities": [command[0] | {"length": 5}]}, True),
+        ("/ban", {"entities": [command[0] | {"length": 4}]}, False),
+    ]
+    async with open_line(server) as line:
+        for text, fields, _ in said:
+            server.say(text, chat=GROUP, **fields)
+        heard = await line.house.wait_deliveries(len(said))
+    assert [(each.text, each.is_addressed) for each in heard] == [(text, want) for text, _, want in said]
+    assert {each.chat_kind for each in heard} == {ChatKind.GROUP}
+    assert heard[5].reply_to == "5"
+    assert heard[5].quoted == "It is six."
+
+
+async def test_a_topic_is_a_session_of_its_own(line: Line) -> None:
+    """A topic is `<chat>/<topic>`, the General topic the chat itself, and its creation is nothing to answer."""
+    created = {"message_id": 7, "from": BOT, "chat": {"id": GROUP}, "date": 1, "forum_topic_created": {"name": "Ops"}}
+    topic: dict[str, Any] = {"is_topic_message": True, "message_thread_id": 7, "reply_to_message": created}
+    line.server.say("@parlour_bot in the topic", chat=GROUP, **MENTION, **topic)
+    line.server.say("@parlour_bot in general", chat=GROUP, **MENTION)
+    line.server.say("@parlour_bot in a reply thread", chat=GROUP, **MENTION, message_thread_id=3)
+    heard = await line.house.wait_deliveries(3)
+    assert [each.key.chat for each in heard] == [f"{GROUP}/7", str(GROUP), str(GROUP)]
+    assert (heard[0].reply_to, heard[0].quoted) == ("", "")
+
+
+async def test_an_album_is_addressed_as_a_whole(line: Line) -> None:
+    """The parts of an album share it, and one caption that names us speaks for all."""
+    line.server.privacy = False
+    photo: dict[str, Any] = {
+        "photo": [{"file_id": "small", "width": 90, "height": 9}, {"file_id": "big", "width": 900, "file_size": 7}]
+    }
+    caption: dict[str, Any] = {"caption": "@parlour_bot look", "caption_entities": MENTION["entities"]}
+    for fields in (caption, {}, {}):
+        line.server.say(None, chat=GROUP, media_group_id="album-1", **photo, **fields)
+    line.server.say(None, chat=GROUP, media_group_id="album-2", **photo)
+    heard = await line.house.wait_deliveries(4)
+    assert [each.album for each in heard] == ["album-1"] * 3 + ["album-2"]
+    assert [each.is_addressed for each in heard] == [True, True, True, False]
+    assert [(file.kind, file.url, file.size) for file in heard[1].attachments] == [("image", "telegram-file:big", 7)]
+
+
+async def test_being_added_is_the_one_who_added_us_saying_start(line: Line) -> None:
+    """Being added to a group goes through admission like a message of the one who did it, and only once."""
+    person = {"id": 42, "is_bot": False, "first_name": "Ann"}
+    change = {"chat": {"id": GROUP, "type": "supergroup", "title": "t"}, "from": person, "date": 1_763_769_600}
+    states = [("left", "member"), ("member", "administrator"), ("member", "left")]
+    for old, new in states:
+        members = {"old_chat_member": {"status": old}, "new_chat_member": {"status": new}}
+        line.server.push({"my_chat_member": change | members})
+    await line.server.until(lambda: not line.server.updates)
+    (heard,) = line.house.deliveries
+    assert (heard.text, heard.sender.id, heard.key.chat, heard.message_id) == ("/start", "42", str(GROUP), "")
+
+
+async def test_a_button_is_answered_when_it_is_stored(line: Line) -> None:
+    """A pressed button is its value and an event id; its clock stops once we have it."""
+    line.server.chat(42)
+    query = {"id": "777", "from": {"id": 42, "is_bot": False, "first_name": "Ann"}, "chat_instance": "1", "data": "yes"}
+    line.server.push({"callback_query": query | {"message": line.server.message(42, 42, text="Sure?")}})
+    await line.server.until(lambda: line.server.answered == ["777"])
+    (heard,) = line.house.deliveries
+    assert (heard.kind, heard.text, heard.event_ids) == (InboundKind.BUTTON, "yes", ("button/777",))
+
+
+async def test_what_cannot_be_read_costs_nobody_anything(line: Line) -> None:
+    """Updates of odd shapes are set aside, unknown kinds passed over; the messages beside them arrive."""
+    odd: list[dict[str, Any]] = [
+        {"message": {}},
+        {"message": {"message_id": "x", "chat": {"id": "y", "type": "private"}, "date": [], "text": "t"}},
+        {"message": None},
+        {"edited_message": {"chat": {"type": "private", "id": 1}}},
+        {"my_chat_member": {"chat": 5}},
+        {"message": line.server.message(42, 42, new_chat_title="service")},
+    ]
+    line.server.say("was here")
+    for update in odd:
+        line.server.push(update)
+    line.server.say("still here")
+    await line.server.until(lambda: not line.server.updates)
+    assert [heard.text for heard in line.house.deliveries] == ["was here", "still here"]
+    assert len(line.house.quarantined) == 4
+
+
+async def test_hostile_text_is_storable(line: Line) -> None:
+    """What a person sends can be written as UTF-8 and holds no NUL."""
+    line.server.say("a\0b\ud800c\r\nd")
+    (heard,) = await line.house.wait_deliveries(1)
+    assert heard.text == "ab\ufffdc\nd"
+
+
+async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:
+    """Telegram's 409: one clear line, no fight, and hearing again when the other one has gone."""
+    out = io.StringIO()
+    configure_logs(form="json", stream=out)
+    async with open_line(server) as line:
+        server.fail(
+            "getUpdates", *(Fault("status", 409, description="Conflict: terminated by other") for _ in range(3))
+        )
+        server.steal_poll()
+        await server.until(lambda: not server.faults["getUpdates"])
+        server.say("alone again")
+        await line.house.wait_deliveries(1)
+        await server.until(lambda: not server.updates)
+    assert out.getvalue().count("telegram.conflict") == 1
+    assert "@BotFather" in out.getvalue()
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_a_refused_token_is_a_mistake_of_the_settings(server: TelegramServer, status: int) -> None:
+    """The channel ends with a line that says how to mend it, and does not storm; the token is not in it."""
+    server.fail("getMe", Fault("status", status, description="Unauthorized" if status == 401 else "Not Found"))
+    with pytest.raises(SettingsError, match="copy it again from @BotFather") as caught:
+        async with open_line(server):
+            pass
+    assert server.token not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert [name for name, _ in server.calls] == ["getMe"]
+
+
+async def test_a_bad_hour_is_waited_out(line: Line) -> None:
+    """5xx, cut connections, garbage and a request to wait: the channel polls on, and hears what was said meanwhile."""
+    faults = [Fault("status", 502), Fault("drop"), Fault("garbage"), Fault("lost"), Fault("status", 429, retry_after=1)]
+    line.server.fail("getUpdates", *faults)
+    line.server.say("said in between")
+    await line.server.until(lambda: not line.server.faults["getUpdates"])
+    line.server.say("said afterwards")
+    await line.server.until(lambda: not line.server.updates)
+    assert [heard.text for heard in line.house.accepted] == ["said in between", "said afterwards"]
+    assert line.channel.is_ready()
+
+
+async def test_no_log_line_has_the_token_or_words(server: TelegramServer) -> None:
+    """At the lowest level, through every failure: neither the token nor what people said."""
+    out = io.StringIO()
+    configure_logs(level="debug", form="json", stream=out)
+    server.fail("getMe", Fault("drop"), Fault("garbage"))
+    server.fail("getUpdates", Fault("status", 502), Fault("drop"), Fault("garbage"), Fault("status", 409))
+    async with open_line(server) as line:
+        server.say("my secret words")
+        server.push({"message": {"chat": "my secret words"}})
+        await server.until(lambda: not server.updates)
+        line.house.is_broken = True
+        server.say("my secret words")
+        await line.house.wait_deliveries(4)
+        await asyncio.sleep(0)
+    logging.getLogger("telegram").debug("")
+    logged = out.getvalue()
+    assert "telegram.connected" in logged
+    assert server.token.partition(":")[2] not in logged
+    assert "secret words" not in logged
+
+
+async def test_the_menu_is_put_once(server: TelegramServer) -> None:
+    """Eight commands at most behind the slash, each with a line; nothing is sent that stands there already.
+
+    Whose app speaks a language of ours reads it in that.
+    """
+    lists = 1 + len(LANGUAGES)
+    async with open_line(server):
+        await server.until(lambda: server.menu_sets == lists)
+    assert {"new", "stop", "help", "status"} <= {each["command"] for each in server.menus[""]}
+    assert len(server.menus[""]) == 8
+    new = {code: [each for each in menu if each["command"] == "new"] for code, menu in server.menus.items()}
+    shown = {code: each["description"] for code, (each,) in new.items()}
+    assert shown == {"": translate("commands.help_new")} | {
+        each: translate("commands.help_new", each) for each in LANGUAGES
+    }
+    async with open_line(server):
+        await server.until(lambda: [name for name, _ in server.calls].count("getMyCommands") == 2 * lists)
+    assert server.menu_sets == lists

@@ -1,0 +1,192 @@
+"""The supervisor: channels that end or go deaf are begun anew, each for itself, and ever less often while in vain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import LoginRefused, RetryLater, SettingsError
+from gateway.supervisor import STALLED_AFTER, Supervisor
+from tests.fakes.clock import Clock
+from tests.fakes.memory_channel import FakeChannel, Platform
+from tests.fakes.meter import FakeMeter
+
+DEAF = STALLED_AFTER.total_seconds()
+
+
+class Ears(FakeChannel):
+    """A channel whose hearing follows a script: what each run does, and whether it hears at a time."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        super().__init__(Platform(), name=name)
+        self.clock = clock
+        self.begun: list[float] = []
+        self.ended: list[float] = []
+        self.hears: Callable[[], bool] = lambda: True
+        self.lasts: Callable[[], float | None] = lambda: None  # seconds until a run fails; None = it does not
+        self.clinging = 0.0  # seconds that it takes to be cancelled
+        self.why: Exception = ConnectionError("the platform hung up")  # how a run fails
+
+    async def run(self) -> None:
+        self.begun.append(self.clock.seconds)
+        try:
+            lasts = self.lasts()
+            await (asyncio.Event().wait() if lasts is None else asyncio.sleep(lasts))
+            raise self.why
+        except asyncio.CancelledError:
+            await self._cling(self.clock.seconds + self.clinging)
+            raise
+        finally:
+            self.ended.append(self.clock.seconds)
+
+    async def _cling(self, until: float) -> None:
+        while self.clock.seconds < until:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(until - self.clock.seconds)
+
+    def is_ready(self) -> bool:
+        return self.hears()
+
+
+@asynccontextmanager
+async def supervised(
+    channels: Mapping[str, Ears], meter: FakeMeter, **callbacks: Callable[..., object]
+) -> AsyncIterator[Supervisor]:
+    """Run a supervisor over *channels*."""
+    supervisor = Supervisor(channels, meter=meter, **callbacks)
+    running = asyncio.create_task(supervisor.run())
+    yield supervisor
+    running.cancel()
+    await asyncio.wait({running})
+    assert running.cancelled()
+
+
+async def test_a_deaf_channel_is_transcript_started_at(clock: Clock) -> None:
+    """It runs and hears nothing for five minutes: cancelled, counted, begun anew; its neighbour notices nothing."""
+    deaf, well, meter = Ears("slack", clock), Ears("telegram", clock), FakeMeter()
+    deaf.hears = lambda: len(deaf.begun) > 1
+    told: list[str] = []
+    async with supervised({"slack": deaf, "telegram": well}, meter, on_stall=told.append) as supervisor:
+        await asyncio.sleep(1)
+        assert supervisor.states() == {"slack": None, "telegram": True}
+        await asyncio.sleep(DEAF - 10)
+        assert deaf.begun == [0]
+        await asyncio.sleep(60)
+        assert len(deaf.begun) == 2
+        assert DEAF <= deaf.ended[0] < DEAF + 20
+        assert supervisor.states() == {"slack": True, "telegram": True}
+        await asyncio.sleep(7200)
+    assert (len(deaf.begun), len(well.begun)) == (2, 1)
+    assert told == ["slack"]
+    assert meter.total("channel_stalls") == 1
+    assert meter.total("channel_restarts") == 1
+
+
+async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(clock: Clock) -> None:
+    """The five minutes are counted from when it stopped to hear; a pause shorter than that is its own affair."""
+    channel, meter = Ears("slack", clock), FakeMeter()
+    channel.hears = lambda: not 1000 <= clock.seconds < 1250 and not 2000 <= clock.seconds < 2320
+    async with supervised({"slack": channel}, meter):
+        await asyncio.sleep(1900)
+        assert channel.begun == [0]
+        await asyncio.sleep(1000)
+        assert len(channel.begun) == 2
+        assert 2000 + DEAF <= channel.begun[1] < 2000 + DEAF + 40
+    assert meter.total("channel_stalls") == 1
+
+
+async def test_in_vain_it_is_tried_less_and_less_often(clock: Clock) -> None:
+    """Failing at once, the pauses double up to a minute."""
+    channel, meter = Ears("slack", clock), FakeMeter()
+    channel.hears, channel.lasts = lambda: False, lambda: 0.0
+    async with supervised({"slack": channel}, meter) as supervisor:
+        await asyncio.sleep(600)
+        assert supervisor.states() == {"slack": False}
+    pauses = [round(later - earlier) for earlier, later in zip(channel.begun, channel.begun[1:], strict=False)]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert meter.total("channel_stalls") == 0
+
+
+@pytest.mark.parametrize(("lasts", "pauses"), [(400.0, [1, 1, 1]), (200.0, [1, 2, 4])], ids=["good", "short"])
+async def test_after_a_good_stretch_trouble_is_new(clock: Clock, lasts: float, pauses: list[int]) -> None:
+    """Five minutes of hearing and the back-off begins afresh; less than that and it goes on growing."""
+    channel = Ears("slack", clock)
+    channel.lasts = lambda: lasts
+    async with supervised({"slack": channel}, FakeMeter()):
+        await asyncio.sleep(4 * lasts)
+    waits = [round(later - earlier - lasts) for earlier, later in zip(channel.begun, channel.begun[1:], strict=False)]
+    assert waits == pauses
+
+
+async def test_two_runs_of_one_channel_never_meet(clock: Clock) -> None:
+    """A run that clings to life past its cancellation is waited for; the neighbour hears meanwhile."""
+    channel, meter = Ears("slack", clock), FakeMeter()
+    channel.hears, channel.clinging = lambda: False, 100.0
+    async with supervised({"slack": channel}, meter):
+        await asyncio.sleep(DEAF + 200)
+        assert len(channel.begun) == 2
+        assert channel.begun[1] > channel.ended[0] >= DEAF + 100
+        channel.clinging = 0.0
+
+
+async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock) -> None:
+    """A bug in `is_ready` is that channel's trouble: /readyz still answers, and the channel is begun anew."""
+    channel, meter = Ears("slack", clock), FakeMeter()
+    channel.hears = lambda: bool(1 // 0)
+    async with supervised({"slack": channel}, meter) as supervisor:
+        await asyncio.sleep(DEAF + 60)
+        assert supervisor.states() == {"slack": False}
+    assert meter.total("channel_stalls") == 1
+
+
+async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) -> None:
+    """Said once however often it is tried, without a traceback; again when it is something else or comes back."""
+    ears = Ears("telegram", clock)
+    ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
+    with capture_logs() as logs:
+        async with supervised({"telegram": ears}, FakeMeter()):
+            await asyncio.sleep(600)
+            ears.why = SettingsError("mend that")
+            await asyncio.sleep(200)
+            ears.lasts, ears.hears = (lambda: 400.0), (lambda: True)
+            await asyncio.sleep(1000)
+    said = [(line["event"], line["mend"]) for line in logs]
+    assert said[:2] == [("channel.refused", "mend it"), ("channel.refused", "mend that")]
+    assert set(said[2:]) == {("channel.refused", "mend that")}
+    assert not any("exc_info" in line for line in logs)
+
+
+async def test_a_failure_of_the_platform_is_one_line_and_a_bug_has_a_traceback(clock: Clock) -> None:
+    """What we raise on purpose says enough by itself."""
+    for why, has_traceback in ((RetryLater(timedelta(seconds=5), "no connection"), False), (KeyError("x"), True)):
+        ears = Ears("telegram", clock)
+        ears.lasts, ears.why = (lambda: 1.0), why
+        with capture_logs() as logs:
+            async with supervised({"telegram": ears}, FakeMeter()):
+                await asyncio.sleep(1.5)
+        (line,) = logs
+        assert ("exc_info" in line) is has_traceback
+
+
+async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_again(clock: Clock) -> None:
+    """A refused token wakes whoever tells the owner; network trouble does not, and hearing once ends it."""
+    ears, woken = Ears("telegram", clock), 0
+    ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
+
+    def wake() -> None:
+        nonlocal woken
+        woken += 1
+
+    async with supervised({"telegram": ears}, FakeMeter(), on_refusal=wake) as supervisor:
+        await asyncio.sleep(1.5)
+        assert (dict(supervisor.refusals()), woken) == ({"telegram": ears.why}, 1)
+        ears.hears = lambda: True
+        assert supervisor.refusals() == {}
+        ears.hears, ears.why = (lambda: False), ConnectionError()
+        await asyncio.sleep(60)
+        assert (dict(supervisor.refusals()), woken) == ({}, 1)

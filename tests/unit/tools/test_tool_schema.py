@@ -1,0 +1,108 @@
+"""A tool's schema comes from its signature."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from agent.tools.tool import Tool, ToolContext, bind_recall, tool
+from gateway.ports import SearchHit
+from tests.fakes.llm_context import Shelf
+
+
+@tool("Find things.", effects=True, untrusted=True, gives=["web"])
+async def find(
+    context: ToolContext,
+    zeta: Annotated[str, "what to find"],
+    alpha: Annotated[int, "how many", Field(ge=1, le=10)] = 5,
+    order: Literal["new", "old"] = "new",
+    tags: list[str] | None = None,
+) -> str:
+    """A tool with every kind of parameter."""
+    return f"{zeta} {alpha} {order} {tags}"
+
+
+def test_the_schema_says_what_the_signature_says() -> None:
+    """Types, bounds, choices, defaults and descriptions arrive at the model; parameters keep their order."""
+    function = find.schema["function"]
+    assert (function["name"], function["description"]) == ("find", "Find things.")
+    parameters = function["parameters"]
+    assert list(parameters["properties"]) == ["zeta", "alpha", "order", "tags"]
+    assert parameters["required"] == ["zeta"]
+    assert parameters["additionalProperties"] is False
+    assert parameters["properties"]["zeta"] == {"description": "what to find", "type": "string"}
+    assert parameters["properties"]["alpha"] == {
+        "default": 5,
+        "description": "how many",
+        "maximum": 10,
+        "minimum": 1,
+        "type": "integer",
+    }
+    assert parameters["properties"]["order"]["enum"] == ["new", "old"]
+    assert "title" not in json.dumps(parameters)
+
+
+def test_what_has_effects_is_not_repeatable_unless_it_says_so() -> None:
+    """The default is the careful one."""
+
+    @tool("x", effects=True, repeatable=True)
+    async def put(context: ToolContext) -> str:
+        return ""
+
+    @tool("x")
+    async def look(context: ToolContext) -> str:
+        return ""
+
+    assert [each.repeatable for each in (find, put, look)] == [False, True, True]
+
+
+def test_a_parameter_may_be_called_title() -> None:
+    """Dropping pydantic's titles does not drop a parameter of that name."""
+
+    @tool("x")
+    async def write(context: ToolContext, title: str) -> str:
+        return title
+
+    assert list(write.schema["function"]["parameters"]["properties"]) == ["title"]
+
+
+def test_what_is_no_tool_is_found_when_it_is_made() -> None:
+    """A function that is not async, has no context, or has untyped or open parameters is a programmer's mistake."""
+
+    def plain(context: ToolContext) -> str:
+        return ""
+
+    async def no_context(query: str) -> str:
+        return query
+
+    async def untyped(context: ToolContext, query) -> str:  # type: ignore[no-untyped-def]
+        return str(query)
+
+    async def many(context: ToolContext, *queries: str) -> str:
+        return ""
+
+    async def nothing() -> str:
+        return ""
+
+    for function in (plain, no_context, untyped, many, nothing):
+        with pytest.raises(TypeError):
+            tool("x")(function)  # type: ignore[arg-type]
+
+
+async def test_bound_recall_sees_one_scope() -> None:
+    """Whatever a tool asks for, it asks in the scope of the turn's principal."""
+    mine = SearchHit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
+    theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
+    shelf = Shelf({"people/ann": [mine], "people/bob": [theirs]})
+    recall = bind_recall(shelf, "people/ann")
+    assert await recall.search("secret people/bob", limit=9) == [mine]
+    assert await recall.read("MEMORY.md", 1) == [mine]
+    assert not hasattr(recall, "scope")
+
+
+def test_a_tool_is_data() -> None:
+    """Decorating gives a Tool, not a function."""
+    assert isinstance(find, Tool)

@@ -1,0 +1,244 @@
+"""The toolbox runs whatever a model asks for, and always has something to say back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from importlib.metadata import EntryPoint
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from agent.llm.chat_model import ToolCall
+from agent.tools.tool import ToolContext, tool
+from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox
+from gateway.errors import SettingsError, ToolFailed
+from tests.fakes.clock import Clock
+from tests.fakes.llm_context import Tally, context
+
+
+@tool("Add two numbers.")
+async def add(context: ToolContext, a: int, b: Annotated[int, "the other"] = 1) -> str:
+    """Typed arguments."""
+    return str(a + b)
+
+
+@tool("Say much.")
+async def chatter(context: ToolContext, length: int) -> str:
+    """A result of any size."""
+    return "x" * length
+
+
+@tool("Fail.", untrusted=True, gives=["web"])
+async def fail(context: ToolContext, how: str) -> str:
+    """Every way of failing."""
+    if how == "known":
+        raise ToolFailed("the page does not exist")
+    if how == "hang":
+        await asyncio.Event().wait()
+    if how == "number":
+        return 3  # type: ignore[return-value]
+    raise KeyError(f"bug with {how}")
+
+
+BOX = Toolbox([fail, chatter, add])
+
+
+async def run(name: str, arguments: Any, box: Toolbox = BOX) -> tuple[str, bool]:
+    """Run one call; arguments that are no text are dumped."""
+    raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    outcome = await box.run(ToolCall("call_0", name, raw), context())
+    return outcome.text, outcome.is_error
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1, "b": 2}', '"{\\"a\\": 1, \\"b\\": 2}"', '[{"a": 1, "b": 2}]', '{"a": "1", "b": 2.0}']
+)
+async def test_arguments_in_the_shapes_that_models_give(arguments: str) -> None:
+    """An object, the object as text, a list of one, and numbers as text are all understood."""
+    assert await run("add", arguments) == ("3", False)
+
+
+async def test_nothing_at_all_is_no_arguments() -> None:
+    """Some models send an empty text for a tool without parameters."""
+
+    @tool("x")
+    async def ping(context: ToolContext) -> str:
+        return "pong"
+
+    box = Toolbox([ping])
+    for arguments in ("", "{}", "null"):
+        assert await run("ping", arguments, box) == ("pong", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ('{"a": 1', "no valid JSON"),
+        ("[1, 2]", "JSON object with a, b"),
+        ('{"b": 1}', "a: Field required"),
+        ('{"a": "many"}', "a: Input should be a valid integer"),
+        ('{"a": 1, "c": 2}', "c: Extra inputs are not permitted"),
+        ("[" * 100_000, "error: "),
+        ('{"a": "' + "x" * 200_000 + '"}', "longer than"),
+    ],
+    ids=["cut", "list", "missing", "type", "unknown", "deep", "huge"],
+)
+async def test_wrong_arguments_are_told(arguments: str, says: str) -> None:
+    """What is wrong is said so that the model can mend it, in a bounded text."""
+    text, is_error = await run("add", arguments)
+    assert is_error
+    assert says in text
+    assert len(text) < 2_000
+
+
+async def test_an_unknown_tool_is_told_with_the_nearest() -> None:
+    """A slip gets a hint, anything else the list."""
+    assert (await run("chater", {}))[0] == "error: there is no tool called 'chater'; did you mean chatter?"
+    assert (await run("browse", {}))[0] == "error: there is no tool called 'browse'; there are: add, chatter, fail"
+
+
+async def test_a_failure_is_told_and_a_bug_keeps_its_secrets() -> None:
+    """A tool's own error reaches the model; a bug is named without its text, in the log as well."""
+    assert await run("fail", {"how": "known"}) == ("error: the page does not exist", True)
+    with capture_logs() as lines:
+        text, is_error = await run("fail", {"how": "private words"})
+    assert is_error
+    assert "KeyError" in text
+    assert "private" not in text
+    (line,) = lines
+    assert line["event"] == "tool.failed"
+    assert line["at"].startswith("test_toolbox.py:")
+    assert "private" not in str(line)
+    assert (await run("fail", {"how": "number"}))[1]
+
+
+async def test_a_hang_ends(clock: Clock) -> None:
+    """A tool has its time, then the model is told."""
+    assert await run("fail", {"how": "hang"}) == ("error: fail did not finish in 60 seconds", True)
+    assert clock.seconds == 60
+
+
+async def test_cancelling_is_not_swallowed() -> None:
+    """/stop ends a tool that runs."""
+    running = asyncio.create_task(run("fail", {"how": "hang"}))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_a_result_is_bounded_and_says_so() -> None:
+    """A long result keeps its beginning and says how long it was; one that fits is left alone."""
+    assert (await run("chatter", {"length": RESULT_CHARS}))[0] == "x" * RESULT_CHARS
+    text, is_error = await run("chatter", {"length": 10_000_000})
+    assert len(text) == RESULT_CHARS
+    assert text.endswith("[cut: the result has 10000000 characters, this is its beginning]")
+    assert not is_error
+
+
+async def test_strangers_words_are_marked() -> None:
+    """What an untrusted tool brings back taints the turn, its errors too."""
+    outcome = await BOX.run(ToolCall("c", "fail", '{"how": "known"}'), context())
+    assert outcome.is_untrusted
+    assert not (await BOX.run(ToolCall("c", "add", '{"a": 1}'), context())).is_untrusted
+
+
+async def test_calls_are_counted() -> None:
+    """Every call is counted with its outcome, and timed."""
+    meter = Tally()
+    box = Toolbox([add], meter=meter)
+    for arguments in ('{"a": 1}', "{", '{"a": 2}'):
+        await box.run(ToolCall("c", "add", arguments), context())
+    assert meter.counts == {"tool_calls outcome=done": 2, "tool_calls outcome=error": 1}
+    assert len(meter.times["tool_seconds"]) == 3
+
+
+@given(st.permutations([add, chatter, fail]))
+def test_the_order_of_installing_changes_nothing(tools: list[Any]) -> None:
+    """Schemas and abilities are the same bytes however the tools were found: they stand in the cached prefix."""
+    box = Toolbox(tools)
+    assert json.dumps(box.schemas) == json.dumps(BOX.schemas)
+    assert box.abilities == BOX.abilities
+    assert box.names == ("add", "chatter", "fail")
+
+
+def test_the_prompt_says_what_is_missing() -> None:
+    """Each ability that no tool gives is named as missing, and only those."""
+    said = BOX.abilities
+    assert "- add: Add two numbers." in said
+    assert ABILITIES["web"] not in said
+    assert all(text in said for ability, text in ABILITIES.items() if ability != "web")
+    assert Toolbox([]).abilities.startswith("You have no tools.")
+
+
+def test_the_installed_tools() -> None:
+    """What the package brings is found by entry point."""
+    box = Toolbox.load(add)
+    assert box.names == ("add", "memory_get", "memory_search", "remember", "send_file", "vector_search")
+    assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
+
+
+def test_two_tools_of_one_name_are_a_settings_mistake() -> None:
+    """A package cannot replace a tool by taking its name."""
+    with pytest.raises(SettingsError, match="add"):
+        Toolbox([add, add])
+
+
+@pytest.mark.parametrize("value", ["no_such_package:x", "tests.unit.tools.test_toolbox:run"])
+def test_a_broken_entry_point_is_a_settings_mistake(value: str) -> None:
+    """A package that is missing, or what is no tool, is said at the start."""
+    with pytest.raises(SettingsError, match="mine"):
+        Toolbox.load(entries=[EntryPoint("mine", value, "parlour.tools")])
+
+
+def test_the_third_equal_call_is_a_loop() -> None:
+    """Same tool and same arguments, whatever the order of keys and the spaces, count together; others do not."""
+    detector = LoopDetector()
+    same = ['{"a": 1, "b": 2}', '{"b":2,"a":1}', '{"a":1,"b":2}']
+    assert [detector.is_repeated(ToolCall(str(n), "add", raw)) for n, raw in enumerate(same)] == [False, False, True]
+    assert not detector.is_repeated(ToolCall("x", "chatter", same[0]))
+    assert not detector.is_repeated(ToolCall("y", "add", '{"a": 2}'))
+    assert not LoopDetector().is_repeated(ToolCall("z", "add", same[0]))
+
+
+@pytest.mark.parametrize("raw", ["{", "[" * 100_000, ""])
+def test_garbage_can_be_a_loop_too(raw: str) -> None:
+    """Arguments that cannot be read are compared as they are."""
+    detector = LoopDetector()
+    assert [detector.is_repeated(ToolCall("c", "add", raw)) for _ in range(3)] == [False, False, True]
+
+
+async def test_a_part_of_the_box_has_nothing_else_in_it() -> None:
+    """A tool that is off in a chat is not offered, not named, and not run by who asks for it all the same."""
+    part = BOX.only(None, {"fail"})
+    assert part.names == ("add", "chatter")
+    assert "fail" not in json.dumps(part.schemas) + part.abilities
+    assert part.overhead < BOX.overhead
+    text, is_error = await run("fail", {"how": "known"}, part)
+    assert is_error
+    assert text == "error: there is no tool called 'fail'; there are: add, chatter"
+    assert BOX.only({"add", "fail"}, {"fail"}).names == ("add",)
+    assert BOX.only(frozenset()).schemas == ()
+
+
+def test_the_same_part_is_the_same_box() -> None:
+    """It is made once, however many chats have it; all of it is the box itself."""
+    assert BOX.only({"add"}) is BOX.only(None, {"fail", "chatter"})
+    assert BOX.only(None) is BOX
+    assert BOX.only({"add", "chatter", "fail", "unheard-of"}) is BOX
+
+
+@tool("Post a letter.", effects=True)
+async def post(context: ToolContext) -> str:
+    """Twice is twice."""
+    return "posted"
+
+
+def test_what_was_at_work_before_it_was_off_is_not_repeatable() -> None:
+    """A turn that is taken up again after a restart must not be told that nothing happened."""
+    assert not Toolbox([post]).only(frozenset()).is_repeatable("post")
+    assert Toolbox([post]).only(frozenset()).is_repeatable("unheard-of")
