@@ -13,11 +13,12 @@ from gateway.text.link_labels import names_other_host as names_other_host
 from gateway.text.markdown_tree import MarkdownNode as MarkdownNode
 from gateway.text.markdown_tree import NodeKind as NodeKind
 from gateway.text.markdown_tree import parse as parse
+from gateway.text.markdown_tree import weight as weight
+from gateway.text.markup_writer import plain_tree as plain_tree
 from gateway.text.markup_writer import prefix_lines as prefix_lines
+from gateway.text.markup_writer import render_plain as render_plain
 from gateway.text.markup_writer import write_blocks as write_blocks
 from gateway.text.markup_writer import write_list as write_list
-from gateway.text.plain_text import plain_tree as plain_tree
-from gateway.text.plain_text import render_plain as render_plain
 from gateway.text.splitter import PartSplitter as PartSplitter
 from gateway.text.splitter import TextChunk as TextChunk
 from gateway.text.splitter import iter_chunks as iter_chunks
@@ -30,4 +31,3 @@ from gateway.text.text_packer import pack as pack
 from gateway.text.text_units import LengthUnit as LengthUnit
 from gateway.text.text_units import sanitize as sanitize
 from gateway.text.text_units import width as width
-from gateway.text.weight import weight as weight

@@ -9,10 +9,17 @@ from enum import StrEnum
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from gateway.text.tables import cells
 from gateway.text.text_units import sanitize
-from gateway.text.weight import MOST, weight
 
+MOST_WEIGHT = 20_000  # of one text: a page of dense notes has 500, a second of processor time on a small machine 50,000
 DEEPEST = 40  # levels; what is nested deeper is lifted into its parent, so that walking by recursion is safe
+_SIGNS = "\n!&*<>[\\]_`~|"  # where a parser stops to look; each costs it some ten microseconds
+
+
+def weight(text: str) -> int:
+    """Return the number of signs and table cells in *text*: its cost as Markdown grows with it, and no faster."""
+    return sum(map(text.count, _SIGNS)) + cells(text)
 
 
 class NodeKind(StrEnum):
@@ -77,9 +84,9 @@ _KINDS = {kind.value: kind for kind in NodeKind} | _SAME
 def parse(markdown: str) -> MarkdownNode:
     """Return the tree of *markdown*; raw HTML is text, and every text is clean.
 
-    Text heavier than `weight.MOST` is not parsed: its tree is one paragraph of the unchanged lines.
+    Text heavier than `MOST_WEIGHT` is not parsed: its tree is one paragraph of the unchanged lines.
     """
-    if weight(markdown) > MOST:
+    if weight(markdown) > MOST_WEIGHT:
         return _unread(sanitize(markdown))
     builder = _TreeBuilder()
     builder.feed(_PARSER.parse(sanitize(markdown)))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from gateway.text.markdown_tree import MOST_WEIGHT, weight
 from gateway.text.splitter import PartSplitter, iter_chunks
 from gateway.text.tables import begins_in_table, open_head
 from gateway.text.text_units import LengthUnit, sanitize, width
-from gateway.text.weight import MOST, weight
 
 _SMALLEST = 120  # units; a part of so much source is shown as it stands rather than cut again
 _CLOSER = 8  # units for what closes a fence that is cut
@@ -40,7 +40,7 @@ def pack(markdown: str, writer: PartWriter, *, note: Callable[[], str], least: i
     """Return *markdown* as messages, in order; an empty list for blank text.
 
     Each is as long as fits after rendering. A table that is cut has its head in every part. The first part holds the
-    first *least* characters, if they fit. Text beyond `weight.MOST` is sent unparsed, which bounds the cost. If
+    first *least* characters, if they fit. Text beyond `MOST_WEIGHT` is sent unparsed, which bounds the cost. If
     `max_parts` are exceeded, the result of *note* replaces the rest at the end of the last part.
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
@@ -123,7 +123,7 @@ class _TextPacker:
 
     def _write(self, source: str) -> WrittenPart:
         self._weight += weight(source)
-        return self._writer.write(source) if self._weight <= MOST else self._writer.literal(source)
+        return self._writer.write(source) if self._weight <= MOST_WEIGHT else self._writer.literal(source)
 
     def end_with(self, source: str, note: str) -> WrittenPart:
         """Return as much of *source* as fits above *note*."""

@@ -17,7 +17,7 @@ from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.store.outbox import SqliteOutbox
 from gateway.store.sqlite_store import SqliteStore
-from gateway.store.transaction import Operation
+from gateway.store.writer import Operation
 from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import Clock
 from tests.fakes.memory_channel import KEYED, FakeChannel, Platform

@@ -20,8 +20,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store import copy_file, schema
 from gateway.store.engine import Clock, utc_now
 from gateway.store.sqlite_store import SqliteStore, assemble
-from gateway.store.transaction import BatchResult, Operation, run_batch
-from gateway.store.writer import settle_entry
+from gateway.store.writer import BatchResult, Operation, run_batch, settle_entry
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
 from gateway.store.sqlite_store import SqliteStore
-from gateway.store.transaction import is_fault
-from gateway.store.writer import BatchWriter
+from gateway.store.writer import BatchWriter, is_fault
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 

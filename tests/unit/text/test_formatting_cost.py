@@ -14,7 +14,7 @@ from channels.slack.codec import render as for_slack
 from channels.telegram.codec import render as for_telegram
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.text import render_plain
-from gateway.text.weight import MOST, weight
+from gateway.text.markdown_tree import MOST_WEIGHT, weight
 
 PLATFORMS: dict[str, Callable[[OutboundMessage], Sequence[MessagePart]]] = {
     "telegram": for_telegram,
@@ -64,7 +64,7 @@ def test_formatting_has_a_ceiling(platform: str, name: str, read: list[int]) -> 
     """Whatever the text, the parser makes no more tokens than the ceiling allows, and the answer goes out."""
     parts = PLATFORMS[platform](answer(HOSTILE[name]))
     assert parts
-    assert sum(read) <= 6 * MOST, f"{sum(read):,} tokens"
+    assert sum(read) <= 6 * MOST_WEIGHT, f"{sum(read):,} tokens"
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -97,7 +97,7 @@ def test_a_long_answer_of_the_usual_kind_is_formatted_to_its_end() -> None:
     notes = "## What it does\n\nIt reads **every** page and keeps `what` [matters](https://a.example), in order.\n\n"
     text = (notes + "- one thing that was said at length, and more of it\n- another\n\n" + "words " * 60 + "\n\n") * 250
     assert len(text) > 100_000
-    assert weight(text) < MOST
+    assert weight(text) < MOST_WEIGHT
     last = for_telegram(answer(text))[-1]
     assert "**" not in last.plain
     assert "**" not in render_plain(text)
