@@ -269,7 +269,7 @@ class AgentLoop:
                 turn.key,
                 lambda: [*context.conversation.lines, *draft.lines],
                 effects.send,
-                sent=len(draft.attachments),
+                sent_count=len(draft.attachments),
             ),
         )
 

@@ -42,7 +42,7 @@ class AutoRecall:
             return {}
         try:
             async with asyncio.timeout(self._seconds):
-                hits = await self._index.search(scope, text, patience=self._seconds / 2)
+                hits = await self._index.search(scope, text, embed_timeout=self._seconds / 2)
         except TimeoutError:
             log.info("recall.late", seconds=self._seconds)
             return {}

@@ -174,7 +174,7 @@ class WorkerPool:
         try:
             async with self._slots.exclusive(_SUSPECT_WAIT) as is_alone:
                 self._suspect_waiting = None
-                suspect = None if self._draining else await self._journal.claim_suspect(is_alone=is_alone)
+                suspect = None if self._draining else await self._journal.claim_suspect(is_isolated=is_alone)
                 if suspect is None:
                     return False
                 await self._run_suspect(suspect)

@@ -255,12 +255,12 @@ def refuse_half_restored(home: Home) -> None:
         raise UserError(f"a restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
 
 
-def schema_too_new_message(home: Home, stored: int, schema: int) -> str:
+def schema_too_new_message(home: Home, home_schema: int, schema: int) -> str:
     """Return the line for data of a newer Parlour, with the command that goes back to ours."""
     snapshots = sorted(home.backups.glob(f"{SNAPSHOT}{schema + 1}-*.tar.gz"))
     back = f"`parlour restore {snapshots[-1]} --force`" if snapshots else "`parlour restore FILE --force` with a backup"
     return (
-        f"{home.path} was written by a newer Parlour (schema {stored}, this one knows {schema});"
+        f"{home.path} was written by a newer Parlour (schema {home_schema}, this one knows {schema});"
         f" upgrade again, or go back with {back}"
     )
 

@@ -43,13 +43,13 @@ class OutgoingFiles:
         scope: str,
         key: SessionKey,
         lines: Callable[[], Iterable[Line]],
-        staged: list[Attachment],
+        attachments: list[Attachment],
         *,
-        sent: int,
+        sent_count: int,
     ) -> BoundFileSender:
         """Return sending for one call in *scope*, whose conversation's *lines* name what was received."""
         limit = min(self._limit(key.channel), self._most)
-        return BoundFileSender(self, scope, lines, staged, limit, MOST_FILES - sent)
+        return BoundFileSender(self, scope, lines, attachments, limit, MOST_FILES - sent_count)
 
     async def stage_text(self, scope: str, name: str, text: str, limit: int) -> Attachment:
         """Return a stored file of *text*."""

@@ -37,11 +37,11 @@ async def reject(context: CommandContext, name: str) -> CommandReply:
     return _decision_reply(context, "reject", await context.services.memory.staging.reject(context.scope, name))
 
 
-def _decision_reply(context: CommandContext, word: str, done: StagedChange | None) -> CommandReply:
+def _decision_reply(context: CommandContext, word: str, change: StagedChange | None) -> CommandReply:
     # A change that is not staged any more was decided or has expired: its button has no use left either.
     missing = "approvals.settled" if context.message.kind is InboundKind.BUTTON else "memory.no_such_waiting"
     return CommandReply(
-        text=context.translate(f"memory.{word}_done" if done else missing), is_private=True, settles=True
+        text=context.translate(f"memory.{word}_done" if change else missing), is_private=True, settles=True
     )
 
 

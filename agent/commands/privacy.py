@@ -55,23 +55,29 @@ async def export(context: CommandContext) -> CommandReply:
     return CommandReply(text=context.translate("privacy.export_begun"), jobs=(job,))
 
 
-def _inventory_lines(context: CommandContext, stored: ScopeInventory, facts: PrivacyFacts) -> Iterator[str]:
+def _inventory_lines(context: CommandContext, inventory: ScopeInventory, facts: PrivacyFacts) -> Iterator[str]:
     language, until = context.language, context.translate("privacy.until_forgotten")
     # Retention removes messages; summaries and memory stay.
     stays = translate("privacy.for_days", language, days=facts.retention_days) if facts.retention_days else until
     memory = translate(
-        "privacy.memory", language, remembered=stored.remembered, summaries=stored.summaries, notes=stored.notes
+        "privacy.memory",
+        language,
+        remembered=inventory.remembered,
+        summaries=inventory.summaries,
+        notes=inventory.notes,
     )
     yield f"{memory} {until}"
-    if stored.waiting:
-        yield translate("privacy.waiting", language, waiting=stored.waiting)
-    if stored.since is None:
+    if inventory.waiting:
+        yield translate("privacy.waiting", language, waiting=inventory.waiting)
+    if inventory.since is None:
         said = translate("privacy.transcripts_none", language)
     else:
-        since = format_day(stored.since.astimezone(ZoneInfo(context.turn.zone)), language)
-        said = translate("privacy.transcripts", language, conversations=stored.conversations, since=since)
+        since = format_day(inventory.since.astimezone(ZoneInfo(context.turn.zone)), language)
+        said = translate("privacy.transcripts", language, conversations=inventory.conversations, since=since)
     yield f"{said} {stays}"
-    files = translate("privacy.files", language, files=stored.files, size=format_file_size(stored.file_bytes, language))
+    files = translate(
+        "privacy.files", language, files=inventory.files, size=format_file_size(inventory.file_bytes, language)
+    )
     yield f"{files} {stays}"
     yield translate("privacy.index", language)
 

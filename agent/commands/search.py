@@ -28,7 +28,7 @@ async def search(context: CommandContext) -> CommandReply:
 
 
 def _limitations(hits: SearchHits) -> Iterator[str]:
-    if hits.by_words_alone:
+    if hits.is_words_only:
         yield "search.by_words"
     if hits.is_building:
         yield "search.building"

@@ -11,7 +11,7 @@ from agent.llm.offline_model import hint
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.turn import RETRY_PREFIX, retried_turn
 from gateway.events import InboundKind, Role
-from gateway.i18n import command_sign
+from gateway.i18n import command_prefix
 from gateway.ports import Job
 
 _LOOK_BACK = 50  # lines searched for what /retry repeats
@@ -29,8 +29,8 @@ async def start(context: CommandContext) -> CommandReply:
 async def help_(context: CommandContext) -> CommandReply:
     """List the commands that the sender may use here."""
     usable = [each for each in context.commands if each.is_for(context)]
-    sign = command_sign(context.language)
-    lines = [f"- `{sign}{each.name}` {context.translate(each.help)}" for each in usable]
+    prefix = command_prefix(context.language)
+    lines = [f"- `{prefix}{each.name}` {context.translate(each.help)}" for each in usable]
     return CommandReply(text="\n".join([context.translate("commands.help_title"), "", *lines]))
 
 

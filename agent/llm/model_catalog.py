@@ -37,9 +37,9 @@ class ModelCatalog:
         """Return the model called *name*, or None if it does not exist."""
         return self._models.get(name)
 
-    def find(self, typed: str) -> str:
-        """Return the offered name that matches *typed*, by name or model in any case; "" if none does."""
-        lower = typed.strip().lower()
+    def find(self, text: str) -> str:
+        """Return the offered name that matches *text*, by name or model in any case; "" if none does."""
+        lower = text.strip().lower()
         if lower in (found := {name.lower(): name for name in self.offered}):
             return found[lower]
         same = [name for name in self.offered if self._models[name].name.lower() == lower]

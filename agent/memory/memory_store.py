@@ -201,19 +201,23 @@ class MemoryStore:
         state = await self._store_done(session.key, span)
         return self._follow(session, state.done)
 
-    async def _store_done(self, session: str, done: TranscriptRange) -> ConsolidationState:
-        state = ConsolidationState(done=done)
+    async def _store_done(self, session: str, consolidated: TranscriptRange) -> ConsolidationState:
+        state = ConsolidationState(done=consolidated)
         await asyncio.to_thread(self._pending.save, session, state)
         return state
 
     @staticmethod
-    def _follow(session: Session, done: TranscriptRange | None) -> bool:
-        """Move the session's pointer past *done* if it is about these messages; return True if it moved."""
-        if done is None or session.last_consolidated != done.start or len(session.messages) < done.end:
+    def _follow(session: Session, consolidated: TranscriptRange | None) -> bool:
+        """Move the session's pointer past *consolidated* if it is about these messages; return True if it moved."""
+        if (
+            consolidated is None
+            or session.last_consolidated != consolidated.start
+            or len(session.messages) < consolidated.end
+        ):
             return False
-        if name_of(session.key, session.messages[done.start : done.end]) != done.transcript:
+        if name_of(session.key, session.messages[consolidated.start : consolidated.end]) != consolidated.transcript:
             return False
-        session.last_consolidated = done.end
+        session.last_consolidated = consolidated.end
         return True
 
     def _time(self, at: datetime) -> str:

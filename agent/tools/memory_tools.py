@@ -91,7 +91,7 @@ def _short(text: str, most: int) -> str:
 def append_missing(text: str, hits: SearchHits) -> str:
     """Return *text* with a line for each source that the search had to omit."""
     lines = [text]
-    if hits.by_words_alone:
+    if hits.is_words_only:
         lines.append("(Found by words alone: what they mean could not be asked. Try other words for the same thing.)")
     if hits.is_building:
         lines.append("(The index is being built: there may be more in a minute.)")

@@ -235,7 +235,7 @@ def _has_manage_channels(
     rights: discord.Permissions,
     channel: discord.abc.GuildChannel,
     everyone: discord.Role,
-    held: list[discord.Role],
+    roles: list[discord.Role],
     user: int,
 ) -> bool:
     """Return True if *rights* in *channel* include Manage Channels (docs.discord.com/developers/topics/permissions).
@@ -243,7 +243,7 @@ def _has_manage_channels(
     Overwrites apply for everyone, then for all roles together, then for the user; in each a grant beats a denial.
     """
     may = rights.manage_channels
-    overwrites_of = [[channel.overwrites_for(everyone)], [channel.overwrites_for(role) for role in held]]
+    overwrites_of = [[channel.overwrites_for(everyone)], [channel.overwrites_for(role) for role in roles]]
     for overwrites in (*overwrites_of, [channel.overwrites_for(discord.Object(user, type=discord.Member))]):
         values = {each.manage_channels for each in overwrites}
         may = True if True in values else False if False in values else may

@@ -75,6 +75,6 @@ class DiscordGuilds:
             self._known = None if noted is None else dict.fromkeys(json.loads(noted))
         return self._known
 
-    async def _save(self, known: dict[str, None]) -> None:
-        await self._state.save(_NOTE, json.dumps(list(known)))
-        self._known, self._is_unsaved = known, False
+    async def _save(self, names: dict[str, None]) -> None:
+        await self._state.save(_NOTE, json.dumps(list(names)))
+        self._known, self._is_unsaved = names, False

@@ -47,7 +47,7 @@ class SlackPlugin:
 
         return channel.routes() if isinstance(channel, SlackChannel) else ()
 
-    def command_sign(self, key: SessionKey) -> str:
+    def command_prefix(self, key: SessionKey) -> str:
         """Return the prefix of commands: Slack consumes a slash, and its own commands do not work in threads."""
         works_with_mark = bool(key.thread) or key.chat.startswith(_DIRECT)
         return "!" if works_with_mark else "/parlour "

@@ -81,7 +81,7 @@ class SlackChannel:
             pages,
             self._inbound,
             received_until=self._received_until,
-            joined=JoinedChannels(pages, self._inbound, lambda: self._scopes),
+            joined_channels=JoinedChannels(pages, self._inbound, lambda: self._scopes),
             is_receiving=self.is_ready,
         )
         self._activity = SlackActivity(self._api, self._language)

@@ -43,14 +43,14 @@ class SlackCatchUp:
         inbound: SlackInbound,
         *,
         received_until: ReceivedUntil,
-        joined: JoinedChannels,
+        joined_channels: JoinedChannels,
         is_receiving: Callable[[], bool],
     ) -> None:
         self._pages = pages
         self._inbound = inbound
         self._cursors = inbound.cursors
         self._received_until = received_until
-        self._joined = joined
+        self._joined = joined_channels
         self._is_receiving = is_receiving
         self._stopped_at: int | None = None  # since when channels without a cursor are unread; None = they are read
         self._unmarked_but: frozenset[str] = frozenset()  # the conversations that had a cursor then

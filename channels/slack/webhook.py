@@ -106,5 +106,5 @@ def _body(raw: bytes, kind: str) -> dict[str, Any] | None:
         return None
 
 
-def _object(found: object) -> dict[str, Any] | None:
-    return found if isinstance(found, dict) else None
+def _object(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None

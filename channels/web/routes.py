@@ -131,13 +131,13 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
     body = request.stream()
     announced = int(request.headers.get("content-length", LARGEST))  # the server has seen that it is a number
     if announced > LARGEST:
-        return await _refused(body, UploadRefusalReason.LARGE, language)
+        return await _refuse_upload(body, UploadRefusalReason.LARGE, language)
     try:
         token, size = await channel.uploads.take(head, body, announced=announced)
     except UploadRefused as refused:
-        return await _refused(body, refused.why, language)
+        return await _refuse_upload(body, refused.why, language)
     except SlotsTaken:
-        return await _refused(body, UploadRefusalReason.BUSY, language)
+        return await _refuse_upload(body, UploadRefusalReason.BUSY, language)
     except ClientDisconnect:
         return Response(status_code=400)
     except OSError:
@@ -146,7 +146,7 @@ async def _upload(channel: WebChannel, request: Request) -> Response:
     return JSONResponse({"token": token, "name": name, "size": size})
 
 
-async def _refused(body: AsyncIterator[bytes], why: UploadRefusalReason, language: str) -> Response:
+async def _refuse_upload(body: AsyncIterator[bytes], why: UploadRefusalReason, language: str) -> Response:
     # A browser that is answered before it has sent everything shows its own error and not our line.
     with suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(_DRAIN_SECONDS):

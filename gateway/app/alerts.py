@@ -24,7 +24,7 @@ from gateway.alerts.alert_sources import (
 from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients
 from gateway.app.context import AppContext
-from gateway.app.turns import Subsystems
+from gateway.app.turns import GatewaySubsystems
 from gateway.app.web_operations import SupportsLogin
 from gateway.events import SessionKey
 from gateway.ports import AlertStore
@@ -58,7 +58,7 @@ class AlertServices:
 
 
 def build_alerts(
-    context: AppContext, parts: Subsystems, supervisor: Supervisor, *, check_now: asyncio.Event
+    context: AppContext, parts: GatewaySubsystems, supervisor: Supervisor, *, check_now: asyncio.Event
 ) -> AlertServices:
     """Build the alert monitor and its webhook; setting *check_now* makes the monitor check at once."""
     settings, home, store, now = context.settings, context.home, context.store, context.now

@@ -64,7 +64,7 @@ def build_command_prefix(settings: Settings, plugins: ExtraPlugins) -> Callable[
     installed = {name: entry_points[block.kind].load() for name, block in settings.channels.items() if block.enabled}
     installed |= {extra.name: extra.kind for extra in plugins.channels}
     prefixes = {
-        name: plugin.command_sign for name, plugin in installed.items() if isinstance(plugin, SupportsCommandPrefix)
+        name: plugin.command_prefix for name, plugin in installed.items() if isinstance(plugin, SupportsCommandPrefix)
     }
 
     def prefix(key: SessionKey) -> str:

@@ -36,7 +36,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
-from gateway.app.turns import Subsystems, build_pool
+from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
 from gateway.app.web_operations import WebOperations
@@ -117,7 +117,7 @@ async def _build_context(settings: Settings, plugins: ExtraPlugins, home: Home, 
     )
 
 
-async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> Subsystems:
+async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_channels: bool) -> GatewaySubsystems:
     settings, store, now = context.settings, context.store, context.now
     command_prefix = build_command_prefix(settings, context.plugins)
     locales = build_locales(context, command_prefix)
@@ -159,7 +159,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         zone=locales.zone,
         slots=slots,
     )
-    return Subsystems(
+    return GatewaySubsystems(
         access=access,
         judge=judge,
         locales=locales,
@@ -181,7 +181,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     )
 
 
-def _build_app(context: AppContext, parts: Subsystems) -> GatewayApp:
+def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
     access, memory, channels = parts.access, parts.memory, parts.channels
     pool, commands = build_pool(context, parts)
     check_alerts = asyncio.Event()

@@ -65,7 +65,7 @@ _CLOCK_INTERVAL = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subsystems:
+class GatewaySubsystems:
     """Everything that is open before turns, alerts and the web server are built over it."""
 
     access: AccessServices
@@ -88,7 +88,7 @@ class Subsystems:
     slots: WorkerSlots
 
 
-def build_pool(context: AppContext, parts: Subsystems) -> tuple[WorkerPool, CommandServices]:
+def build_pool(context: AppContext, parts: GatewaySubsystems) -> tuple[WorkerPool, CommandServices]:
     """Return the worker pool and the services of the commands that it runs."""
     journal = context.store.journal
     turns = RunningTurns(journal)
@@ -98,7 +98,7 @@ def build_pool(context: AppContext, parts: Subsystems) -> tuple[WorkerPool, Comm
     return pool, commands
 
 
-def _build_command_services(context: AppContext, parts: Subsystems, turns: RunningTurns) -> CommandServices:
+def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns: RunningTurns) -> CommandServices:
     settings, store, memory = context.settings, context.store, parts.memory
     started = time.monotonic()
 
@@ -138,7 +138,7 @@ def _build_command_services(context: AppContext, parts: Subsystems, turns: Runni
     )
 
 
-def _build_turn_services(context: AppContext, parts: Subsystems, commands: CommandServices) -> TurnServices:
+def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands: CommandServices) -> TurnServices:
     settings, store, memory = context.settings, context.store, parts.memory
     journal = RetryingJournal(store.journal)
     clock = ClockCheck(
@@ -195,7 +195,7 @@ def _build_turn_services(context: AppContext, parts: Subsystems, commands: Comma
     )
 
 
-def _build_attachment_loader(context: AppContext, parts: Subsystems) -> AttachmentLoader:
+def _build_attachment_loader(context: AppContext, parts: GatewaySubsystems) -> AttachmentLoader:
     files = context.settings.files
     return AttachmentLoader(
         ChannelAttachmentFetcher(parts.channels.channels, most_mb=files.max_mb),

@@ -10,7 +10,7 @@ import structlog
 from gateway.delivery.delivery_context import DeliveryContext
 from gateway.delivery.growth import beginning
 from gateway.events import Attachment, ChatKind, MessagePart, OutboundKind, OutboundMessage
-from gateway.i18n import command_sign, translate
+from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import Channel, OutboxPart, PartState
 from gateway.text import LengthUnit, append_commands, render_plain, sanitize, split
@@ -56,8 +56,8 @@ class PartPlanner:
         is_elsewhere = bool(message.visible_to) and not capabilities.private_choices
         if len(message.choices) <= capabilities.choices and not (message.choices and is_elsewhere):
             return message
-        sign = command_sign(self._context.language(message.key))
-        return replace(message, text=append_commands(message.text, message.choices, sign), choices=())
+        prefix = command_prefix(self._context.language(message.key))
+        return replace(message, text=append_commands(message.text, message.choices, prefix), choices=())
 
     def _previewed(self, message: OutboundMessage) -> int:
         """Return the length of the text that the turn's preview showed: the first part holds no less."""

@@ -25,26 +25,26 @@ HELP = "commands.help_"  # prefix of the keys of the lines of /help
 class ChatLanguage(str):
     """The language of a chat, with the prefix of its commands."""
 
-    __slots__ = ("command_sign",)
-    command_sign: str
+    __slots__ = ("command_prefix",)
+    command_prefix: str
 
-    def __new__(cls, language: str, command_sign: str) -> ChatLanguage:
-        """Return *language* with *command_sign*."""
+    def __new__(cls, language: str, command_prefix: str) -> ChatLanguage:
+        """Return *language* with *command_prefix*."""
         chat_language = super().__new__(cls, language)
-        chat_language.command_sign = command_sign
+        chat_language.command_prefix = command_prefix
         return chat_language
 
 
-def command_sign(language: str) -> str:
+def command_prefix(language: str) -> str:
     """Return the prefix of commands that goes with *language*."""
-    return language.command_sign if isinstance(language, ChatLanguage) else SLASH
+    return language.command_prefix if isinstance(language, ChatLanguage) else SLASH
 
 
 @lru_cache(maxsize=4096)
-def with_sign(template: str, sign: str, names: tuple[str, ...]) -> str:
-    """Return *template* with *sign* instead of a slash before each of *names* and before fields that name a command."""
+def with_command_prefix(template: str, prefix: str, names: tuple[str, ...]) -> str:
+    """Return *template* with *prefix* instead of a slash before *names* and before fields that name a command."""
     known = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
-    return re.sub(rf"(?<![\w/.:<])/(?=\{{(?:name|near|command)\}}|(?:{known})(?![\w-]))", sign, template)
+    return re.sub(rf"(?<![\w/.:<])/(?=\{{(?:name|near|command)\}}|(?:{known})(?![\w-]))", prefix, template)
 
 
 def load_catalogue(language: str) -> Mapping[str, str]:
@@ -73,9 +73,9 @@ def translate(key: str, /, language: str = FALLBACK, **fields: object) -> str:
     """Return the sentence *key* with its fields filled in; raise KeyError for a key that is not English."""
     template = load_catalogue(language).get(key)
     if template is None:
-        template, language = load_catalogue(FALLBACK)[key], ChatLanguage(FALLBACK, command_sign(language))
-    if (sign := command_sign(language)) != SLASH:
-        template = with_sign(template, sign, command_names())
+        template, language = load_catalogue(FALLBACK)[key], ChatLanguage(FALLBACK, command_prefix(language))
+    if (prefix := command_prefix(language)) != SLASH:
+        template = with_command_prefix(template, prefix, command_names())
     if not fields:
         return template
     return template.format_map({name: _format_field(value, language) for name, value in fields.items()})

@@ -17,14 +17,14 @@ FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too 
 _WITHIN = 5.0  # seconds for all servers
 
 
-class _Block(Protocol):
+class _PlatformBlock(Protocol):
     """The part of a channel block used here."""
 
     @property
     def enabled(self) -> bool: ...
 
 
-def time_servers(blocks: Iterable[_Block], api_base: str | None) -> Sequence[str]:
+def time_servers(blocks: Iterable[_PlatformBlock], api_base: str | None) -> Sequence[str]:
     """Return the addresses of servers that a gateway talks to anyway: the platforms', then the model's."""
     open_blocks = [block for block in blocks if block.enabled]
     found = [getattr(block, "base_url", "") or getattr(block, "api_url", "") for block in open_blocks]

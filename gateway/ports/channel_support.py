@@ -26,7 +26,7 @@ class SupportsReplay(Protocol):
 class SupportsCommandPrefix(Protocol):
     """A kind on whose platform "/stop" does not reach us everywhere."""
 
-    def command_sign(self, key: SessionKey) -> str:
+    def command_prefix(self, key: SessionKey) -> str:
         """Return the prefix of commands in the chat *key*, including a trailing blank where one is typed."""
         ...
 

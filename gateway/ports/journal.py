@@ -255,11 +255,11 @@ class Journal(Protocol):
         """Return when there may be a suspect to claim: a turn or control row in flight at two unclean stops."""
         ...
 
-    async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
+    async def claim_suspect(self, *, is_isolated: bool) -> TurnLease | InboxRow | None:
         """Claim the suspect with the fewest attempts, of all session queues and control rows; None without suspects.
 
-        Call it while no turn runs. Counts the attempt before returning if the suspect *is_alone*, with no job running
-        either. The rules are in `gateway/store/suspects.py`.
+        Call it while no turn runs. Counts the attempt before returning if the suspect *is_isolated*, with no job
+        running either. The rules are in `gateway/store/suspects.py`.
         """
         ...
 

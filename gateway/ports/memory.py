@@ -99,11 +99,11 @@ class SearchHits(list[SearchHit]):
     """Search hits, best first, and the limits of the search."""
 
     def __init__(
-        self, hits: Iterable[SearchHit] = (), *, by_words_alone: bool = False, is_building: bool = False
+        self, hits: Iterable[SearchHit] = (), *, is_words_only: bool = False, is_building: bool = False
     ) -> None:
-        """*by_words_alone*: the embedder was unavailable. *is_building*: the index may have more in a minute."""
+        """*is_words_only*: the embedder was unavailable. *is_building*: the index may have more in a minute."""
         super().__init__(hits)
-        self.by_words_alone = by_words_alone
+        self.is_words_only = is_words_only
         self.is_building = is_building
 
 
@@ -111,11 +111,11 @@ class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
     ) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, best first, within the token budget.
 
-        Waits at most *patience* seconds for the embedder.
+        Waits at most *embed_timeout* seconds for the embedder.
         """
         ...
 

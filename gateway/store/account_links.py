@@ -237,9 +237,9 @@ def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -
             database.execute("UPDATE job SET scope = ? WHERE seq = ?", (quote(move.target), seq))
 
 
-def _summarise(database: sqlite3.Connection, ended: Sequence[tuple[str, str]], move: ScopeMove) -> None:
+def _summarise(database: sqlite3.Connection, transcripts: Sequence[tuple[str, str]], move: ScopeMove) -> None:
     """Queue summaries of the ended conversations, as after /new."""
-    for key, transcript in ended:
+    for key, transcript in transcripts:
         (scope,) = database.execute(
             "SELECT scope FROM session WHERE key = ?", (write_key(SessionKey.parse(key)),)
         ).fetchone()

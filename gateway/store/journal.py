@@ -96,12 +96,12 @@ class SqliteJournal:
             raise
         return self._with_doubt(found) if isinstance(found, TurnLease) else None
 
-    def _claimed(self, key: SessionKey, found: TurnLease | MergeDelay | SuspectHead | None) -> None:
-        if isinstance(found, TurnLease):
-            self._engine.held[key] = found.epoch
-        elif isinstance(found, MergeDelay):
-            self._engine.wake_at(found.seconds, partial(self._engine.wake_session, key))
-        elif found is not None:
+    def _claimed(self, key: SessionKey, claim: TurnLease | MergeDelay | SuspectHead | None) -> None:
+        if isinstance(claim, TurnLease):
+            self._engine.held[key] = claim.epoch
+        elif isinstance(claim, MergeDelay):
+            self._engine.wake_at(claim.seconds, partial(self._engine.wake_session, key))
+        elif claim is not None:
             self._engine.suspected.set()
 
     async def wait_suspect(self) -> None:
@@ -109,12 +109,12 @@ class SqliteJournal:
         await self._engine.suspected.wait()
         self._engine.suspected.clear()
 
-    async def claim_suspect(self, *, is_alone: bool) -> TurnLease | InboxRow | None:
+    async def claim_suspect(self, *, is_isolated: bool) -> TurnLease | InboxRow | None:
         """Claim the suspect with the fewest attempts. The claim of a cancelled call is released."""
         engine, now = self._engine, self._engine.now()
         future = engine.writer.submit(
             lambda database: session_queue.claim_suspect(
-                database, engine.owner, now, new_transcript, is_alone=is_alone
+                database, engine.owner, now, new_transcript, is_isolated=is_isolated
             ),
             lambda found: self._claimed(found.key, found) if isinstance(found, TurnLease) else None,
         )

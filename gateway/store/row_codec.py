@@ -85,9 +85,9 @@ def micros(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def moment(stored: int) -> datetime:
+def moment(microseconds: int) -> datetime:
     """Undo `micros`."""
-    return _EPOCH + timedelta(microseconds=stored)
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 @lru_cache(maxsize=4096)

@@ -158,19 +158,19 @@ def claim(
 
 
 def claim_suspect(
-    database: sqlite3.Connection, owner: str, now: int, new: NewTranscript, *, is_alone: bool
+    database: sqlite3.Connection, owner: str, now: int, new: NewTranscript, *, is_isolated: bool
 ) -> TurnLease | InboxRow | None:
-    """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_alone*."""
+    """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_isolated*."""
     suspect = next_suspect(database)
     if suspect is None:
         return None
     if suspect.is_control:
-        take_control(database, suspect.seq, int(is_alone))
+        take_control(database, suspect.seq, int(is_isolated))
         return read_row(database.execute(_ONE, (suspect.seq,)).fetchone())
     stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
     rows = tuple(read_row(columns) for columns in stamped)
     key = read_key(suspect.key)
-    return _take(database, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_alone))
+    return _take(database, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_isolated))
 
 
 def _take(

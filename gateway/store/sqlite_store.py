@@ -148,22 +148,22 @@ def _set_meta(database: sqlite3.Connection, **values: str) -> None:
 class SqliteStore:
     """Every port over one file (see the Store port)."""
 
-    def __init__(self, engine: StoreEngine, found: RecoveryState, copy: Copy, path: Path | None) -> None:
+    def __init__(self, engine: StoreEngine, state: RecoveryState, copy: Copy, path: Path | None) -> None:
         self._engine = engine
         self._copy = copy
         self._path = path
-        self._store_id, self._stamps = found.store_id, found.stamps
+        self._store_id, self._stamps = state.store_id, state.stamps
         self._stamped_at = engine.writer.commits
         journal = SqliteJournal(engine)
         self.journal: Journal = journal
         self.outbox: Outbox = SqliteOutbox(engine)
         self.records: TurnRecordStore = SqliteTurnRecords(engine, journal)
         self.jobs: JobQueue = SqliteJobs(engine)
-        self.people: PreferenceStore = SqlitePreferences(engine, found.preferences, found.choosers)
+        self.people: PreferenceStore = SqlitePreferences(engine, state.preferences, state.choosers)
         self.usage: UsageReports = SqliteUsage(engine)
         self.caps: CapUsageStore = SqliteCapUsage(engine)
-        self.links: AccountLinkStore = account_links.SqliteAccountLinks(engine, found.links, found.preferences)
-        self.access: AccessStore = access.SqliteAccess(engine, found.access)
+        self.links: AccountLinkStore = account_links.SqliteAccountLinks(engine, state.links, state.preferences)
+        self.access: AccessStore = access.SqliteAccess(engine, state.access)
         self.alerts: AlertStore = SqliteAlerts(engine)
         self.erasing: ErasureStore = SqliteErasure(engine)
 

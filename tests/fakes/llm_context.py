@@ -81,7 +81,7 @@ class Shelf:
         self.asked: list[tuple[str, str]] = []
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
     ) -> SearchHits:
         """Look through one scope."""
         self.asked.append((scope, query))

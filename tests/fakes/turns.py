@@ -64,7 +64,7 @@ async def accept(store: Store, message: InboundMessage, *, is_control: bool = Fa
 
 async def claim(store: Store, key: SessionKey = ANN) -> TurnLease:
     """Claim the lane's next turn, which must be there, also as the suspect that it may be."""
-    lease = await store.journal.claim(key) or await store.journal.claim_suspect(is_alone=True)
+    lease = await store.journal.claim(key) or await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(lease, TurnLease), f"nothing to claim in {key}"
     assert lease.key == key
     return lease

@@ -230,16 +230,16 @@ def _to_json(offer: LinkOffer) -> dict[str, Any]:
     }
 
 
-def _from_json(name: str, stored: Mapping[str, Any]) -> LinkOffer:
+def _from_json(name: str, fields: Mapping[str, Any]) -> LinkOffer:
     def side(account: Mapping[str, str]) -> LinkParty:
         return LinkParty(identity=account["identity"], label=account["label"], key=SessionKey.parse(account["key"]))
 
-    until = parse_time(stored["until"])
+    until = parse_time(fields["until"])
     assert until is not None  # noqa: S101 - we wrote it
     return LinkOffer(
         name=name,
-        asker=side(stored["asker"]),
-        taker=side(stored["taker"]) if stored["taker"] else None,
+        asker=side(fields["asker"]),
+        taker=side(fields["taker"]) if fields["taker"] else None,
         until=until,
-        agreed=tuple(stored["agreed"]),
+        agreed=tuple(fields["agreed"]),
     )

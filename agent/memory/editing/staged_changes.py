@@ -114,7 +114,7 @@ def stage_for_approval(
     entry: str,
     why: str,
     at: datetime,
-    staged: StagedRemoval | None = None,
+    removal: StagedRemoval | None = None,
     *,
     document: str = "",
     operations: Sequence[Operation] = (),
@@ -134,9 +134,9 @@ def stage_for_approval(
     proposed = "\n".join(each.text for each in operations if isinstance(each, MergeText))
     if edits := [as_record(each) for each in operations if not isinstance(each, MergeText)]:
         record["operations"] = edits
-    if staged is not None:
-        record["removals"] = [dataclasses.asdict(omitted) for omitted in staged.removals]
-        record["additions"] = list(staged.additions)
+    if removal is not None:
+        record["removals"] = [dataclasses.asdict(omitted) for omitted in removal.removals]
+        record["additions"] = list(removal.additions)
     if proposed:
         record["proposed"] = proposed
     path = folder / STAGED / f"{quote(entry)}.json"

@@ -91,7 +91,7 @@ def _step(
     old: list[MemoryEntry],
     ours: list[_RangeEdit],
     theirs: list[_RangeEdit],
-    merged: list[MemoryEntry],
+    result: list[MemoryEntry],
     conflicts: list[MergeConflict],
 ) -> int:
     """Merge one entry of the base, or the range around it that was edited; return the position after it."""
@@ -106,17 +106,17 @@ def _step(
     mine, other = (_apply(side, old, low, high) for side in touching)
     before = old[low:high]
     if _keys(mine) in (_keys(before), _keys(other)):
-        merged += other
+        result += other
     elif _keys(other) == _keys(before):
-        merged += mine
+        result += mine
     elif not mine:
-        merged += other
+        result += other
     else:
-        merged += other
+        result += other
         conflicts.append(MergeConflict(_raws(before), _raws(mine), _raws(other)))
     # Insertions inside the range go after it.
     inside = [edit for side in (theirs, ours) for edit in side if edit.low == edit.high and low < edit.low < high]
-    merged += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in merged}]
+    result += [entry for edit in inside for entry in edit.new if _key(entry) not in {_key(each) for each in result}]
     return high
 
 

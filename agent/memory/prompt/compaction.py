@@ -56,7 +56,7 @@ def compact(
     weight = prompt_limit.taken + sum(turn.weight for turn in turns) + weigh_lines(new_lines)
     if not prompt_limit.tokens or weight <= prompt_limit.tokens:
         return CompactionPlan(replay_from)
-    plan = _Compactor(
+    plan = _ConversationCompactor(
         [WindowTurn(each.low, each.high, each.lines, each.weight) for each in turns],
         list(new_lines),
         prompt_limit.taken,
@@ -133,7 +133,7 @@ def weigh_lines(lines: Sequence[Line]) -> int:
 
 
 @dataclass(slots=True)
-class _Compactor:
+class _ConversationCompactor:
     """A prompt that is made lighter, step by step; each step that helps leaves its line."""
 
     turns: list[WindowTurn]
@@ -192,9 +192,11 @@ class _Compactor:
             self.turns, self.new_lines = tried.turns, tried.new_lines
             self.lines.append(trim)
 
-    def _with(self, trim: Line) -> _Compactor:
+    def _with(self, trim: Line) -> _ConversationCompactor:
         turns = [
             WindowTurn(turn.low, turn.high, [apply_trim(trim, line) for line in turn.lines]) for turn in self.turns
         ]
         render(turns)
-        return _Compactor(turns, [apply_trim(trim, line) for line in self.new_lines], self.taken, self.start)
+        return _ConversationCompactor(
+            turns, [apply_trim(trim, line) for line in self.new_lines], self.taken, self.start
+        )

@@ -124,13 +124,13 @@ class RecallEngine:
         around: int = 0,
         now: datetime | None = None,
         zone: tzinfo = UTC,
-        patience: float | None = None,
+        embed_timeout: float | None = None,
     ) -> RecallAnswer:
         """Return the results for *text* in *scopes*, best first, within *budget* tokens.
 
         `SearchResult.place` is the position of the scope in *scopes*. The first *around* results have neighbours.
-        "Last week" is relative to *now* in *zone*. If the model takes longer than *patience* seconds, the search uses
-        words alone. Errors of an index or the model are not raised, but set `RecallAnswer.note`.
+        "Last week" is relative to *now* in *zone*. If the model takes longer than *embed_timeout* seconds, the search
+        uses words alone. Errors of an index or the model are not raised, but set `RecallAnswer.note`.
         """
         notes: list[str] = []
         async with contextlib.AsyncExitStack() as stack:
@@ -143,7 +143,7 @@ class RecallEngine:
                 except IndexUnusable as error:
                     self._rebuild_soon(scope, str(error))
                     notes.append(BUILDING)
-            vector = await self._vector(text, indexes, notes, patience)
+            vector = await self._vector(text, indexes, notes, embed_timeout)
             wanted = tuple(projects)
             work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
             found, broken, cold = await self._files.searching(lambda: self._find(*work))
@@ -201,12 +201,12 @@ class RecallEngine:
             return [], list(range(len(indexes))), []
 
     async def _vector(
-        self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], patience: float | None
+        self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], embed_timeout: float | None
     ) -> Floats | None:
         if self._embedder is None or not indexes:
             return None
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(embed_timeout):
                 rows = await self._embedder.embed([text], is_question=True)
         except (ModelFailed, TimeoutError) as error:
             notes.append(f"by words alone: {error}")

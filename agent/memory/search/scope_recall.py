@@ -96,7 +96,7 @@ class ScopeRecall:
     # -- the port ----------------------------------------------------------------------------------
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, patience: float | None = None
+        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
     ) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents.
 
@@ -105,7 +105,7 @@ class ScopeRecall:
         if not query.strip():
             return SearchHits()
         if project != MEMORY:
-            return await self._search_documents(query, project, limit, patience)
+            return await self._search_documents(query, project, limit, embed_timeout)
         await self._flush()
         names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
         await asyncio.gather(*(self._update(name) for name in names))
@@ -115,7 +115,7 @@ class ScopeRecall:
             limit=limit,
             budget=self._options.budget,
             around=AROUND,
-            patience=patience,
+            embed_timeout=embed_timeout,
             zone=ZoneInfo(self._zone(scope)),
         )
         if not answer.results and BUILDING in answer.note:
@@ -257,7 +257,7 @@ class ScopeRecall:
         task.add_done_callback(log_error)
         await asyncio.wait([task], timeout=self._options.patience)
 
-    async def _search_documents(self, query: str, project: str, limit: int, patience: float | None) -> SearchHits:
+    async def _search_documents(self, query: str, project: str, limit: int, embed_timeout: float | None) -> SearchHits:
         if project not in await asyncio.to_thread(self._projects):
             return SearchHits()
         loop = asyncio.get_running_loop()
@@ -271,7 +271,7 @@ class ScopeRecall:
             limit=limit,
             budget=self._options.budget,
             around=0,
-            patience=patience,
+            embed_timeout=embed_timeout,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("the documents are being indexed; ask again in a minute")
@@ -289,7 +289,7 @@ def _hits(answer: RecallAnswer, prefixes: Sequence[str]) -> SearchHits:
     """Convert an answer to the port's type, without the operator's error message."""
     return SearchHits(
         (_hit(each, prefixes[each.place]) for each in answer.results),
-        by_words_alone=WORDS in answer.note,
+        is_words_only=WORDS in answer.note,
         is_building=BUILDING in answer.note,
     )
 

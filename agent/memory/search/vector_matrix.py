@@ -168,9 +168,9 @@ class VectorMatrix:
 class VectorScores:
     """Cosine similarities of a query with every unit: of the unit alone, and smoothed with its neighbours."""
 
-    def __init__(self, ids: Ints, row_of: Mapping[int, int], own: Floats, smooth: Floats, top: int) -> None:
-        self._row_of, self._own, self._smooth = row_of, own, smooth
-        self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (own, smooth) for row in _top(scores, top))
+    def __init__(self, ids: Ints, row_of: Mapping[int, int], plain: Floats, smooth: Floats, top: int) -> None:
+        self._row_of, self._own, self._smooth = row_of, plain, smooth
+        self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (plain, smooth) for row in _top(scores, top))
 
     def of(self, unit: int) -> tuple[float, float] | None:
         """Return the own and smoothed similarity of a unit; None if it has no vector or is of another project."""

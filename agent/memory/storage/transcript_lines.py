@@ -106,9 +106,9 @@ def delta(rev: str, text: str, added: Sequence[tuple[str, str]] = (), removed: S
     return line | {"added": [list(pair) for pair in added], "removed": [list(pair) for pair in removed]}
 
 
-def cut(turn: str, shown: Sequence[int]) -> Line:
+def cut(turn: str, parts: Sequence[int]) -> Line:
     """Return a line with the parts of a stopped turn's answer that the user has seen."""
-    return {"kind": "cut", "turn": turn, "shown": list(shown)}
+    return {"kind": "cut", "turn": turn, "shown": list(parts)}
 
 
 def command(turn: str, text: str, reply: str, at: datetime, **fields: Any) -> Line:
@@ -250,9 +250,9 @@ def replayable(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return replayed
 
 
-def _pair_calls(sent: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _pair_calls(message: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the message with the calls that have a result, and these results, each once."""
-    calls = [call for call in sent.get("tool_calls") or [] if isinstance(call, Mapping)]
+    calls = [call for call in message.get("tool_calls") or [] if isinstance(call, Mapping)]
     call_ids = {call.get("id") for call in calls}
     by_id: dict[Any, Mapping[str, Any]] = {}
     for result in results:
@@ -260,12 +260,12 @@ def _pair_calls(sent: dict[str, Any], results: Sequence[Mapping[str, Any]]) -> l
             by_id.setdefault(result.get("tool_call_id"), result)
     if len(by_id) != len(calls):
         completed = [call for call in calls if call.get("id") in by_id]
-        sent = {name: value for name, value in sent.items() if name != "tool_calls"}
+        message = {name: value for name, value in message.items() if name != "tool_calls"}
         if completed:
-            sent["tool_calls"] = completed
-    if calls and not by_id and not sent.get("content"):
+            message["tool_calls"] = completed
+    if calls and not by_id and not message.get("content"):
         return []
-    return [sent, *map(dict, by_id.values())]
+    return [message, *map(dict, by_id.values())]
 
 
 def from_user(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

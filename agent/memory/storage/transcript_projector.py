@@ -185,11 +185,11 @@ class TranscriptProjector:
 
     # -- in the thread -----------------------------------------------------------------------------
 
-    def _write(self, stored: Sequence[StoredRecord], now: float) -> _ProjectedBatch:
+    def _write(self, records: Sequence[StoredRecord], now: float) -> _ProjectedBatch:
         batch = _ProjectedBatch()
         touched: dict[str, list[Path]] = {}
         by_key: dict[str, list[StoredRecord]] = {}
-        for each in stored:
+        for each in records:
             by_key.setdefault(str(each.record.key), []).append(each)
         for key, own in by_key.items():
             with self._record_failure(key, touched.setdefault(key, []), batch) as paths:

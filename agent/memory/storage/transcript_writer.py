@@ -167,19 +167,19 @@ class TranscriptWriter:
         return b"".join(pieces), reached
 
     @staticmethod
-    def _add_offsets(line: Line, reached: _WriterPosition, turn_offset: int) -> Line:
+    def _add_offsets(line: Line, position: _WriterPosition, turn_offset: int) -> Line:
         """Return the line with the byte offsets of the replay start and of the snapshot."""
-        index = max(anchor_index(line), reached.replay_from)  # the window never moves back
-        if not reached.starts or index >= reached.starts[-1][1]:
-            reached.anchor = turn_offset
-        for low, high, start in reached.starts:
+        index = max(anchor_index(line), position.replay_from)  # the window never moves back
+        if not position.starts or index >= position.starts[-1][1]:
+            position.anchor = turn_offset
+        for low, high, start in position.starts:
             if low <= index < high:
-                index, reached.anchor = low, start
+                index, position.anchor = low, start
         # An index before the known turns keeps the old offset: readers read more, and miss nothing.
-        reached.replay_from = index
-        reached.starts = [each for each in reached.starts if each[1] > index]
-        snapshot = {"snapshot": reached.snapshot} if reached.snapshot >= 0 else {}
-        return {**line, "replay_from": index, "offset": reached.anchor} | snapshot
+        position.replay_from = index
+        position.starts = [each for each in position.starts if each[1] > index]
+        snapshot = {"snapshot": position.snapshot} if position.snapshot >= 0 else {}
+        return {**line, "replay_from": index, "offset": position.anchor} | snapshot
 
     def _open(self) -> int:
         if self._fd is None:

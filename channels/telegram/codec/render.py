@@ -88,9 +88,9 @@ def _literal(text: str) -> WrittenPart:
 _WRITER = PartWriter(limit=LIMIT, unit=LengthUnit.UTF16, max_parts=MAX_PARTS, write=_write, literal=_literal)
 
 
-def _payload(shown: FormattedText) -> str:
-    entities = [_entity(entity) for entity in shown.entities]
-    return json.dumps({"text": shown.text, "entities": entities}, ensure_ascii=False, separators=(",", ":"))
+def _payload(formatted: FormattedText) -> str:
+    entities = [_entity(entity) for entity in formatted.entities]
+    return json.dumps({"text": formatted.text, "entities": entities}, ensure_ascii=False, separators=(",", ":"))
 
 
 def _entity(entity: TextEntity) -> dict[str, Any]:

@@ -224,7 +224,7 @@ async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
     assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
     await house.kill()
     store = await house.open()
-    suspect = await store.journal.claim_suspect(is_alone=True)
+    suspect = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(suspect, InboxRow)
     assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
 

@@ -31,7 +31,7 @@ async def crash_twice(house: House, keys: Sequence[SessionKey] = CHATS) -> Store
 
 async def claim_suspect(store: Store) -> TurnLease:
     """Claim the next suspect, which must be a turn."""
-    lease = await store.journal.claim_suspect(is_alone=True)
+    lease = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(lease, TurnLease)
     return lease
 
@@ -57,7 +57,7 @@ async def test_a_suspect_is_no_usual_turn(house: House) -> None:
     assert await store.journal.claim(ANN) is None
     await asyncio.wait_for(store.journal.wait_suspect(), 10)
     lease = await claim_suspect(store)
-    assert await store.journal.claim_suspect(is_alone=True) is None
+    assert await store.journal.claim_suspect(is_isolated=True) is None
     await store.journal.commit(lease, answered(lease))
     usual = await store.journal.claim(ANN)
     assert usual is not None
@@ -67,7 +67,7 @@ async def test_a_suspect_is_no_usual_turn(house: House) -> None:
 async def test_a_suspect_with_company_is_not_charged(house: House) -> None:
     """What runs beside a job may die of the job."""
     store = await crash_twice(house, [ANN])
-    lease = await store.journal.claim_suspect(is_alone=False)
+    lease = await store.journal.claim_suspect(is_isolated=False)
     assert isinstance(lease, TurnLease)
     assert (lease.is_lone, lease.attempts) == (True, 0)
 
@@ -160,16 +160,16 @@ async def test_a_control_row_is_a_suspect_like_a_turn(house: House) -> None:
         await house.kill()
         store = await house.open()
     for attempts in (1, 2):
-        row = await store.journal.claim_suspect(is_alone=True)
+        row = await store.journal.claim_suspect(is_isolated=True)
         assert isinstance(row, InboxRow)
         assert (row.seq, row.is_control, row.attempts) == (accepted.seq, True, attempts)
-        assert await store.journal.claim_suspect(is_alone=True) is None
+        assert await store.journal.claim_suspect(is_isolated=True) is None
         await house.kill()
         store = await house.open()
-    await store.journal.claim_suspect(is_alone=True)
+    await store.journal.claim_suspect(is_isolated=True)
     await store.close()
     store = await house.open()
-    row = await store.journal.claim_suspect(is_alone=True)
+    row = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(row, InboxRow)
     assert row.attempts == 3
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.events import MessageButton
-from gateway.i18n import ChatLanguage, command_names, command_sign, load_catalogue, translate, with_sign
+from gateway.i18n import ChatLanguage, command_names, command_prefix, load_catalogue, translate, with_command_prefix
 from gateway.i18n.languages import LANGUAGES
 from gateway.text import append_commands
 
@@ -19,7 +19,7 @@ _TYPED = re.compile(rf"(?<![\w.:/<])/(?:{'|'.join(command_names())}|\{{)(?![\w-]
 def test_no_sentence_names_a_slash_that_is_swallowed(language: str, sign: str) -> None:
     """In every language each command has the chat's sign; everything else stays as it is."""
     for key, sentence in load_catalogue(language).items():
-        said = with_sign(sentence, sign, command_names())
+        said = with_command_prefix(sentence, sign, command_names())
         assert not _TYPED.search(said.replace("/parlour ", "")), key
         assert said.replace(sign, "/") == sentence.replace(sign, "/"), key
 
@@ -42,8 +42,8 @@ def test_a_language_without_a_sentence_keeps_the_sign() -> None:
         translate("commands.unknown", ChatLanguage("xx", "!"), name="x")
         == "Unknown command: !x. !help lists all commands."
     )
-    assert command_sign(ChatLanguage("de", "!")) == "!"
-    assert command_sign("de") == "/"
+    assert command_prefix(ChatLanguage("de", "!")) == "!"
+    assert command_prefix("de") == "/"
 
 
 def test_buttons_as_text_have_the_sign() -> None:

@@ -110,7 +110,7 @@ async def test_a_search_waits_no_longer_than_whoever_asks(tmp_path: Path) -> Non
     scope = IndexedScope(tmp_path / "index.db", Shelf(talk=[SearchUnit(text="the violin", line=1)]))
     engine = RecallEngine(embedder=GuardedEmbedder(Silent(), question_deadline=3_600))
     await engine.sync(scope)
-    answer = await engine.search([scope], "violin", patience=0.01)
+    answer = await engine.search([scope], "violin", embed_timeout=0.01)
     assert [each.passage.text for each in answer.results] == ["the violin"]
     assert "by words alone" in answer.note
     await engine.close()
