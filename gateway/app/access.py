@@ -12,7 +12,7 @@ from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
 from gateway.access.pairing_service import Language, PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
-from gateway.app.channels import Judge, accounts_of, build_admission_judge, policies_of
+from gateway.app.channels import Judge, accounts_of_user, build_admission_judge, policies_of
 from gateway.app.context import AppContext
 from gateway.app.owner_chats import OwnerChats
 from gateway.events import PlatformAccount, SessionKey
@@ -40,7 +40,7 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
     roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named_owners=settings.owners)
 
     def linked_accounts(channel: str, user: str) -> Sequence[PlatformAccount]:
-        return accounts_of(store.links, PlatformAccount(kind=context.platform(channel), id=user).name)
+        return accounts_of_user(store.links, roster.account(channel, user))
 
     def has_pairing(channel: str) -> bool:
         block = settings.channels.get(channel)

@@ -170,6 +170,11 @@ def accounts_of(links: AccountLinkStore, account: str) -> Sequence[PlatformAccou
     return [each.account.user for each in links.accounts(links.person(account))]
 
 
+def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence[PlatformAccount]:
+    """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
+    return [each.account.user for each in links.accounts_of_user(user)]
+
+
 def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
     """Return *judge* with every rejection noted in *refusals*, so that `parlour why` can explain it."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gateway.access.access_roster import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
-from gateway.app.channels import accounts_of
+from gateway.app.channels import accounts_of_user
 from gateway.app.context import ChannelPlatforms
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, SessionRow, TurnRecordStore
@@ -48,7 +48,7 @@ class OwnerChats:
         people: list[tuple[set[PlatformAccount], dict[OwnerAddress, None]]] = []
         for each in owners:
             account = self._roster.account(each.channel, each.who)
-            kin = {account, *accounts_of(self._links, account.name)}
+            kin = {account, *accounts_of_user(self._links, account)}
             person = next((known for known in people if known[0] & kin), None)
             if person is None:
                 people.append(person := (set(), {}))

@@ -51,6 +51,13 @@ class AccountLinkStore(Protocol):
         """Return the accounts of a person with several, the one that names the person first; else ()."""
         ...
 
+    def accounts_of_user(self, user: PlatformAccount) -> tuple[LinkedAccount, ...]:
+        """Return the accounts of every linked person to whom *user* belongs.
+
+        Without a team, *user* is that user in any team, as in settings and owners' decisions.
+        """
+        ...
+
     def account_of(self, key: SessionKey) -> str:
         """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
         ...

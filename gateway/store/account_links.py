@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
 from gateway.store.engine import StoreEngine, new_transcript
@@ -65,6 +65,14 @@ class SqliteAccountLinks:
         """Return the accounts of a person with several, the one that names the person first."""
         found = [each for each in self._snapshot.accounts.values() if each.person == person]
         return tuple(sorted(found, key=lambda each: (each.identity != person, each.at, each.identity)))
+
+    def accounts_of_user(self, user: PlatformAccount) -> tuple[LinkedAccount, ...]:
+        """Return the accounts of every linked person to whom *user* belongs; without a team, in any team."""
+        linked = self._snapshot.accounts
+        persons = {each.person for each in linked.values() if user in (each.account, each.account.user)}
+        if exact := linked.get(user.name):  # the id of a shortened name cannot be read back
+            persons.add(exact.person)
+        return tuple(account for person in sorted(persons) for account in self.accounts(person))
 
     def account_of(self, key: SessionKey) -> str:
         """Return the account that a linked person's direct chat belongs to, "" where none is noted."""

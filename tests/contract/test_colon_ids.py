@@ -23,6 +23,7 @@ from gateway.settings import InstalledPlugins, load_settings
 from tests.fakes.account_linking import CODE, settled
 from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
 from tests.fakes.matrix import MatrixChannel, MatrixPlugin, MatrixSettings, room_id, user_id
+from tests.fakes.staged_changes import FACT, memory, staged
 
 ANN, BOB, CEM = (PlatformAccount(kind="matrix", id=user_id(name)) for name in ("ann", "bob", "cem"))
 ROOM = "chats/matrix%3a%21room%3aexample.org"
@@ -205,3 +206,18 @@ async def test_a_person_is_forgotten_everywhere(tmp_path: Path) -> None:
     assert "kite" in said
     assert not (home / "people" / BOB.name).exists()
     assert (home / "people" / CEM.name).exists()
+
+
+async def test_an_approval_question_reaches_whose_memory_it_is(tmp_path: Path) -> None:
+    """The question's sender is read back from the scope; their yes in the same room approves the change."""
+    async with homeserver(entries=(BOB.id,), home=tmp_path / "home") as pocket:
+        channel = channel_of(pocket)
+        await channel.write("bob", "hello")
+        scope, session = f"people/{BOB.name}", f"matrix:{room_id('with-bob')}"
+        await staged(pocket, scope, session)
+        await pocket.idle()
+        (question,) = [post for post in channel.posts[room_id("with-bob")] if "/memory approve" in post.text]
+        assert FACT in question.text
+        assert (await channel.write("bob", "/memory approve eaaaaaaaaaaaaaaaa")).startswith("Approved.")
+        assert FACT in memory(pocket, scope)
+        assert [path.name for path in (pocket.home / "people").iterdir()] == [BOB.name]

@@ -1,0 +1,79 @@
+"""Chats of owners: settings name an owner without a team, and linked accounts are stored with theirs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from channels.slack.settings import SlackSettings
+from channels.telegram.settings import TelegramSettings
+from gateway.access.access_roster import AccessRoster
+from gateway.access.pairing_service import OwnerAddress
+from gateway.admission import policy_of
+from gateway.app.channels import accounts_of_user
+from gateway.app.context import ChannelPlatforms
+from gateway.app.owner_chats import OwnerChats
+from gateway.events import PlatformAccount, SessionKey
+from gateway.ports import ScopeMove, Store
+from tests.fakes.store import open_inline_store
+
+AT = datetime(2026, 11, 22, tzinfo=UTC)
+PHONE = PlatformAccount(kind="telegram", id="42")
+DESK = PlatformAccount(kind="slack", team="T1", id="U7")
+PLATFORMS = ChannelPlatforms(
+    {"telegram": "telegram", "slack": "slack"}, {"telegram": TelegramSettings.traits, "slack": SlackSettings.traits}
+)
+
+
+async def link(store: Store, first: PlatformAccount, second: PlatformAccount) -> None:
+    """Make two accounts one person."""
+    source, target = f"people/{second.name}", f"people/{first.name}"
+    await store.links.link(ScopeMove(id=f"link:{second.name}", kind="link", source=source, target=target, at=AT))
+
+
+def owner_chats(store: Store, *owners: str) -> OwnerChats:
+    """Return the chats of owners that the settings name."""
+    policies = {name: policy_of(name, (), owners, "mention") for name in PLATFORMS}
+    roster = AccessRoster(store.access, policies, PLATFORMS, named_owners=owners)
+    return OwnerChats(roster, store.records, store.links, PLATFORMS, lambda _: True)
+
+
+async def test_an_owner_on_telegram_and_slack_is_one_person_whatever_their_team() -> None:
+    """The settings name slack:U7; the link is stored as slack:T1:U7. A stranger to the links stays alone."""
+    store = await open_inline_store()
+    await link(store, PHONE, DESK)
+    phone, desk = OwnerAddress(SessionKey("telegram", "42")), OwnerAddress(SessionKey("slack", "U7"), "U7")
+    other = OwnerAddress(SessionKey("slack", "U8"), "U8")
+    for owners in (["slack:U7", "slack:U8", "telegram:42"], ["telegram:42", "slack:U8", "slack:U7"]):
+        people = await owner_chats(store, *owners).everybody()
+        assert {frozenset(addresses) for addresses in people} == {frozenset({phone, desk}), frozenset({other})}
+    await store.close()
+
+
+async def test_an_owner_in_two_workspaces_is_one_person() -> None:
+    """Neither account is named with its team, so that both links are found by the user alone."""
+    store = await open_inline_store()
+    await link(store, DESK, PlatformAccount(kind="slack", team="T2", id="U9"))
+    people = await owner_chats(store, "slack:U7", "slack:U9").everybody()
+    assert people == [tuple(OwnerAddress(SessionKey("slack", user), user) for user in ("U7", "U9"))]
+    await store.close()
+
+
+async def test_links_of_a_user_are_found_without_their_team() -> None:
+    """With the team they are that workspace's alone; an id of another platform or workspace finds nothing."""
+    store = await open_inline_store()
+    await link(store, PHONE, DESK)
+    assert set(accounts_of_user(store.links, DESK.user)) == {PHONE, DESK.user}
+    assert set(accounts_of_user(store.links, DESK)) == {PHONE, DESK.user}
+    assert set(accounts_of_user(store.links, PHONE)) == {PHONE, DESK.user}
+    assert accounts_of_user(store.links, PlatformAccount(kind="slack", team="T2", id="U7")) == []
+    assert accounts_of_user(store.links, PlatformAccount(kind="telegram", id="U7")) == []
+    await store.close()
+
+
+async def test_links_of_an_id_that_is_too_long_for_a_name_are_found() -> None:
+    """The name of such an account is shortened, and its id cannot be read back from it."""
+    store = await open_inline_store()
+    long = PlatformAccount(kind="telegram", id="@" + "x" * 250)
+    await link(store, PHONE, long)
+    assert PHONE in accounts_of_user(store.links, long)
+    await store.close()
