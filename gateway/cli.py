@@ -38,7 +38,7 @@ OpenWorkChoice = Annotated[
     OpenChoice,
     typer.Option(
         "--open",
-        help="What to do with unanswered messages: answer (looked up, or marked as a repeat) or drop.",
+        help="What to do with unanswered messages: answer (after a lookup, or marked as a repeat) or drop.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
@@ -104,10 +104,10 @@ def chat() -> None:
 @app.command()
 def init(
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Do not ask: use options, environment and existing settings.")
+        bool, typer.Option("--yes", "-y", help="Do not ask; use options, environment and existing settings.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="With --yes: also write unverified answers.")] = False,
-    model: Annotated[str | None, typer.Option(help="As litellm names it; `none` is offline.")] = None,
+    model: Annotated[str | None, typer.Option(help="The name that litellm uses; `none` for the offline model.")] = None,
     api_base: Annotated[str | None, typer.Option(help="The address of your own model server.")] = None,
     platform: Annotated[list[str] | None, typer.Option(help="Set up this platform; repeatable.")] = None,
     owner: Annotated[list[str] | None, typer.Option(help="channel:user_id; repeatable.")] = None,
@@ -160,7 +160,7 @@ def list_sessions(as_json: AsJson = False) -> None:
 @sessions.command("show")
 def show_session(
     key: Annotated[str, typer.Argument(help="channel:chat_id")],
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many messages, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest messages to show.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """Show the newest messages of a session."""
@@ -214,8 +214,8 @@ def why(
 
 @app.command()
 def search(
-    text: Annotated[str, typer.Argument(help="A question, or words.")],
-    scope: Annotated[str, typer.Option(help="Whose memory: telegram:42, a person's id, a chat's key, shared.")] = "",
+    text: Annotated[str, typer.Argument(help="A question, or keywords.")],
+    scope: Annotated[str, typer.Option(help="Memory scope: telegram:42, a person's id, a chat's key, or shared.")] = "",
     project: Annotated[str, typer.Option(help="Search this project (a folder in docs/) instead.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=100, help="How many results.")] = 10,
     as_json: AsJson = False,
@@ -237,9 +237,11 @@ def backup(file: Annotated[Path, typer.Argument(help="The .tar.gz file to write;
 @app.command()
 def restore(
     file: Annotated[Path, typer.Argument(help="An archive written by `parlour backup`.")],
-    force: Annotated[bool, typer.Option("--force", help="Replace the home, which is kept in backups/.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the existing home, which is kept in backups/.")
+    ] = False,
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Restore a backup into the home, after verifying it and showing its contents."""
     from gateway.commands.restore_backup import put_back
@@ -250,7 +252,7 @@ def restore(
 @app.command("accept-loss")
 def accept_loss(
     open_work: OpenWorkChoice = OpenChoice.ANSWER,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Continue with a home whose journal is lost, damaged or outdated, when no backup can be restored."""
     from gateway.commands.loss import accept_loss as accept
@@ -271,14 +273,14 @@ def take_over(
     system: Annotated[str, typer.Argument(help="nanobot, autobot or openclaw")],
     folder: Annotated[Path, typer.Argument(help="Its folder, such as ~/.nanobot, or the workspace in it.")],
     person: Annotated[
-        str, typer.Option("--as", help="The person who receives it, such as telegram:42; by default the owner.")
+        str, typer.Option("--as", help="The person whose memory it becomes, such as telegram:42; by default the owner.")
     ] = "",
     mapped: Annotated[
         list[str] | None,
         typer.Option("--map", metavar="OLD[=NEW]", help="Continue the conversation OLD in the chat NEW."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be imported.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import conversations and memory files of another bot. Repeating an import adds nothing twice."""
@@ -296,7 +298,7 @@ def list_quarantine(as_json: AsJson = False) -> None:
 
 
 @quarantine.command("drop")
-def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
+def drop_from_quarantine(name: Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]) -> None:
     """Remove one event, so that it is handled when its platform delivers it again."""
     from gateway.commands.control_client import drop_from_quarantine as drop
 
@@ -304,7 +306,7 @@ def drop_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` nam
 
 
 @quarantine.command("replay")
-def replay_from_quarantine(name: Annotated[str, typer.Argument(help="As `list` names it.")]) -> None:
+def replay_from_quarantine(name: Annotated[str, typer.Argument(help="Its name in `parlour quarantine list`.")]) -> None:
     """Have the running gateway handle one event again, as if it had just arrived."""
     from gateway.commands.control_client import replay_from_quarantine as replay
 

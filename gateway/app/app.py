@@ -100,7 +100,7 @@ class GatewayApp:
         places = sum(each.is_place for each in requests)
         work["waits"] = {"people": len(requests) - places, "places": places}
         error = self.recall.last_error()
-        return {**work, "search": f"by words alone: {error}"} if error else work
+        return {**work, "search": f"keywords only: {error}"} if error else work
 
     @asynccontextmanager
     async def pause_writes(self) -> AsyncIterator[None]:

@@ -56,7 +56,7 @@ def show_status(*, as_json: bool) -> None:
         print_json([line])
         return
     channels = line.get("channels", {})
-    states = {True: "hears", False: "degraded", None: "not tried yet"}
+    states = {True: "connected", False: "degraded", None: "not connected yet"}
     rows = {**line, "channels": ", ".join(f"{name} {states[state]}" for name, state in channels.items()) or "none open"}
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     today = rows.pop("today", [])
@@ -72,12 +72,14 @@ def show_status(*, as_json: bool) -> None:
         typer.echo(f"{'job ' + job['kind']:16} {_job_row(job)}")
     if today:
         calls, tokens, cached, cost = summarize_usage(today)
-        typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of the input cached, {cost}")
+        typer.echo(f"{'today':16} {calls:,} model calls, {tokens:,} tokens, {cached}% of input tokens cached, {cost}")
     if budget and budget["limit"]:
-        spent = ", spent: what waits goes on tomorrow" if budget["is_spent"] else ""
+        spent = ", spent: pending jobs continue tomorrow" if budget["is_spent"] else ""
         typer.echo(f"{'background':16} {budget['spent']} of {budget['limit']} tokens today{spent}")
     for group in dead:
-        row = f"{group['channel']}: {group['count']} given up, the last {group['newest'][:19]}Z: {group['reason']}"
+        row = (
+            f"{group['channel']}: {group['count']} dead-lettered, the latest {group['newest'][:19]}Z: {group['reason']}"
+        )
         typer.echo(f"{'dead letters':16} {strip_control_characters(row)}")
 
 
@@ -114,7 +116,7 @@ def show_session(key: str, *, limit: int, as_json: bool) -> None:
 def send(key: str, text: str) -> None:
     """Submit a text to a session and print the reference of its turn."""
     (line,) = call_operation("send", {"key": key, "text": text})
-    when = "" if line.get("running") else "; it is answered when a gateway runs"
+    when = "" if line.get("running") else "; it will be answered when a gateway runs"
     typer.echo(f"accepted as {line['reference']}{when}")
 
 
@@ -129,7 +131,7 @@ def make_backup(file: Path) -> None:
     (line,) = call_operation("backup", {"file": str(file.absolute())})
     typer.echo(f"{line['file']}: {line['files']} files, {line['size']:,} bytes")
     for left_out in line["left_out"]:
-        typer.echo(f"not in it: {left_out}")
+        typer.echo(f"not included: {left_out}")
 
 
 def prune() -> None:
@@ -144,22 +146,22 @@ def list_quarantine(*, as_json: bool) -> None:
     print_lines(
         lines,
         as_json,
-        lambda line: f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (it stands in {line['file']})",
+        lambda line: f"{line['at'][:19]}Z  {line['name']}  {line['reason']}  (in {line['file']})",
     )
     if not lines and not as_json:
-        typer.echo("nothing is in quarantine")
+        typer.echo("the quarantine is empty")
 
 
 def drop_from_quarantine(name: str) -> None:
     """Remove one event from the quarantine."""
     call_operation("quarantine drop", {"name": name})
-    typer.echo(f"{name} is dropped; it is handled when its platform brings it again")
+    typer.echo(f"{name} is removed; if its platform sends it again, it is handled")
 
 
 def replay_from_quarantine(name: str) -> None:
     """Have the running gateway handle one quarantined event again."""
     call_operation("quarantine replay", {"name": name})
-    typer.echo(f"{name} was taken in, and is no longer in quarantine")
+    typer.echo(f"{name} was handled and is no longer in quarantine")
 
 
 def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, str]:
@@ -170,7 +172,13 @@ def summarize_usage(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, 
     known, unpriced = sum(line["known_cost"] for line in lines), sum(line["unpriced_calls"] for line in lines)
     if calls and unpriced == calls:
         return calls, tokens, cached, "unknown"
-    return calls, tokens, cached, f"${known:.4f}" + (f" and {unpriced} calls unknown" if unpriced else "")
+    return (
+        calls,
+        tokens,
+        cached,
+        f"${known:.4f}"
+        + (f" plus {unpriced} {'call' if unpriced == 1 else 'calls'} of unknown cost" if unpriced else ""),
+    )
 
 
 def strip_control_characters(text: str) -> str:

@@ -44,8 +44,12 @@ def run_doctor(*, as_json: bool, is_offline: bool, asks_model: bool) -> int:
     for finding in sorted(findings, key=lambda each: worst.index(each.level)):
         typer.echo(_as_json(finding) if as_json else f"{finding.level:4}  {finding.name}: {finding.text}")
     if not as_json:
-        typer.echo(f"{counts[FindingLevel.FAIL]} to mend, {counts[FindingLevel.WARN]} to consider")
+        typer.echo(f"{_count(counts[FindingLevel.FAIL], 'error')}, {_count(counts[FindingLevel.WARN], 'warning')}")
     return 2 if counts[FindingLevel.FAIL] else 0
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _as_json(finding: DoctorFinding) -> str:
@@ -102,7 +106,7 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]
     answered_at = None if asks_model else await last_answer(Home(settings.home), llm.model)
     if answered_at is not None and datetime.now(UTC) - answered_at < LATELY:
         minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
-        line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` asks it now, for a few tokens"
+        line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` calls it now (costs a few tokens)"
         return [DoctorFinding(FindingLevel.OK, "model", line, "answers")]
     from gateway.commands.init_model import try_model
 

@@ -24,14 +24,14 @@ def import_folder(
     """Take over a folder and print what was taken, what was left, and why; before that, list it and ask."""
     settings = load_settings(os.environ)
     if as_json and not is_dry and not is_sure:
-        raise UserError("--json asks nothing; add --dry-run to look, or --yes to take")
+        raise UserError("--json cannot ask; add --dry-run to preview, or --yes to import")
 
     def take(*, dry: bool) -> Sequence[Line]:
         return asyncio.run(_take(settings, system, folder.absolute(), person, mapped, dry))
 
     if not is_dry and not is_sure:
         _show(take(dry=True))
-        typer.confirm("Take this over?", abort=True)
+        typer.confirm("Import this?", abort=True)
     lines = take(dry=is_dry)
     if as_json:
         print_json(lines)
@@ -40,8 +40,8 @@ def import_folder(
         _show(lines)
     imported = [line for line in lines if line["what"] != "left"]
     new = sum(line["new"] for line in imported)
-    done = "would be taken; nothing was changed (--dry-run)" if is_dry else "taken; the originals are as they were"
-    typer.echo(f"{new} things of {len(imported)} files {done}")
+    done = "would be imported; nothing was changed (--dry-run)" if is_dry else "imported; the originals are unchanged"
+    typer.echo(f"{new} items from {len(imported)} files {done}")
 
 
 def _show(lines: Sequence[Line]) -> None:
@@ -50,7 +50,7 @@ def _show(lines: Sequence[Line]) -> None:
             typer.echo(strip_control_characters(_import_row(line)))
     skipped = [line for line in lines if line["what"] == "left"]
     if skipped:
-        typer.echo("left where it is:")
+        typer.echo("not imported:")
     for line in skipped:
         typer.echo(strip_control_characters(f"  {line['source']}: {line['why']}"))
 
@@ -60,7 +60,7 @@ async def _take(
 ) -> Sequence[Line]:
     async with connect(Home(settings.home)) as client:
         if client is not None:
-            raise UserError("a gateway runs on this home; stop it, import, and start it again")
+            raise UserError("a gateway is running on this home; stop it, run the import, then start it again")
     configure_logs(level="error", form=settings.log.format, secrets=secret_values(settings))
     from gateway.app import open_app
     from gateway.app.imports import run_import as take
@@ -75,9 +75,9 @@ def _pairs(mapped: Sequence[str]) -> Mapping[str, str]:
 
 
 def _import_row(line: Line) -> str:
-    known = f", {line['known']} here already" if line["known"] else ""
-    bad = f", {line['bad']} unreadable lines kept beside" if line["bad"] else ""
-    loose = f", {line['unsummarised']} in no summary" if line["unsummarised"] else ""
+    known = f", {line['known']} already imported" if line["known"] else ""
+    bad = f", {line['bad']} unreadable lines kept in a separate file" if line["bad"] else ""
+    loose = f", {line['unsummarised']} not in any summary" if line["unsummarised"] else ""
     why = f" ({line['why']})" if line["why"] else ""
     target = f" -> {line['target']}" if line["target"] else ""
     return f"{line['what']:12} {line['new']} new{known}{loose}{bad}: {line['source']}{target}{why}"

@@ -82,8 +82,10 @@ class InitWizard:
         """Ask everything. Raises UserError for what a script left out."""
         if self._unknown:
             known = ", ".join(sorted(self._setups)) or "none"
-            raise UserError(f"no platform called {self._unknown[0]!r} can be set up here; there are: {known}")
-        self._prompter.say(f"Parlour keeps everything in {self._config.home.path}. Enter keeps what stands in [ ].")
+            raise UserError(f"{self._unknown[0]!r} is not a platform that can be set up here; available: {known}")
+        self._prompter.say(
+            f"Parlour stores everything in {self._config.home.path}. Press Enter to keep the value in [ ]."
+        )
         try:
             self._ask_everything()
         finally:
@@ -124,7 +126,7 @@ class InitWizard:
             try:
                 settings = self._ask_for_platform(name, setup, answers, rest)
             except PlatformSkipped:
-                self._prompter.say(f"  {setup.title} is left as it was.", look="hint")
+                self._prompter.say(f"  {setup.title} was not changed.", look="hint")
                 return
             choice = self._judge(setup, settings)
             if choice == SKIP:
@@ -155,7 +157,7 @@ class InitWizard:
         """Ask every question, each until its answer has the right shape; None when together they are wrong."""
         model = self._kinds.model(name)
         if model is None:
-            raise UserError(f"this Parlour has no settings for {name}")
+            raise UserError(f"this version of Parlour has no settings for {name}")
         for question in setup.questions():
             answers[question.setting] = self._ask(name, model, question, answers[question.setting])
             self._draft.setdefault(name, {})[question.setting] = answers[question.setting]
@@ -179,7 +181,7 @@ class InitWizard:
                 raise PlatformSkipped
             error = validation_message(model, question.setting, answer) if answer else ""
             if not answer and not question.is_optional:
-                error = "is needed"
+                error = "is required"
             if not error:
                 return answer
             self._prompter.say(f"  {error_line(question.setting, error)}", look="wrong")
@@ -192,7 +194,7 @@ class InitWizard:
         before = list(self._options.owners) or as_list(present.get(("owners",), ""))
         self._prompter.say("The owner", look="title")
         self._prompter.say(
-            "  Who may decide everything: channel:user_id, such as telegram:501; several with commas.", look="hint"
+            "  Who runs the bot, as channel:user_id, such as telegram:501; separate several with commas.", look="hint"
         )
         while True:
             guess = ", ".join(before) or self._guess_owner(present)
@@ -237,21 +239,21 @@ class InitWizard:
 
     def _mend_or_end(self) -> None:
         if not self._prompter.is_person:
-            raise UserError("nothing of this step was written; mend it and run `parlour init` again")
+            raise UserError("nothing was saved in this step; fix the error and run `parlour init` again")
 
     def _print_next_steps(self) -> None:
-        self._prompter.say("Written" if self._config.written else "Nothing had to be written.", look="title")
+        self._prompter.say("Written" if self._config.written else "Nothing needed to be written.", look="title")
         for line in names_of(self._config.written):
             self._prompter.say(f"  {line}", look="result")
         for mistake in check_settings(self._environment, self._kinds).mistakes:
-            self._prompter.say(f"  Still to mend: {mistake}", look="wrong")
+            self._prompter.say(f"  Still to fix: {mistake}", look="wrong")
         if is_held(self._config.home):
-            self._prompter.say("A gateway runs on this home: restart it, for it reads its settings at its start.")
+            self._prompter.say("A gateway is running on this home; restart it to apply the new settings.")
         else:
             # Our image is started by compose only.
             is_ours = str(self._config.home.path) == "/data" and Path("/.dockerenv").exists()
             start = "docker compose up --detach" if is_ours else "parlour run"
-            self._prompter.say(f"Next: `{start}`; and `parlour doctor` looks at everything again.")
+            self._prompter.say(f"Next: run `{start}`. `parlour doctor` checks everything again.")
 
 
 def installed_setups() -> dict[str, SupportsSetup]:
@@ -274,7 +276,7 @@ def offer_ownership(prompter: InitPrompter) -> None:
     except UserError:  # it was claimed in the meantime
         return
     except ParlourError as error:
-        prompter.say(f"Nobody owns the bot yet; `parlour owner claim` prints a code ({error}).")
+        prompter.say(f"The bot has no owner yet; `parlour owner claim` prints a code ({error}).")
         return
     prompter.say("The owner", look="title")
     for row in claim_line(line).splitlines():
@@ -284,7 +286,7 @@ def offer_ownership(prompter: InitPrompter) -> None:
 def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
     """Run `parlour init`; return the exit code."""
     if asks and not sys.stdin.isatty():
-        raise UserError("`parlour init` asks on a terminal, and there is none; for scripts there is --yes")
+        raise UserError("`parlour init` needs a terminal, and there is none; in scripts, use --yes")
     configure_logs(level="error", form="text", secrets=())
     prompter = TerminalPrompter() if asks else UnattendedPrompter(keeps=keeps)
     try:
@@ -292,6 +294,6 @@ def set_up(options: InitOptions, *, asks: bool, keeps: bool) -> int:
         if asks:
             offer_ownership(prompter)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\nStopped. What you answered is kept; `parlour init` continues from there.", err=True)
+        typer.echo("\nStopped. Your answers are kept; run `parlour init` to continue.", err=True)
         return 130
     return 0

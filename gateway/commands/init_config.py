@@ -67,7 +67,9 @@ class InitConfig:
         except UserError as error:
             return self._is_not_written(str(error))
         except OSError as error:
-            return self._is_not_written(f"{self.home.path} cannot be written now ({error.strerror}); make room there")
+            return self._is_not_written(
+                f"{self.home.path} cannot be written now ({error.strerror}); free some space there"
+            )
         self._warn_of_overrides({**plain, **secret})
         return True
 
@@ -93,7 +95,7 @@ class InitConfig:
             else:
                 self._draft.unlink(missing_ok=True)
         except (OSError, UserError) as error:  # verified steps are written; only the unfinished one is lost
-            self._prompter.say(f"  The answers of the unfinished step could not be kept: {error}", look="wrong")
+            self._prompter.say(f"  The answers to the unfinished step could not be saved: {error}", look="wrong")
 
     def _is_not_written(self, why: str) -> bool:
         if not self._prompter.is_person:
@@ -106,7 +108,7 @@ class InitConfig:
         for leaf in map(normalize_names, read_environment(self._environment)):
             path = leaf.path if leaf.path in changes else (*leaf.path[:-1], leaf.path[-1].removesuffix("_file"))
             if self._prompter.is_person and path in changes and not _is_effective(leaf.value, changes[path]):
-                line = f"  {leaf.place} in the environment is stronger than the file; change it there too"
+                line = f"  {leaf.place} is also set in the environment, which overrides the file; change it there too"
                 self._prompter.say(line, look="wrong")
 
 

@@ -38,7 +38,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
     base = str(llm.api_base or "").rstrip("/")
     if base.endswith(_ADDED):
         right = base.removesuffix(_ADDED).removesuffix("/chat")
-        text = f"{llm.model}: the address ends in what is added to it by itself; make it {right}"
+        text = f"{llm.model}: this ending of the address is added automatically; change the address to {right}"
         return SetupFinding(level=SetupLevel.WRONG, text=text, id="model")
     config = ModelConfig(
         model=llm.model,
@@ -62,7 +62,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
     except (EmptyModelReply, ContextOverflow):
         pass  # it used up its few tokens by thinking: the model exists and accepts the key
     except ModelRateLimited:
-        text = f"{llm.model} is there, and too busy to answer just now"
+        text = f"{llm.model} is reachable, but too busy to answer right now"
         return SetupFinding(level=SetupLevel.WARNING, text=text, id="model")
     except ModelFailed as failed:
         return SetupFinding(level=SetupLevel.WRONG, text=_in_words(failed, llm), id="model")
@@ -113,28 +113,29 @@ async def list_models(base: str, key: str, *, proxy: str = "") -> list[str]:
 def _in_words(failed: ModelFailed, llm: LlmSettings) -> str:
     where = f"at {llm.api_base}" if llm.api_base else "at its provider"
     if isinstance(failed, ModelUnreachable):
-        return f"{llm.model}: nothing that answers {where}; see that the address is right and can be reached from here"
+        return (
+            f"{llm.model}: nothing answers {where}; check that the address is correct and reachable from this machine"
+        )
     if isinstance(failed, ModelTimeout):
-        return f"{llm.model}: no answer {where} in {_SECONDS:.0f} s; see that the address is right"
+        return f"{llm.model}: no answer {where} within {_SECONDS:.0f} s; check that the address is correct"
     if isinstance(failed, ModelRefused):
         return f"{llm.model}: {_error_finding(str(failed), llm, where)}"
-    return f"{llm.model}: what answers {where} does not speak a model's language; see that the address is right"
+    return f"{llm.model}: the server {where} does not answer as a model API does; check that the address is correct"
 
 
 def _error_finding(text: str, llm: LlmSettings, where: str) -> str:
     found = _STATUS.search(text)
     status = int(found[1]) if found else 0
     if "quota" in text:
-        return "the account behind this key has no credit left; add some at the provider, or use another key"
+        return "the account of this key has no credit left; add credit at the provider, or use another key"
     if status in (401, 403) and llm.api_key is None:
-        return "it wants a key, and none is set"
+        return "it requires an API key, and none is set; set one"
     if status in (401, 403):
-        return f"the key is not accepted (HTTP {status}); copy it again, it belongs to this provider"
+        return f"the key was rejected (HTTP {status}); copy it again, and check that it is from this provider"
     if status == 404:
-        mend = "; an address often ends in /v1" if llm.api_base else ""
-        return f"there is no model of this name {where} (HTTP 404); see its list of models{mend}"
+        hint = "; most addresses end in /v1" if llm.api_base else ""
+        return f"no model of this name exists {where} (HTTP 404); check its list of models{hint}"
     if status == 400 and "/" not in llm.model:
-        return "no provider is known for this name; write provider/model, such as openai/gpt-5"
-    return (
-        f"the request is not accepted {where} ({f'HTTP {status}' if status else 'no reason given'}); is the name right?"
-    )
+        return "the provider of this name is unknown; write provider/model, such as openai/gpt-5"
+    reason = f"HTTP {status}" if status else "no reason given"
+    return f"the request was rejected {where} ({reason}); check the model's name"

@@ -30,10 +30,11 @@ class ModelStep:
         """Ask until an answer is verified, kept or skipped; *model* and *api_base* are what the command line said."""
         self._prompter.say("The model", look="title")
         self._prompter.say(
-            "  As litellm names it, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.", look="hint"
+            "  The name that litellm uses, such as openai/gpt-5, anthropic/claude-sonnet-4-5 or ollama/qwen3.",
+            look="hint",
         )
         self._prompter.say(
-            "  `none` is the built-in `offline`: it finds what it was told to remember, and no more.", look="hint"
+            "  `none` selects the built-in `offline` model, which only finds what it was told to remember.", look="hint"
         )
         present = self._config.present()
         draft = self._draft.get("llm", {})
@@ -72,7 +73,7 @@ class ModelStep:
         if model.lower() in (*_OFFLINE, SKIP):
             return {**before, "model": model}
         self._draft["llm"] = draft = {"model": model}
-        base = ask("Address of your own server, if it is one (- is none)", default=before["api_base"])
+        base = ask("Address of your own model server, if you run one (- for none)", default=before["api_base"])
         draft["api_base"] = base = "" if base == "-" else base
         draft["api_key"] = key = ask(
             "Key, from the provider's console (not shown)", default=before["api_key"], is_secret=True
@@ -92,9 +93,9 @@ class ModelStep:
         if names and own not in names and self._prompter.is_person:
             more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
             self._prompter.say(
-                f"  This server has no {own}. It has {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint"
+                f"  This server has no {own}. Available: {', '.join(names[:_MOST_SHOWN])}{more}.", look="hint"
             )
-            own = self._prompter.ask("Which of them", default=names[0]).removeprefix(_OWN_SERVER)
+            own = self._prompter.ask("Which model", default=names[0]).removeprefix(_OWN_SERVER)
         return f"{_OWN_SERVER}{own}"
 
     def _try_model(self, answers: Mapping[str, str]) -> tuple[str, SetupFinding | None]:
@@ -104,5 +105,5 @@ class ModelStep:
             llm = LlmSettings.model_validate({name: value for name, value in answers.items() if value})
         except ValidationError as error:
             return error_lines(error, answers)[0], None
-        self._prompter.say("  asking it for one word …", look="hint")
+        self._prompter.say("  calling the model with a short test …", look="hint")
         return "", asyncio.run(try_model(llm, proxy=self._config.proxy))

@@ -103,7 +103,7 @@ def _hidden(prompt: str) -> str:
             raise typer.Abort from None
         except getpass.GetPassWarning:
             raise UserError(
-                "this terminal shows what is typed; put the secret in a file and name it, as in"
+                "this terminal shows what you type; put the secret in a file and pass its path, as in"
                 " PARLOUR_LLM__API_KEY_FILE=path parlour init"
             ) from None
 
@@ -128,14 +128,14 @@ class UnattendedPrompter:
     def ask(self, text: str, *, default: str = "", is_secret: bool = False, variable: str = "") -> str:  # noqa: ARG002 - the port's signature
         """See `InitPrompter`."""
         if not default and variable:
-            raise UserError(f"{variable} is needed; set it, or run `parlour init` on a terminal")
+            raise UserError(f"{variable} is required; set it, or run `parlour init` in a terminal")
         return default
 
     def choose(self, text: str, options: Sequence[str]) -> str:  # noqa: ARG002 - the port's signature
         """Return KEEP with --keep; otherwise raise UserError."""
         if self._keeps and "keep" in options:
             return "keep"
-        raise UserError("nothing of this step was written; mend it, or write it all the same with --keep")
+        raise UserError("nothing was saved in this step; fix the error, or use --keep to save it unverified")
 
     def confirm(self, text: str, *, default: bool) -> bool:  # noqa: ARG002 - the port's signature
         """See `InitPrompter`."""

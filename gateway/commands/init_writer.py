@@ -37,7 +37,7 @@ Value: TypeAlias = str | list[str]
 _STAGING = ".init-"
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./~-]*(:[/A-Za-z0-9][A-Za-z0-9_./~:-]*)?\Z")
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
-_HEAD = "# Written by `parlour init`; yours to edit. Every knob is in docs/settings.md. Secrets stand in secrets/.\n"
+_HEAD = "# Written by `parlour init`; yours to edit. All settings are in docs/settings.md. Secrets are in secrets/.\n"
 
 
 @dataclass(slots=True)
@@ -82,15 +82,17 @@ class SettingsFileWriter:
         file = self.file
         if file.suffix == ".toml":
             raise UserError(
-                f"{file} is TOML, which `parlour init` cannot write; set things there by hand (docs/settings.md),"
-                " or move it to parlour.yaml"
+                f"{file} is TOML, which `parlour init` cannot write; edit it by hand (docs/settings.md),"
+                " or convert it to parlour.yaml"
             )
         try:
             text = file.read_text("utf-8-sig")
         except FileNotFoundError:
             return ""
         except (OSError, ValueError):
-            raise UserError(f"{file} cannot be read; give it to the user who runs Parlour, as UTF-8") from None
+            raise UserError(
+                f"{file} cannot be read; make it readable to the user who runs Parlour, and save it as UTF-8"
+            ) from None
         list(read_text(file, text))
         return text
 
@@ -160,7 +162,7 @@ def merge_settings_text(file: Path, text: str, changes: SettingChanges, secrets:
         _apply(tree, changes, secrets)
         return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
     yaml = _round_trip(text)
-    by_hand = f"{file} is written in a way that cannot be added to safely; nothing was changed in it, add by hand: "
+    by_hand = f"the structure of {file} cannot be edited safely; nothing was changed in it, add by hand: "
     by_hand += ", ".join(".".join(path) for path in changes.plain)
     try:
         tree = yaml.load(text)

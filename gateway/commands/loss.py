@@ -29,7 +29,7 @@ def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
     """Print what is lost, ask, and make the home one that starts."""
     home = Home(home_of(os.environ))
     if not home.path.is_dir():
-        raise UserError(f"there is no home at {home.path}; nothing is lost")
+        raise UserError(f"no home exists at {home.path}; nothing is lost")
     with hold_lock(home):
         fault = journal_fault(home.journal)
         is_damaged = fault == damaged_line(home.journal)
@@ -37,11 +37,11 @@ def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
             raise UserError(fault)
         lost = fault or _loss(home)
         if not lost:
-            typer.echo(f"{home.journal} is whole and fits its home; nothing is lost")
+            typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
             return
         typer.echo(lost)
         if not is_sure:
-            typer.confirm("Go on without what is lost?", abort=True)
+            typer.confirm("Continue without the lost data?", abort=True)
         typer.echo(_begin_anew(home) if is_damaged or is_missing(home.journal) else _go_on(home, choice))
         remove_stamp(home.journal)
 
@@ -61,10 +61,10 @@ def _begin_anew(home: Home) -> str:
         file.rename(aside / file.name)
     sync_folder(aside)
     sync_folder(home.path)
-    kept = f"; what is left of the old one stands in {aside}" if left else ""
+    kept = f"; the rest of the old one is in {aside}" if left else ""
     return (
-        "the next start makes a new journal: conversations begin anew (their transcripts and all memory stay), and who"
-        f" was let in or claimed in a chat has to be let in again{kept}"
+        "the next start creates a new journal: conversations start over (transcripts and all memory are kept), and"
+        f" users approved in chats and owners who used a claim code must be admitted again{kept}"
     )
 
 
@@ -74,4 +74,4 @@ def _go_on(home: Home, choice: OpenChoice) -> str:
 
     fitted = [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal)]
     work = mark_adopted(home.journal, choice, fitted)
-    return f"the next start goes on with the journal as it is; {work.describe(choice)}"
+    return f"the next start uses the journal as it is; {work.describe(choice)}"

@@ -10,12 +10,12 @@ import typer
 if TYPE_CHECKING:
     from gateway.control import Line
 
-app = typer.Typer(help="What is remembered, of whom, and why.", invoke_without_command=True)
+app = typer.Typer(help="What the bot remembers, about whom, and why.", invoke_without_command=True)
 
-Scope = Annotated[str, typer.Option(help="Whose memory: telegram:42, a person's id, a chat's key, or shared.")]
-Person = Annotated[str, typer.Option(help="The same, but a person for certain.")]
-Chat = Annotated[str, typer.Option(help="The same, but a chat for certain.")]
-Change = Annotated[str, typer.Argument(help="As `parlour memory log` names it.")]
+Scope = Annotated[str, typer.Option(help="Memory scope: telegram:42, a person's id, a chat's key, or shared.")]
+Person = Annotated[str, typer.Option(help="The same, but only a person.")]
+Chat = Annotated[str, typer.Option(help="The same, but only a chat.")]
+Change = Annotated[str, typer.Argument(help="Its id in `parlour memory log`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
 
 
@@ -65,17 +65,17 @@ def log(
     scope: Scope = "",
     person: Person = "",
     chat: Chat = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many changes, the newest.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest changes to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """List the changes, the newest first."""
     lines = _ask("log", scope=scope, person=person, chat=chat, limit=limit)
-    _print(lines, "\n".join(map(_change, lines)) or "nothing has changed this memory yet", as_json=as_json)
+    _print(lines, "\n".join(map(_change, lines)) or "this memory has no changes yet", as_json=as_json)
 
 
 @app.command()
 def why(
-    text: Annotated[str, typer.Argument(help="Words of the remembered line.")],
+    text: Annotated[str, typer.Argument(help="Words in the remembered line.")],
     scope: Scope = "",
     person: Person = "",
     chat: Chat = "",
@@ -88,7 +88,7 @@ def why(
 
 @app.command()
 def diff(
-    change: Annotated[str, typer.Argument(help="As `parlour memory log` names it; the newest by default.")] = "",
+    change: Annotated[str, typer.Argument(help="Its id in `parlour memory log`; the newest by default.")] = "",
     scope: Scope = "",
     person: Person = "",
     chat: Chat = "",
@@ -103,34 +103,36 @@ def diff(
 def undo(change: Change, scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJson = False) -> None:
     """Take one change back and keep the later ones."""
     lines = _ask("undo", sha=change, scope=scope, person=person, chat=chat)
-    _print(lines, f"{change} is taken back; it counts from the next message on", as_json=as_json)
+    _print(lines, f"{change} is undone; this takes effect with the next message", as_json=as_json)
 
 
 @app.command()
 def forget(
-    text: Annotated[str, typer.Argument(help="The words; whatever holds them goes.")],
+    text: Annotated[str, typer.Argument(help="The words; everything that contains them is removed.")],
     scope: Scope = "",
     person: Person = "",
     chat: Chat = "",
     purge: Annotated[
-        bool, typer.Option("--purge", help="From every byte of ours: versions, journal, archives, what was set aside.")
+        bool, typer.Option("--purge", help="Also remove them from versions, the journal, archives and the quarantine.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Clear words from what is remembered, summarised and said."""
     lines = _ask("forget", text=text, scope=scope, person=person, chat=chat, purge=purge)
     parts = [
-        f"cleared: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
+        f"removed: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
         f" {line['messages']} messages"
         for line in lines
     ]
     if purge:
         parts += [f"purge of versions, journal and archives: {line['purge']}" for line in lines]
         parts.append(
-            "not reached: the platforms, the model's provider, backups, other words for it, your shell's history"
+            "not removed: copies at platforms, the model's provider and in backups, rewordings, your shell's history"
         )
     else:
-        parts.append("not reached: the platforms, the model's provider, backups, other words for it, earlier versions")
+        parts.append(
+            "not removed: copies at platforms, the model's provider and in backups, rewordings, earlier versions"
+        )
     _print(lines, "\n".join(parts), as_json=as_json)
 
 
@@ -140,7 +142,7 @@ def dream(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: AsJs
     lines = _ask("dream", scope=scope, person=person, chat=chat)
     parts = []
     for line in lines:
-        parts.append(f"{line['entries']} new entries studied, {len(line['changes'])} changes")
+        parts.append(f"{line['entries']} new entries reviewed, {len(line['changes'])} changes")
         parts += map(_change, line["changes"])
     _print(lines, "\n".join(parts), as_json=as_json)
 
@@ -150,13 +152,13 @@ def rebuild(scope: Scope = "", person: Person = "", chat: Chat = "", as_json: As
     """Rebuild derived data (HISTORY.md, the search index) of one scope or of all."""
     lines = _ask("rebuild", scope=scope, person=person, chat=chat)
     rows = [f"{line['scope'] or 'home'}: {line['name']}, {line['count']} entries" for line in lines]
-    _print(lines, "\n".join(rows) or "there is nothing to rebuild", as_json=as_json)
+    _print(lines, "\n".join(rows) or "nothing needs rebuilding", as_json=as_json)
 
 
 def find(text: str, *, scope: str, project: str, limit: int, as_json: bool) -> None:
     """Print the places that were found, the best first."""
     lines = _ask("search", text=text, scope=scope, project=project, limit=limit)
-    _print(lines, "\n".join(map(_place, lines)) or "nothing like that was found", as_json=as_json)
+    _print(lines, "\n".join(map(_place, lines)) or "nothing was found", as_json=as_json)
 
 
 def _place(line: Line) -> str:
@@ -174,7 +176,7 @@ def _change(line: Line) -> str:
 def _origin(line: Line) -> str:
     parts = [f"{line['document']}: {line['line']}", f"  changed by  {_change(line['change'])}"]
     if said := line["said"]:
-        parts.append(f"  said        {said['at'][:19]}Z {said['name'] or 'somebody'}: {said['text']}")
+        parts.append(f"  said        {said['at'][:19]}Z {said['name'] or 'unknown'}: {said['text']}")
     if summary := line["summary"]:
         parts.append(f"  summary of  {summary['session']}, {summary['timestamp']}: {summary['text']}")
     return "\n".join(parts)

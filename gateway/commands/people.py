@@ -21,10 +21,10 @@ Request = Annotated[str, typer.Argument(help="The code, or channel:id, such as t
 Account = Annotated[str, typer.Argument(help="As kind:id, such as telegram:42 or slack:T0TEAM:U0USER.")]
 
 _RESULTS = {
-    ("allow", "done"): "{whom} may write from the next message on",
-    ("allow", "same"): "{whom} may write already",
+    ("allow", "done"): "{whom} may write, starting with the next message",
+    ("allow", "same"): "{whom} may already write",
     ("block", "done"): "{whom} is blocked",
-    ("block", "same"): "{whom} is blocked already",
+    ("block", "same"): "{whom} is already blocked",
     ("remove", "done"): "the decision about {whom} is removed; the settings apply again",
     ("disown", "done"): "{whom} is no longer an owner",
 }
@@ -42,7 +42,7 @@ def list_people(
     print_lines(lines, as_json, _access_row)
     if not lines and not as_json:
         where = f" on {channel}" if channel else ""
-        typer.echo(f"nobody may write{where} yet: see `parlour owner claim` and `parlour people allow`")
+        typer.echo(f"no user may write{where} yet: use `parlour owner claim` or `parlour people allow`")
 
 
 @app.command()
@@ -72,7 +72,7 @@ def link(
     """Link two accounts to one person with one memory. The person is not asked; `/unlink` separates them again."""
 
     def describe(line: Line) -> str:
-        result = "are one person from now on" if line["done"] else "become one person when their turns have finished"
+        result = "are now one person" if line["done"] else "will become one person when their current turns finish"
         return f"{account} and {other} {result}"
 
     print_lines(call_operation("people link", {"accounts": [account, other]}), as_json, describe)
@@ -81,7 +81,7 @@ def link(
 @app.command()
 def audit(
     about: Annotated[str, typer.Argument(help="Only decisions by or about this channel:user_id.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest to show.")] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List decisions about people and shared chats, with actor, time and place. They are kept for a year."""
@@ -124,7 +124,7 @@ def list_owners(as_json: AsJson = False) -> None:
     lines = call_operation("owner list")
     print_lines(lines, as_json, _access_row)
     if not lines and not as_json:
-        typer.echo("there is no owner yet, except on this machine's page: see `parlour owner claim`")
+        typer.echo("no owner is set, except on this machine's page: use `parlour owner claim`")
 
 
 @owner.command("remove")
@@ -135,10 +135,10 @@ def disown(who: Annotated[str, typer.Argument(help="As channel:user_id.")], as_j
 
 def claim_line(line: Line) -> str:
     """Return a claim code and the instruction how to use it."""
-    where = " or ".join(line["channels"]) or "a channel, once one is set up"
+    where = " or ".join(line["channels"]) or "a channel, once one is configured"
     when = "" if line["running"] else "; start the gateway first"
     until = f"{line['until'][11:16]} UTC"
-    hint = f"Send this code, alone, to the bot in a direct message on {where}: good once, until {until}{when}."
+    hint = f"Send only this code to the bot in a direct message on {where}. It works once, until {until}{when}."
     return f"{line['code']}\n{hint}"
 
 
@@ -151,7 +151,7 @@ def pending(as_json: AsJson = False) -> None:
     lines = call_operation("people pending")
     print_lines(lines, as_json, _request_row)
     if not as_json:
-        typer.echo("nobody waits" if not lines else "decide with: parlour people approve|deny CHANNEL:ID")
+        typer.echo("no requests are pending" if not lines else "decide with: parlour people approve|deny CHANNEL:ID")
 
 
 @app.command()
@@ -240,14 +240,18 @@ def export(
 @app.command()
 def forget(
     person: Account,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Erase a person everywhere: memory, conversations, files, preferences, and their messages in groups."""
     if not yes:
         (known,) = call_operation("people look", {"person": person})
-        what = "Everything" if known["is_known"] else "Nothing of their own is kept, but everything said in groups"
-        typer.confirm(f"{what} of {person} will be gone, and nothing brings it back. Go on?", abort=True)
+        what = (
+            "Everything"
+            if known["is_known"]
+            else "No memory of their own is stored, but everything they said in groups"
+        )
+        typer.confirm(f"{what} of {person} will be deleted permanently. Continue?", abort=True)
     (line,) = call_operation("people forget", {"person": person})
     if as_json:
         typer.echo(json.dumps(line))

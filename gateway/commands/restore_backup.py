@@ -19,20 +19,20 @@ from gateway.settings.sources import read_file
 _USUAL = {
     "people": "private memory and conversations",
     "chats": "memory and conversations of groups",
-    "shared": "what everybody's prompt holds",
-    "SOUL.md": "who the bot is",
-    "USER.md": "who its user is",
-    "journal.db": "open messages, people and their rights, usage",
-    "memory": "the memory of a home with one memory for everything",
-    "sessions": "the conversations of a home with one memory for everything",
-    "attachments": "files of conversations",
-    "blobs": "texts that models were shown",
+    "shared": "memory in every prompt",
+    "SOUL.md": "the persona of the bot",
+    "USER.md": "the profile of its user",
+    "journal.db": "unanswered messages, people and their roles, usage",
+    "memory": "shared memory (memory.isolation: shared)",
+    "sessions": "conversations of shared memory (memory.isolation: shared)",
+    "attachments": "files sent in conversations",
+    "blobs": "prompt texts",
     "files": "files that you put there",
-    "exports": "exports on their way",
-    "windows.json": "what models have shown to take",
+    "exports": "unfinished exports",
+    "windows.json": "learned context windows of models",
     "docs": "documents of projects",
-    "quarantine": "platform events that were set aside",
-    "uploads": "files added on the page",
+    "quarantine": "quarantined platform events",
+    "uploads": "files uploaded on the page",
 }
 _PARTS_OF_OTHERS = ("journal.db-wal", "journal.db-shm", "schema")
 _MOST_LINES = 40  # of one list; a backup names what it likes
@@ -46,25 +46,27 @@ def put_back(file: Path, *, force: bool, choice: OpenChoice, is_sure: bool) -> N
         for line in list_contents(contents, choice):
             typer.echo(strip_control_characters(line))
         if not is_sure and not typer.confirm(f"Restore this into {home}?"):
-            raise UserError("nothing was changed; --yes restores without a question")
+            raise UserError("nothing was changed; use --yes to restore without confirmation")
 
     count = restore(file.absolute(), home, force=force, choice=choice, confirm=confirm)
-    typer.echo(f"{count} files restored into {home}; secrets are in no backup: put them back, then `parlour doctor`")
+    typer.echo(
+        f"{count} files restored into {home}; backups contain no secrets: put them back, then run `parlour doctor`"
+    )
 
 
 def list_contents(contents: BackupContents, choice: OpenChoice) -> Iterator[str]:
     """Yield what a backup brings, a line each."""
-    yield f"a backup of {contents.created or 'an unknown day'}: {contents.files:,} files, {contents.size:,} bytes"
+    yield f"a backup from {contents.created or 'an unknown date'}: {contents.files:,} files, {contents.size:,} bytes"
     yield from _cut(_parts(contents))
     for file in contents.settings:
-        yield f"{file.name}: these settings will be in force"
+        yield f"{file.name}: these settings will apply"
         yield from _cut(_settings(file))
     for name in contents.settings_kept:
-        yield f"{name}: the one that is here stays; a settings file of the backup is not taken"
+        yield f"{name}: the existing file is kept; the settings file of the backup is not restored"
     if contents.defused:
-        yield "taken out of git repositories, since git would run or follow it:"
+        yield "removed from git repositories, because git would run or follow it:"
         yield from _cut(f"  {name}" for name in contents.defused)
-    yield f"open work: {contents.work.describe(choice)}"
+    yield f"unfinished work: {contents.work.describe(choice)}"
 
 
 def _parts(contents: BackupContents) -> Iterator[str]:
@@ -72,7 +74,7 @@ def _parts(contents: BackupContents) -> Iterator[str]:
     for name, files in contents.parts:
         if name in _PARTS_OF_OTHERS or name in settings:
             continue
-        what = _USUAL.get(name, "nothing that Parlour knows: look at it")
+        what = _USUAL.get(name, "unknown to Parlour: check it")
         yield f"  {name} ({files:,} files): {what}" if files > 1 else f"  {name}: {what}"
 
 

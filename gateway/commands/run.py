@@ -45,7 +45,7 @@ def _announce(app: GatewayApp) -> None:
     """Print where the page is and, where it asks for a login code, the command that prints one."""
     typer.echo(f"Parlour is ready: {app.web.url}")
     if not app.web.is_private:
-        typer.echo(f"The page asks for a login code. To print one: {operator_command('web login')}")
+        typer.echo(f"The page asks for a login code. To print one, run: {operator_command('web login')}")
 
 
 def run_local_chat() -> int:

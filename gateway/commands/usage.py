@@ -19,7 +19,7 @@ def show_usage(by: str, since: str, *, as_json: bool) -> None:
         print_json(lines)
         return
     if not lines:
-        typer.echo(f"no model was asked since {since}")
+        typer.echo(f"no model was called since {since}")
         return
     for row in _table(by, lines):
         typer.echo(strip_control_characters(row))

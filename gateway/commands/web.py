@@ -11,7 +11,9 @@ from gateway.control import Line
 from gateway.errors import UserError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="A user of this name, who is not an owner.")]
+As = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Log in as a user with this name, who is not an owner.")
+]
 
 app = typer.Typer(help="The chat page.", no_args_is_help=True)
 
@@ -20,7 +22,7 @@ app = typer.Typer(help="The chat page.", no_args_is_help=True)
 def login(name: As = None, as_json: AsJson = False) -> None:
     """Print a login code for the page. It works once, for ten minutes; without --as it is the owner's."""
     if name == "":  # a variable that a script forgot to set must not end in the owner's code
-        raise UserError("--as needs a name, such as ann; without --as the code is the owner's")
+        raise UserError("--as needs a name, such as ann; without --as, the code is for the owner")
     (line,) = call_operation("web login", {"as": name or ""})
     if as_json:
         print_json([line])
@@ -36,11 +38,13 @@ def logins(as_json: AsJson = False) -> None:
     lines = call_operation("web logins")
     print_lines(lines, as_json, _login_row)
     if not lines and not as_json:
-        typer.echo("nobody is logged in; `parlour web login --as NAME` prints a code for somebody")
+        typer.echo("no user is logged in; `parlour web login --as NAME` prints a code for one")
 
 
 @app.command()
-def logout(name: Annotated[str, typer.Argument(help="As `logins` shows it.")], as_json: AsJson = False) -> None:
+def logout(
+    name: Annotated[str, typer.Argument(help="Its name in `parlour web logins`.")], as_json: AsJson = False
+) -> None:
     """End every login of a user, open pages included."""
 
     def describe(line: Line) -> str:

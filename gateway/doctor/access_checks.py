@@ -33,12 +33,12 @@ def _everyone(settings: Settings) -> Iterator[DoctorFinding]:
     is_world = any(entry.startswith("*") for entry in wide)
     if settings.allow_everyone and not is_world:
         yield DoctorFinding(
-            FindingLevel.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on and no channel uses it; remove it"
+            FindingLevel.WARN, "access", "PARLOUR_ALLOW_EVERYONE is on, but no channel needs it; remove it"
         )
     limit = settings.caps.tokens_per_day
     if wide and (limit is None or (is_world and not limit)):
         line = (
-            f"{', '.join(wide)} lets in people whom nobody counts, and nothing bounds what they cost together; set"
+            f"{', '.join(wide)} admits an unlimited number of users, and their total cost has no limit; set"
             f" PARLOUR_CAPS__TOKENS_PER_DAY={_ENOUGH_TOKENS}"
         )
         yield DoctorFinding(FindingLevel.WARN, "access", line)
@@ -49,8 +49,8 @@ def _caps(settings: Settings) -> Iterator[DoctorFinding]:
         limit = getattr(settings.caps, name)
         if limit and limit < _LEAST_TOKENS:
             line = (
-                f"PARLOUR_CAPS__{name.upper()}={limit} is less than one answer may take with all that is sent along, so"
-                f" nobody might be answered; set {10 * _LEAST_TOKENS} or more, or 0 for no cap"
+                f"PARLOUR_CAPS__{name.upper()}={limit} is less than a single answer can need (with its prompt), so"
+                f" messages may get no answer; set {10 * _LEAST_TOKENS} or more, or 0 for no cap"
             )
             yield DoctorFinding(FindingLevel.WARN, "caps", line)
 
@@ -62,11 +62,14 @@ def _owners(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
         wrong = entry_error(who, block.entry_shapes) if block is not None else ""
         if wrong:
             yield DoctorFinding(
-                FindingLevel.WARN, "owners", f"PARLOUR_OWNERS: {owner!r} is nobody on {channel}: {wrong}", "id"
+                FindingLevel.WARN, "owners", f"PARLOUR_OWNERS: {owner!r} is not a user of {channel}: {wrong}", "id"
             )
-    owners = [*settings.owners, *(f"{each} by a code" for each in claimed_owners(home))]
+    owners = [*settings.owners, *(f"{each} (by claim code)" for each in claimed_owners(home))]
     if not owners:
-        line = "nobody is owner but who sits at this machine; see `parlour owner claim`, or set PARLOUR_OWNERS"
+        line = (
+            "no owner is set; only someone at this machine can act as owner; run `parlour owner claim`, or set"
+            " PARLOUR_OWNERS"
+        )
         yield DoctorFinding(FindingLevel.WARN, "owners", line)
     else:
         yield DoctorFinding(FindingLevel.OK, "owners", ", ".join(owners))

@@ -52,20 +52,20 @@ def _holder(status: Mapping[str, Any], home: Home, port: int) -> DoctorFinding:
     theirs = urlsplit(str(status.get("page", ""))).port
     if port and theirs and theirs != port:
         line = (
-            f"two gateways want one home: {in_use(home)}; its page is on port {theirs}, and these settings say {port}"
+            f"another gateway uses this home: {in_use(home)}; its page is on port {theirs}, these settings say {port}"
         )
         return DoctorFinding(FindingLevel.FAIL, "lock", line)
-    return DoctorFinding(FindingLevel.OK, "lock", "a gateway runs on this home")
+    return DoctorFinding(FindingLevel.OK, "lock", "a gateway is running on this home")
 
 
 def _quarantine(home: Home) -> Iterator[DoctorFinding]:
     held = count(home.quarantine)
     for event in list_events(home.quarantine, _MOST_EVENTS):
         at = f" at {event.at[:19]}Z" if event.at else ""
-        line = f"an event of {event.channel} was set aside{at}: {event.reason}; it stands in {event.file}"
+        line = f"an event from {event.channel} was quarantined{at}: {event.reason}; it is in {event.file}"
         yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
     if held > _MOST_EVENTS:
-        commands = "`parlour quarantine list` shows them, `parlour quarantine replay` retries one"
+        commands = "`parlour quarantine list` lists them, `parlour quarantine replay` retries one"
         line = f"and {held - _MOST_EVENTS:,} more; {commands}"
         yield DoctorFinding(FindingLevel.WARN, "quarantine", line)
     if not held:
@@ -84,12 +84,12 @@ async def _status(home: Home) -> dict[str, Any] | None:
 def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
     for name, is_connected in dict(status.get("channels", {})).items():
         if is_connected is False:
-            line = "the gateway does not hear it now; its log says why"
+            line = "the gateway receives nothing from it at the moment; see the log for the reason"
             yield DoctorFinding(FindingLevel.WARN, f"channel {name}", line, "heard")
     yield from _delayed(status)
     if search := status.get("search"):
         yield DoctorFinding(
-            FindingLevel.WARN, "search", f"goes {search}; see PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
+            FindingLevel.WARN, "search", f"uses {search}; check PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
         )
     for line in pending_summary(status.get("waits", {})):
         yield DoctorFinding(FindingLevel.WARN, "waits", line)
@@ -97,17 +97,17 @@ def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(FindingLevel.OK, "unheard", line)
     groups = list(status.get("dead_letters", ()))
     for group in groups[:_MOST_GROUPS]:
-        line = f"{group['count']} to {group['channel']}, the last {str(group['newest'])[:19]}Z: {group['reason']}"
+        line = f"{group['count']} to {group['channel']}, the latest {str(group['newest'])[:19]}Z: {group['reason']}"
         yield DoctorFinding(FindingLevel.WARN, "given up", line)
     if len(groups) > _MOST_GROUPS:
-        yield DoctorFinding(FindingLevel.WARN, "given up", "and more of other kinds; `parlour status` names them")
+        yield DoctorFinding(FindingLevel.WARN, "given up", "and more with other reasons; `parlour status` lists them")
     for alert in status.get("alerts", ()):
         yield from _alert(alert)
     stops = int(status.get("unclean_stops", 0))
     if stops:
         times = "was killed" if stops == 1 else f"was killed {stops} times in a row"
         yield DoctorFinding(
-            FindingLevel.WARN, "stops", f"the gateway {times}; see its log, the memory it may have, and the quarantine"
+            FindingLevel.WARN, "stops", f"the gateway {times}; check its log, its memory limit and the quarantine"
         )
 
 
@@ -118,15 +118,15 @@ def _delayed(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     more = int(status.get("delayed_chats", 0)) - len(waits[:_MOST_EVENTS])
     if more > 0:
         yield DoctorFinding(
-            FindingLevel.WARN, "delivery", f"and in {more:,} more chats; `parlour status` shows them", "delayed"
+            FindingLevel.WARN, "delivery", f"and in {more:,} more chats; `parlour status` lists them", "delayed"
         )
 
 
 def _alert(alert: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     """Yield an active or recent alert, and one that no owner could be notified of."""
     if alert["untold"]:
-        mend = "write to the bot once, which Telegram asks for, or " if alert.get("lost") else ""
-        line = f"{status_line(alert)}; {mend}set PARLOUR_OWNERS to somebody on a channel that works"
+        fix = "write to the bot once (Telegram requires it), or " if alert.get("lost") else ""
+        line = f"{status_line(alert)}; {fix}set PARLOUR_OWNERS to a user of a channel that works"
         yield DoctorFinding(FindingLevel.WARN, "alerts", line, "untold")
     elif alert["state"] == "firing":
         yield DoctorFinding(FindingLevel.WARN, "alerts", status_line(alert), str(alert["cause"]))

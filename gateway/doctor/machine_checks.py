@@ -78,13 +78,13 @@ def _privacy(home: Home) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             FindingLevel.FAIL if _is_secret(home, path) else FindingLevel.WARN,
             "privacy",
-            f"{path} can be read by other users of this machine; run chmod {wanted} {path}",
+            f"{path} is readable by other users of this machine; run chmod {wanted} {path}",
         )
     if len(open_paths) > 5:
-        rest = f"and {len(open_paths) - 5} more like it; run chmod -R go-rwx {home.path}"
+        rest = f"and {len(open_paths) - 5} more; run chmod -R go-rwx {home.path}"
         yield DoctorFinding(FindingLevel.WARN, "privacy", rest)
     if not open_paths:
-        yield DoctorFinding(FindingLevel.OK, "privacy", "nothing in the home can be read by others")
+        yield DoctorFinding(FindingLevel.OK, "privacy", "nothing in the home is readable by other users")
 
 
 def _owner(home: Home, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -95,17 +95,17 @@ def _owner(home: Home, environment: Mapping[str, str]) -> Iterator[DoctorFinding
     if owner.st_uid != os.geteuid():
         back = ownership_hint(home.path, os.geteuid(), os.getegid(), environment)
         line = (
-            f"{home.path} belongs to user id {owner.st_uid}, and this is {os.geteuid()}; run Parlour as its owner, or"
-            f" give it away: {back}"
+            f"{home.path} belongs to user id {owner.st_uid}, but the current user id is {os.geteuid()}; run Parlour as"
+            f" its owner, or change the owner: {back}"
         )
         yield DoctorFinding(FindingLevel.WARN, "owner", line, "home")
     strange = [path for path in islice(_everything(home.path), _MOST_FILES) if _uid(path) not in (owner.st_uid, None)]
     if strange:
-        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        more = f" and {len(strange) - 1} more belong" if len(strange) > 1 else " belongs"
         back = ownership_hint(home.path, owner.st_uid, owner.st_gid, environment)
         line = (
-            f"{strange[0]}{more} belong to user id {_uid(strange[0])}, and the home to {owner.st_uid}, who cannot use"
-            f" them; give them back: {back}"
+            f"{strange[0]}{more} to user id {_uid(strange[0])}, but the home belongs to {owner.st_uid}, which cannot"
+            f" use such files; change their owner: {back}"
         )
         yield DoctorFinding(FindingLevel.FAIL, "owner", line, "files")
 
@@ -146,14 +146,16 @@ def _model(settings: Settings) -> Iterator[DoctorFinding]:
     llm = settings.llm.asking()
     if not llm.model:
         yield DoctorFinding(
-            FindingLevel.WARN, "model", "none is set, so `offline` answers from memory alone; set PARLOUR_LLM__MODEL"
+            FindingLevel.WARN,
+            "model",
+            "none is set, so the built-in `offline` model answers, from memory only; set PARLOUR_LLM__MODEL",
         )
     elif llm.api_key is None and llm.api_base is None:
         yield DoctorFinding(
             FindingLevel.WARN,
             "model",
-            f"{llm.model} has neither PARLOUR_LLM__API_KEY nor PARLOUR_LLM__API_BASE; it is reached only if its"
-            " provider's own variable holds the key",
+            f"{llm.model} has neither PARLOUR_LLM__API_KEY nor PARLOUR_LLM__API_BASE; it works only if the"
+            " provider's own environment variable holds the key",
         )
     else:
         yield DoctorFinding(FindingLevel.OK, "model", f"{llm.model} is set")
@@ -167,16 +169,16 @@ def _meaning(settings: Settings) -> Iterator[DoctorFinding]:
     if not settings.tools.vector_memory.enabled or not name.startswith(_LOCAL):
         return
     if any(find_spec(needed) is None for needed in _LOCAL_NEEDS):
-        line = f"{name} needs onnxruntime and tokenizers: {HOW_TO_INSTALL}; until then search goes by words alone"
+        line = f"{name} needs onnxruntime and tokenizers: {HOW_TO_INSTALL}; until then, search uses keywords only"
         yield DoctorFinding(FindingLevel.WARN, "search", line)
     elif not (folder / "tokenizer.json").is_file():
         line = (
-            f"there is no embedding model in {folder}: put model.onnx and tokenizer.json there, or mend {where};"
-            " until then search goes by words alone"
+            f"there is no embedding model in {folder}: put model.onnx and tokenizer.json there, or correct {where};"
+            " until then, search uses keywords only"
         )
         yield DoctorFinding(FindingLevel.WARN, "search", line)
     else:
-        yield DoctorFinding(FindingLevel.OK, "search", f"{name} is there")
+        yield DoctorFinding(FindingLevel.OK, "search", f"{name} is installed")
 
 
 def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -184,8 +186,8 @@ def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[Do
     is_chosen = "timezone" in settings.model_fields_set
     if settings.timezone in ("UTC", "Etc/UTC") and not is_chosen and in_container(environment):
         line = (
-            "nobody has said where people live, and a container's clock is UTC: their days begin at the wrong hour; set"
-            " PARLOUR_TIMEZONE, such as Europe/Berlin (UTC, if that is what you mean)"
+            "no time zone is set, and a container's clock is UTC, so days may start at the wrong hour; set"
+            " PARLOUR_TIMEZONE, such as Europe/Berlin (or UTC, if you want UTC)"
         )
         yield DoctorFinding(FindingLevel.WARN, "timezone", line)
     else:
@@ -205,13 +207,13 @@ def _isolation(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
     many = any(entry == "*" or entry.partition(":")[0] in SEVERAL for entries in named for entry in entries)
     if many or any(len(entries) > 1 for entries in named):
         line = (
-            "memory.isolation is shared, and more than one person may write: each of them reads what all the others"
-            " said; set PARLOUR_MEMORY__ISOLATION=strict"
+            "memory.isolation is shared, and more than one person may write, so the bot can tell each of them what the"
+            " others said; set PARLOUR_MEMORY__ISOLATION=strict"
         )
         yield DoctorFinding(FindingLevel.WARN, "isolation", line)
     unread = [area for area in ("people", "chats") if any((home.path / area).glob("*/memory"))]
     if unread:
-        line = f"memory.isolation is shared, so what stands in {' and '.join(unread)} is read by nobody meanwhile"
+        line = f"memory.isolation is shared, so the memories in {' and '.join(unread)} are not used"
         yield DoctorFinding(FindingLevel.WARN, "isolation", line, about="unread")
 
 
@@ -219,7 +221,7 @@ def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Do
     found = {entry.name: entry for entry in load_entry_points("parlour.channels")}
     for name, block in settings.channels.items():
         if not block.enabled:
-            yield DoctorFinding(FindingLevel.OK, f"channel {name}", "is switched off")
+            yield DoctorFinding(FindingLevel.OK, f"channel {name}", "is disabled")
             continue
         try:
             wrong = [*found[block.kind].load().check(block, environment)]
@@ -228,7 +230,7 @@ def _channels(settings: Settings, environment: Mapping[str, str]) -> Iterator[Do
         for line in wrong:
             yield DoctorFinding(FindingLevel.FAIL, f"channel {name}", line)
         if not wrong:
-            yield DoctorFinding(FindingLevel.OK, f"channel {name}", "is set up")
+            yield DoctorFinding(FindingLevel.OK, f"channel {name}", "is configured")
 
 
 def _journal(home: Home) -> Iterator[DoctorFinding]:
@@ -236,7 +238,7 @@ def _journal(home: Home) -> Iterator[DoctorFinding]:
     if fault:
         yield DoctorFinding(FindingLevel.FAIL, "journal", fault)
     elif home.journal.exists():
-        yield DoctorFinding(FindingLevel.OK, "journal", "is whole")
+        yield DoctorFinding(FindingLevel.OK, "journal", "is intact")
 
 
 def _clock(home: Home, now: datetime) -> Iterator[DoctorFinding]:
@@ -245,8 +247,8 @@ def _clock(home: Home, now: datetime) -> Iterator[DoctorFinding]:
     latest = max(datetime.fromtimestamp(path.stat().st_mtime, UTC) for path in known)
     if now < latest - _BEHIND:
         line = (
-            f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC, which is before what was written here at"
-            f" {latest:%Y-%m-%d %H:%M}; set it right (sudo timedatectl set-ntp true)"
+            f"this machine's clock shows {now:%Y-%m-%d %H:%M} UTC, but files here were written at"
+            f" {latest:%Y-%m-%d %H:%M}; correct the clock (sudo timedatectl set-ntp true)"
         )
         yield DoctorFinding(FindingLevel.FAIL, "clock", line)
 
@@ -261,6 +263,6 @@ def _disk(home: Home) -> Iterator[DoctorFinding]:
     megabytes = f"{free // (1024 * 1024):,} MB free on the disk of {home.path}"
     if free < LITTLE_SPACE:
         level = FindingLevel.FAIL if free < TOO_LITTLE_SPACE else FindingLevel.WARN
-        yield DoctorFinding(level, "disk", f"only {megabytes}; make room")
+        yield DoctorFinding(level, "disk", f"only {megabytes}; free some space")
     else:
         yield DoctorFinding(FindingLevel.OK, "disk", megabytes)

@@ -46,11 +46,11 @@ async def check_proxy(address: str) -> DoctorFinding:
     wrong = await probe_proxy(address)
     if wrong:
         return DoctorFinding(
-            FindingLevel.FAIL, "proxy", f"{wrong}. Until then nothing is heard or answered, and messages wait"
+            FindingLevel.FAIL,
+            "proxy",
+            f"{wrong}. Until this is fixed, nothing is received or sent; answers stay queued",
         )
-    return DoctorFinding(
-        FindingLevel.OK, "proxy", f"what leaves this machine goes through {ProxyAddress.parse(address)}"
-    )
+    return DoctorFinding(FindingLevel.OK, "proxy", f"outgoing connections use {ProxyAddress.parse(address)}")
 
 
 def with_proxy(environment: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
@@ -79,10 +79,10 @@ async def verify(
         async with asyncio.timeout(within):
             return list(await kind.verify(block, environment))
     except TimeoutError:
-        text = f"{kind.title} did not answer within {within:.0f} s; is this machine online?"
+        text = f"{kind.title} did not answer within {within:.0f} s; check that this machine is online"
     except ImportError as missing:
         text = f"{kind.title} needs {missing.name}; {HOW_TO_INSTALL}"
     except Exception as error:  # noqa: BLE001 - the channel boundary; its text may hold the token
         log.debug("doctor.verify_failed", kind=kind.title, error=type(error).__name__)
-        text = f"{kind.title} could not be asked ({type(error).__name__}); is this machine online?"
+        text = f"{kind.title} could not be checked ({type(error).__name__}); check that this machine is online"
     return [setup.SetupFinding(level=setup.SetupLevel.WRONG, text=text, id="reached")]

@@ -155,7 +155,7 @@ def test_again_offers_what_is_there_and_writes_nothing(home: Path, environment: 
     assert "? Ring [kept]" in again.told
     assert "? Who may write [501]" in again.told
     assert "? Time zone [Europe/Berlin]" in again.told
-    assert "Nothing had to be written." in again.told
+    assert "Nothing needed to be written." in again.told
     assert "canary" not in again.told
 
 
@@ -187,7 +187,7 @@ def test_no_and_skip_leave_a_platform(question: str, answer: str, home: Path, en
     """At any of its questions, whatever was answered before: nothing of it is written, and the next step comes."""
     person = Person({"Connect": ["y"], "Ring": [TOKEN], question: [answer], "Time zone": ["new york"]})
     init(environment, person)
-    assert "is left as it was" in person.told
+    assert "was not changed" in person.told
     assert sorted(files(home)) == ["parlour.yaml"]
     assert check_settings(environment, kinds()).require().timezone == "America/New_York"
 
@@ -326,16 +326,16 @@ def test_a_script_ends_where_something_is_wrong(keeps: bool, home: Path, environ
     if keeps:
         init(environment, UnattendedPrompter(keeps=True))
     else:
-        with pytest.raises(UserError, match="nothing of this step was written"):
+        with pytest.raises(UserError, match="nothing was saved in this step"):
             init(environment, UnattendedPrompter(keeps=False))
     assert (home / "secrets/channels__parrot__token").exists() is keeps
 
 
 def test_a_script_is_told_what_is_missing(environment: dict[str, str]) -> None:
     """The variable's name, since there is nobody to ask; and a platform that is none is named."""
-    with pytest.raises(UserError, match="PARLOUR_CHANNELS__PARROT__TOKEN is needed"):
+    with pytest.raises(UserError, match="PARLOUR_CHANNELS__PARROT__TOKEN is required"):
         init(environment, UnattendedPrompter(keeps=False))
-    with pytest.raises(UserError, match="no platform called 'parot'"):
+    with pytest.raises(UserError, match="'parot' is not a platform that can be set up"):
         init(environment, UnattendedPrompter(keeps=False), InitOptions(platforms=("parot",)))
     with pytest.raises((SettingsError, UserError)):
         init(
@@ -407,7 +407,13 @@ def test_the_model_is_tried_by_one_tiny_call(model: FakeOpenAI, home: Path, envi
     init(environment, person)
     assert len(model.bodies) - before == 5
     wrong = [line for line in person.seen if line.startswith("wrong: ")]
-    reasons = ["the key is not accepted", "no model of this name", "no credit left", "does not speak", "did you mean"]
+    reasons = [
+        "the key was rejected",
+        "no model of this name",
+        "no credit left",
+        "does not answer as a model",
+        "did you mean",
+    ]
     assert [reason in line for reason, line in zip(reasons, wrong, strict=True)] == [True] * 5
     assert "good: openai/test answered" in person.told
     assert "canary" not in person.told
@@ -434,7 +440,7 @@ def test_a_server_s_own_models_are_offered(
     environment["PARLOUR_CHANNELS__PARROT__ENABLED"] = "false"
     with in_the_background(open_server([Answer(text="ok")])) as server:
         server.models = ["qwen3", "org/phi", "\x1b[2Jnasty"]
-        person = Person({"Model": [typed], "Address": [server.base], "Key": [KEY], "Which of them": [which]})
+        person = Person({"Model": [typed], "Address": [server.base], "Key": [KEY], "Which model": [which]})
         init(environment, person)
         llm = check_settings(environment, kinds()).require().llm
         assert llm.model == name
@@ -446,7 +452,7 @@ def test_a_model_that_cannot_be_reached_can_be_kept(home: Path, environment: dic
     """Somebody sets up before the server runs: told in words, kept when they say so; `none` goes back to offline."""
     person = Person({"Model": ["openai/x"], "Address": ["http://127.0.0.1:9/v1"], "Correct": ["keep"]})
     init({**environment, "PARLOUR_CHANNELS__PARROT__ENABLED": "false"}, person)
-    assert "nothing that answers at http://127.0.0.1:9/v1" in person.told
+    assert "nothing answers at http://127.0.0.1:9/v1" in person.told
     off = {**environment, "PARLOUR_CHANNELS__PARROT__ENABLED": "false"}
     assert check_settings(off, kinds()).require().llm.model == "openai/x"
     init(off, Person({"Model": ["none"]}))
@@ -516,7 +522,7 @@ def test_on_a_real_terminal_a_key_is_not_echoed(model: FakeOpenAI, home: Path) -
         hands.until(r"answered in[^?]*(Connect|Owner)")
         os.killpg(hands.process.pid, signal.SIGINT)
         assert hands.close() == 130
-        assert "parlour init` continues from there" in hands.screen
+        assert "run `parlour init` to continue" in hands.screen
         assert "canary" not in hands.screen
     assert files(home)["secrets/llm__api_key"] == f"{KEY}\n"
 
@@ -533,5 +539,5 @@ def test_without_a_terminal_it_says_so(home: Path) -> None:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr == "parlour: `parlour init` asks on a terminal, and there is none; for scripts there is --yes\n"
+    assert done.stderr == "parlour: `parlour init` needs a terminal, and there is none; in scripts, use --yes\n"
     assert not home.exists()

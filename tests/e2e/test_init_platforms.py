@@ -93,4 +93,4 @@ def test_three_platforms_are_set_up_from_nothing(
     again = Person({"Correct it": ["keep"]})
     InitWizard(environment, again, InitOptions()).run()
     assert files(tmp_path / "home") == written
-    assert "Nothing had to be written." in again.told
+    assert "Nothing needed to be written." in again.told

@@ -143,7 +143,7 @@ async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(
     assert "`parlour accept-loss`" in line
     _, doctor = await gateway.run_to_its_end("doctor", "--offline")
     assert f"FAIL  journal: {line.removeprefix('parlour: ')}" in doctor.splitlines()
-    assert "is whole" not in doctor
+    assert "is intact" not in doctor
     assert {path: path.read_bytes() for path in gateway.home.rglob("*.jsonl")} == before
 
     code, said = await gateway.run_to_its_end("accept-loss", "--yes")

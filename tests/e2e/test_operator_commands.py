@@ -72,7 +72,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         await _look_after_the_home(operator, tmp_path)
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
         code, out, _ = await asyncio.to_thread(terminal.run, "people", "forget", "web:ann")
-        assert (code, "Nothing of their own is kept" in out) == (1, True)
+        assert (code, "No memory of their own is stored" in out) == (1, True)
         listed = await _list_routes(terminal.home)
     async with pocket_gateway(home=tmp_path / "names") as other:
         every = set(build_operations(other.app).by_name())
@@ -156,7 +156,7 @@ async def _correct_memory(operator: Operator) -> None:
     assert "oolong" in await operator.type("memory", "diff", change, *at)
     assert change in await operator.type("memory", "log", *at)
     await operator.refused("memory", "dream", *at)  # the model that is built in has no dreams
-    assert "taken back" in await operator.type("memory", "undo", change, *at)
+    assert "is undone" in await operator.type("memory", "undo", change, *at)
     assert "messages" in await operator.type("memory", "forget", "oolong", *at)
     assert await operator.lines("search", "oolong", *at) == []
 
@@ -167,7 +167,7 @@ async def _decide_about_people(operator: Operator, folder: Path) -> None:
     assert {line["who"] for line in await operator.lines("people", "list", "telegram")} >= {"42", "666"}
     await operator.type("people", "remove", "telegram:42")
     assert await operator.lines("people", "audit")
-    assert "nobody" in await operator.type("people", "pending")
+    assert "no requests are pending" in await operator.type("people", "pending")
     await operator.refused("people", "approve", "telegram:7")
     await operator.refused("people", "deny", "telegram:7")
     await operator.refused("people", "link", "telegram:1", "telegram:2")
@@ -185,7 +185,7 @@ async def _decide_about_people(operator: Operator, folder: Path) -> None:
 
 async def _look_after_the_home(operator: Operator, folder: Path) -> None:
     assert (folder / "owner.zip").stat().st_size > 0
-    assert "nothing is in quarantine" in await operator.type("quarantine", "list")
+    assert "the quarantine is empty" in await operator.type("quarantine", "list")
     await operator.refused("quarantine", "drop", "event")
     await operator.refused("quarantine", "replay", "event")
     assert "files" in await operator.type("backup", str(folder / "now.tar.gz"))

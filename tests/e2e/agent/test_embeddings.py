@@ -112,10 +112,10 @@ async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
         assert BY_WORDS in await pocket.channel.ask("ann", "/search zeppelin")
         assert STATUS in await pocket.channel.ask("ann", "/status")
         search = (await status_of(pocket))["search"]
-        assert search.startswith("by words alone: openai/test-embed")
+        assert search.startswith("keywords only: openai/test-embed")
         assert "SECRET" not in search + found
         [warned] = [each async for each in doctor(pocket.home) if each.id == "search"]
-        assert warned.text.startswith("goes by words alone: openai/test-embed")
+        assert warned.text.startswith("uses keywords only: openai/test-embed")
         assert "SECRET" not in search + found + warned.text
 
 

@@ -85,12 +85,12 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
         await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log
         assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]
-        assert "$0.0100 and 1 calls unknown" in shown[1]
-        assert "$0.0200 and 1 calls unknown" in shown[3]
+        assert "$0.0100 plus 1 call of unknown cost" in shown[1]
+        assert "$0.0200 plus 1 call of unknown cost" in shown[3]
         await asyncio.to_thread(show_status, as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("today")]
         assert shown == [
-            f"{'today':16} 4 model calls, 3,030 tokens, 80% of the input cached, $0.0200 and 1 calls unknown"
+            f"{'today':16} 4 model calls, 3,030 tokens, 80% of input tokens cached, $0.0200 plus 1 call of unknown cost"
         ]
     said = await asyncio.to_thread(subprocess.run, [COMMAND, "usage", "--json"], capture_output=True, check=True)
     assert json.loads(said.stdout)["calls"] == model.calls == 4

@@ -142,4 +142,4 @@ def test_operators_read_which_chat_waits_and_why(
     assert [each for each in printed if each.startswith("delayed ")] == [f"{'delayed':16} {told.replace(chr(27), '')}"]
     first, more = _status_findings(line)
     assert (first.level, first.id, first.text) == (FindingLevel.WARN, "delivery.delayed", told)
-    assert more.text == "and in 4 more chats; `parlour status` shows them"
+    assert more.text == "and in 4 more chats; `parlour status` lists them"

@@ -119,14 +119,14 @@ def test_a_second_gateway_refuses_and_the_doctor_takes_the_first_for_well(
         assert parlour(monkeypatch, "run") == 2
         assert f"is in use by process {os.getpid()}; stop that one first" in capsys.readouterr().err
         assert parlour(monkeypatch, "doctor") == 0
-        assert "a gateway runs on this home" in capsys.readouterr().out
+        assert "a gateway is running on this home" in capsys.readouterr().out
 
 
 def test_the_doctor_changes_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A look at a home that is not there does not create it."""
     assert parlour(monkeypatch, "doctor") == 0
     assert not Path(os.environ["PARLOUR_HOME"]).exists()
-    assert "0 to mend" in capsys.readouterr().out
+    assert "0 errors, " in capsys.readouterr().out
 
 
 def test_the_doctor_sees_what_others_may_read(

@@ -175,7 +175,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
 
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.setattr(machine_checks, "_uid", lambda path: 4242 if path == folder else uid(path))
-    assert f"{folder} belong to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
+    assert f"{folder} belongs to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
 
 
 async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
@@ -184,10 +184,10 @@ async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
     assert clock.seconds == 15
     assert (silent.level, silent.text) == (
         setup.SetupLevel.WRONG,
-        "Parrot did not answer within 15 s; is this machine online?",
+        "Parrot did not answer within 15 s; check that this machine is online",
     )
     (broken,) = await verify(Silent(KeyError("canary")), ParrotSettings(), {})
-    assert broken.text == "Parrot could not be asked (KeyError); is this machine online?"
+    assert broken.text == "Parrot could not be checked (KeyError); check that this machine is online"
 
 
 async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(environment: dict[str, str]) -> None:
@@ -212,7 +212,7 @@ async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(enviro
             await told(environment, asks_model=True)
             assert len(server.bodies) == 4
         environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
-        assert "nothing that answers" in failing(await told(environment, asks_model=True))["model.answers"]
+        assert "nothing answers" in failing(await told(environment, asks_model=True))["model.answers"]
 
 
 def answer_of(model: str, at: datetime) -> UsageRow:
@@ -266,9 +266,9 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
     found = await told(environment)
     assert content(home) == before
     warned = failing(found, FindingLevel.WARN)
-    assert "an event of slack was set aside" in warned["quarantine"]
-    assert "it broke us 3 times: ValueError; it stands in " in warned["quarantine"]
-    assert warned["given.up"].startswith("1 to telegram, the last 1970-01-01T00:00:00Z: blocked by the person")
+    assert "an event from slack was quarantined" in warned["quarantine"]
+    assert "it broke us 3 times: ValueError; it is in " in warned["quarantine"]
+    assert warned["given.up"].startswith("1 to telegram, the latest 1970-01-01T00:00:00Z: blocked by the person")
     assert "killed 2 times in a row" in warned["stops"]
     assert "canary" not in str(found)
 
@@ -307,5 +307,5 @@ async def test_a_running_gateway_is_asked_itself(environment: dict[str, str]) ->
         await ready.wait()
         found = await told(environment, is_offline=True)
         stop.set()
-    assert {each.id: each.text for each in found}["lock"] == "a gateway runs on this home"
+    assert {each.id: each.text for each in found}["lock"] == "a gateway is running on this home"
     assert not failing(found)

@@ -192,16 +192,16 @@ PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
     (missing_scope, FAIL, "channel.slack", "without the scope chat:write", "add it"),
     (privacy_mode, WARN, "channel.telegram", "privacy mode hides", "Group Privacy"),
     (webhook_set, FAIL, "channel.telegram", "elsewhere.example", "deleteWebhook"),
-    (readable_secret, FAIL, "privacy", "llm__api_key can be read by other users", "chmod 600"),
+    (readable_secret, FAIL, "privacy", "llm__api_key is readable by other users", "chmod 600"),
     (unwritable_home, FAIL, "home", "/proc/parlour cannot be made", "set PARLOUR_HOME to another folder"),
-    (wrong_owner, FAIL, "owner.files", "parlour.yaml belong to user id 12345", "-R 0:0"),
+    (wrong_owner, FAIL, "owner.files", "parlour.yaml belongs to user id 12345", "-R 0:0"),
     (port_taken, FAIL, "port", "is taken", "PARLOUR_WEB__PORT"),
     (utc_container, WARN, "timezone", "a container's clock is UTC", "set PARLOUR_TIMEZONE"),
     (everyone_without_switch, FAIL, "settings", "lets the whole world in", "PARLOUR_ALLOW_EVERYONE=true"),
-    (unreachable_model, FAIL, "model.answers", "nothing that answers", "see that the address is right"),
-    (unknown_model, FAIL, "model.answers", "there is no model of this name", "list of models"),
-    (full_disk, FAIL, "disk", "only 9 MB free", "make room"),
-    (two_gateways, FAIL, "lock", "two gateways want one home", "stop that one first"),
+    (unreachable_model, FAIL, "model.answers", "nothing answers", "check that the address is correct"),
+    (unknown_model, FAIL, "model.answers", "no model of this name exists", "list of models"),
+    (full_disk, FAIL, "disk", "only 9 MB free", "free some space"),
+    (two_gateways, FAIL, "lock", "another gateway uses this home", "stop that one first"),
 ]
 
 

@@ -23,11 +23,11 @@ def test_one_memory_for_several_people_is_warned_of(tmp_path: Path) -> None:
     assert not said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="43")
     shared = {"PARLOUR_MEMORY__ISOLATION": "shared"}
     assert not said(tmp_path, **shared)
-    assert "each of them reads" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="43", **shared)[0]
-    assert "each of them reads" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="chat:-100", **shared)[0]
+    assert "tell each of them" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="43", **shared)[0]
+    assert "tell each of them" in said(tmp_path, PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM="chat:-100", **shared)[0]
 
 
 def test_memory_that_nobody_reads_is_named(tmp_path: Path) -> None:
     """What people had of their own before is not merged, and not forgotten either."""
     (tmp_path / "people/telegram%3a42/memory").mkdir(parents=True)
-    assert "people is read by nobody" in said(tmp_path, PARLOUR_MEMORY__ISOLATION="shared")[0]
+    assert "the memories in people are not used" in said(tmp_path, PARLOUR_MEMORY__ISOLATION="shared")[0]

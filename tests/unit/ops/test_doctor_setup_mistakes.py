@@ -96,7 +96,7 @@ def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str,
     with time_machine.travel(datetime(2020, 1, 1, tzinfo=UTC)):
         (found,) = wrong(environment)
     assert (found.id, found.level) == ("clock", FindingLevel.FAIL)
-    assert "this machine's clock says 2020-01-01 00:00 UTC" in found.text
+    assert "this machine's clock shows 2020-01-01 00:00 UTC" in found.text
     assert "sudo timedatectl set-ntp true" in found.text
 
 
@@ -106,4 +106,4 @@ async def test_an_address_that_says_too_much_is_corrected(end: str) -> None:
     llm = LlmSettings.model_validate({"model": "openai/test", "api_base": f"http://127.0.0.1:9/v1{end}"})
     found = await try_model(llm)
     assert found.level is setup.SetupLevel.WRONG
-    assert found.text.endswith("make it http://127.0.0.1:9/v1")
+    assert found.text.endswith("change the address to http://127.0.0.1:9/v1")

@@ -218,9 +218,9 @@ def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path) -> None:
     code, said = run(answer="y\n")
     assert code == 0, said
     for line in (
-        "parlour.yaml: these settings will be in force",
+        "parlour.yaml: these settings will apply",
         "  llm.api_base = http://evil.test/v1",
-        "  autostart.sh: nothing that Parlour knows: look at it",
+        "  autostart.sh: unknown to Parlour: check it",
         "  people/telegram%3a42/memory/.git/config",
         "  people/telegram%3a42/memory/.git/hooks",
         "  docs/project/.git",
@@ -228,4 +228,4 @@ def test_what_a_backup_brings_is_listed_and_asked_for(tmp_path: Path) -> None:
         assert line in said.splitlines(), said
     code, said = run("--force", "--yes")
     assert code == 0, said
-    assert "parlour.yaml: the one that is here stays; a settings file of the backup is not taken" in said
+    assert "parlour.yaml: the existing file is kept; the settings file of the backup is not restored" in said

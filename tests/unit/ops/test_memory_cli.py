@@ -98,7 +98,7 @@ async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> Non
         assert why["said"]["text"] == "/remember I like green tea"
         sha = why["change"]["sha"]
         assert "+- I like green tea" in await there(terminal.well, "memory", "diff", sha, "--scope", ANN)
-        assert "taken back" in await there(terminal.well, "memory", "undo", sha, "--scope", ANN)
+        assert "is undone" in await there(terminal.well, "memory", "undo", sha, "--scope", ANN)
         newest, *_ = await there(terminal.lines, "memory", "log", "--scope", ANN)
         assert newest["why"] == f"undo {sha}"
         assert "green tea" not in await ask("ann", "/memory")
@@ -108,7 +108,7 @@ async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> Non
         assert "Bello" not in json.dumps(gone)
         assert "Bello" not in await ask("ann", "/memory")
         assert "Bonn" in await ask("room", "/memory", group=True)
-        assert "a gateway runs on this home; stop it" in await there(
+        assert "a gateway is running on this home; stop it" in await there(
             terminal.refused, "import", "nanobot", str(terminal.home), "--as", "telegram:42"
         )
 
@@ -121,7 +121,7 @@ async def test_dream_runs_when_it_is_told_to(terminal: Terminal) -> None:
         (told,) = await asyncio.to_thread(terminal.lines, "memory", "dream")
         assert (told["entries"], len(told["changes"])) == (1, 1)
         assert memory.read_text() == "- Ann sails a boat\n"
-        assert "0 new entries studied" in await asyncio.to_thread(terminal.well, "memory", "dream")
+        assert "0 new entries reviewed" in await asyncio.to_thread(terminal.well, "memory", "dream")
         log = await asyncio.to_thread(terminal.lines, "memory", "log")
         assert log == told["changes"]
 
@@ -146,7 +146,7 @@ def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     assert "boats" not in history.read_text()
     assert not any(b"boats" in path.read_bytes() for path in terminal.home.rglob("*") if path.is_file())
     assert "the offline model cannot dream" in terminal.refused("memory", "dream")
-    assert "cleared: 1 remembered" in terminal.well("memory", "forget", "tea")
+    assert "removed: 1 remembered" in terminal.well("memory", "forget", "tea")
     assert memory.read_text() == ""
 
 
@@ -219,7 +219,7 @@ def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch
     assert not (terminal.home / "people").exists()
     assert terminal.lines("import", "nanobot", str(theirs), "--yes") == told
     assert [line["scope"] for line in terminal.lines("memory")] == ["people/telegram%3a42"]
-    assert "0 things of 7 files taken" in terminal.well("import", "nanobot", str(theirs), "--yes")
+    assert "0 items from 7 files imported" in terminal.well("import", "nanobot", str(theirs), "--yes")
     assert "> " not in terminal.well("memory", "why", "color")
     assert fingerprint(theirs) == before
     assert "canary" not in str([path.read_bytes() for path in terminal.home.rglob("*") if path.is_file()])
@@ -235,7 +235,7 @@ def test_a_home_of_one_person_takes_it_in_itself(
     assert (terminal.home / "memory" / "MEMORY.md").read_text() == "- CI: GitHub Actions\n"
     assert "- CI: GitHub Actions" in terminal.well("memory", "show")
     assert [(line["scope"], line["name"], line["entries"]) for line in terminal.lines("memory")] == [("", "home", 2)]
-    assert "0 things" in terminal.well("import", "autobot", str(theirs), "--yes")
+    assert "0 items" in terminal.well("import", "autobot", str(theirs), "--yes")
 
 
 def test_a_conversation_goes_elsewhere_only_when_it_is_said(

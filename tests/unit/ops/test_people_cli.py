@@ -82,7 +82,7 @@ def test_an_owner_is_claimed_once_and_listed(telegram: Terminal, monkeypatch: py
     code, said = issued.splitlines()
     assert len(code) == len("ABCD-EFGH")
     assert "in a direct message on telegram" in said
-    assert "no owner yet" in telegram.well("owner", "list")
+    assert "no owner is set" in telegram.well("owner", "list")
     monkeypatch.setenv("PARLOUR_OWNERS", "telegram:1")
     assert "there is an owner already: telegram:1" in telegram.refused("owner", "claim")
     assert "stands in PARLOUR_OWNERS" in telegram.refused("people", "block", "telegram:1")
@@ -96,7 +96,7 @@ def test_init_ends_with_a_code_where_nobody_owns_the_bot(
     """With a platform and without an owner it prints what to send; with one it says nothing."""
     talk = UnattendedPrompter(keeps=False)
     offer_ownership(talk)
-    assert "Send this code, alone, to the bot" in capsys.readouterr().out
+    assert "Send only this code to the bot" in capsys.readouterr().out
     monkeypatch.setenv("PARLOUR_OWNERS", "telegram:1")
     offer_ownership(talk)
     assert capsys.readouterr().out == ""
@@ -120,7 +120,7 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         assert (owner["channel"], owner["who"], owner["came_by"], owner["name"]) == ("pocket", "eve", "code", "Eve")
         assert "pocket:eve is an owner" in await there(terminal.refused, "people", "block", "pocket:eve")
         _, out, _ = await there(terminal.run, "doctor", "--offline")
-        assert "pocket:eve by a code" in out
+        assert "pocket:eve (by claim code)" in out
         assert "is forgotten" in await there(terminal.well, "people", "forget", "pocket:eve", "--yes")
         (owner,) = await there(terminal.lines, "owner", "list")
         assert (owner["who"], owner["name"]) == ("eve", "")
@@ -139,12 +139,12 @@ async def test_the_operator_makes_two_accounts_one_person(terminal: Terminal, tm
             await pocket.channel.ask(who, f"/remember {who} sails", sender=who)
         await pocket.idle()
         said = await there(terminal.well, "people", "link", "pocket:ann", "pocket:bob")
-        assert "are one person from now on" in said
+        assert "are now one person" in said
         shown = await pocket.channel.ask("bob", "/memory", sender="bob")
         assert "ann sails" in shown
         assert "are one person already" in await there(terminal.refused, "people", "link", "pocket:ann", "pocket:bob")
         await pocket.idle()
-    assert "are one person" in await there(terminal.well, "people", "link", "pocket:cleo", "pocket:ann")
+    assert "are now one person" in await there(terminal.well, "people", "link", "pocket:cleo", "pocket:ann")
     audit = await there(terminal.lines, "people", "audit")
     assert [(each["what"], each["whom"]) for each in audit] == [
         ("link", "pocket:cleo pocket:ann"),

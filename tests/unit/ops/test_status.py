@@ -86,7 +86,7 @@ async def test_status_names_what_was_given_up(
     control_client.show_status(as_json=False)
     (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
     assert told.endswith("403: bot was [2Jblocked by the user")
-    assert "telegram: 2 given up" in told
+    assert "telegram: 2 dead-lettered" in told
     await store.close()
 
 
@@ -123,6 +123,6 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
         r"^job note +0 running, 2 waiting \(the oldest for 30\d s\), 0 later, 0 done, 0 failed$", printed, re.MULTILINE
     )
     assert re.search(
-        r"^background +1230 of 1000 tokens today, spent: what waits goes on tomorrow$", printed, re.MULTILINE
+        r"^background +1230 of 1000 tokens today, spent: pending jobs continue tomorrow$", printed, re.MULTILINE
     )
     await store.close()
