@@ -73,7 +73,8 @@ class TelegramPoller:
 
     async def _poll(self) -> Sequence[Mapping[str, Any]]:
         """Fetch new updates as raw objects: one that cannot be parsed must not cost the others."""
-        query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": self._batch(), "allowed_updates": json.dumps(KINDS)}
+        limit = 1 if self._is_cautious() else _BATCH
+        query: dict[str, Any] = {"timeout": POLL_SECONDS, "limit": limit, "allowed_updates": json.dumps(KINDS)}
         if self._offset is not None:
             # A short poll that only confirms; later polls have no offset. Update ids restart at random after a quiet
             # week, and an old offset would confirm updates that were never received.
@@ -84,9 +85,6 @@ class TelegramPoller:
         if not isinstance(updates, list) or not all(_is_update(each) for each in updates):
             raise TelegramError("the answer to getUpdates is no list of updates")
         return updates
-
-    def _batch(self) -> int:
-        return 1 if self._is_cautious() else _BATCH
 
     async def _receive_all(self, updates: Sequence[Mapping[str, Any]]) -> None:
         """Receive a batch concurrently and in order, so that messages sent during downtime can merge into one turn.

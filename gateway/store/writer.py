@@ -275,7 +275,8 @@ class BatchWriter:
     async def _serve(self) -> None:
         try:
             while self._queue or not self._is_closing:
-                if not self._queue and not self._is_kept_due():
+                is_kept_due = bool(self._kept) and self._loop.time() >= self._retry_at
+                if not self._queue and not is_kept_due:
                     await self._wait()
                     continue
                 await self._gather()
@@ -293,9 +294,6 @@ class BatchWriter:
         """Let those whom the last batch woke, and those whom they wake, ask for more: then it goes in one commit."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-
-    def _is_kept_due(self) -> bool:
-        return bool(self._kept) and self._loop.time() >= self._retry_at
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
