@@ -189,7 +189,7 @@ class AgentLoop:
             messages=await self._images.inline(context.prompt.messages, turn.scope),
             tools=turn.profile.toolbox.schemas,
             turn=turn.id,
-            person=turn.account,
+            person=turn.account.name,
             language=turn.language,
             chat=str(turn.key),
             weight=context.prompt.weight,
@@ -254,7 +254,7 @@ class AgentLoop:
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft
         return ToolContext(
-            person=turn.account,
+            person=turn.account.name,
             sender=turn.message.sender,
             key=turn.key,
             scope=turn.scope,

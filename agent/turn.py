@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
-from gateway.events import ChatKind, InboundMessage, Role, SessionKey
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import InboxRow, TurnLease
 from gateway.ports.caps import CappedSender
 
@@ -21,9 +21,9 @@ class Turn:
     """
 
     lease: TurnLease
-    account: str  # the sender, whichever bot they wrote to: quoted <kind>:[<team>:]<id>; usage is charged to it
+    account: PlatformAccount  # the sender, whichever bot they wrote to; usage is charged to it
     person: str  # the person the account belongs to: itself unless accounts are linked
-    accounts: tuple[str, ...]  # all accounts of the person, the oldest first
+    accounts: tuple[PlatformAccount, ...]  # all accounts of the person, the oldest first
     scope: str  # memory scope; locked against being moved while the turn runs
     role: Role
     is_admitted: bool  # False: the sender lost the right to write while the message waited
@@ -65,12 +65,14 @@ class Turn:
     @property
     def capped_sender(self) -> CappedSender:
         """The sender, for the usage caps."""
-        return CappedSender(account=self.account, accounts=self.accounts, is_named=self.is_named)
+        return CappedSender(
+            account=self.account.name, accounts=tuple(each.name for each in self.accounts), is_named=self.is_named
+        )
 
     @property
     def attribution(self) -> UsageAttribution:
         """The account, chat and turn that model calls are charged to."""
-        return UsageAttribution(self.id, self.account, str(self.key))
+        return UsageAttribution(self.id, self.account.name, str(self.key))
 
 
 def retried_turn(message_id: str) -> str:

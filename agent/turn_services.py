@@ -20,7 +20,7 @@ from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
-from agent.memory.scopes import SHARED, person_of, scope_of
+from agent.memory.scopes import SHARED, account_of, scope_of
 from agent.prompt_assembly import PromptAssembler
 from agent.running_turns import RunningTurn
 from agent.turn import Turn
@@ -157,7 +157,7 @@ class TurnServices:
         row = source if isinstance(source, InboxRow) else source.rows[0]
         message, person = row.message, ""
         admission = None if is_ending else await self.current_admission(row)
-        account = person_of(message, self.platform_of(message.key.channel))
+        account = account_of(message, self.platform_of(message.key.channel))
 
         def current_scope() -> str:
             nonlocal person
@@ -170,7 +170,7 @@ class TurnServices:
                 lease=source if isinstance(source, TurnLease) else await self._lease_control(source),
                 account=account,
                 person=person,
-                accounts=tuple(each.identity for each in self.links.accounts(person)) or (account,),
+                accounts=tuple(each.account for each in self.links.accounts(person)) or (account,),
                 scope=scope,
                 role=row.role if admission is None else admission.role,
                 is_admitted=is_ending or admission is not None,
@@ -197,7 +197,8 @@ class TurnServices:
 
     async def _note_chat(self, turn: Turn) -> None:
         """Store which linked account a direct chat belongs to: unlinking the accounts later separates their chats."""
-        if self.isolation == "strict" and self.links.account_of(turn.key) != turn.account:
+        noted = self.links.account_of(turn.key)
+        if self.isolation == "strict" and (noted is None or noted.name != turn.account.name):
             await self.links.note_chat(turn.key, turn.account)
 
     async def commit(
@@ -219,7 +220,7 @@ class TurnServices:
         record = draft.record(outcome, self.now(), scope=turn.scope, failure=failure, supersedes=turn.retried)
         running.is_committing = True
         record = conversation.with_mark(replace(record, new_transcript=new_transcript))
-        all_jobs = (*draft.jobs(turn.account, record.at, turn.scope), *jobs, *due_jobs(conversation, record))
+        all_jobs = (*draft.jobs(turn.account.name, record.at, turn.scope), *jobs, *due_jobs(conversation, record))
         stored = await self.journal.commit(
             turn.lease,
             TurnCommit(

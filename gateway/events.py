@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -73,6 +73,7 @@ class PlatformAccount:
     kind: str  # platform: telegram, slack
     id: str  # user id on the platform
     team: str = ""  # Slack workspace; empty on platforms whose plugin does not declare `has_teams`
+    stored_name: str = ""  # a name from which team and id cannot be read back; otherwise empty
 
     @classmethod
     def parse(cls, text: str) -> PlatformAccount:
@@ -88,8 +89,9 @@ class PlatformAccount:
     @classmethod
     @lru_cache(maxsize=4096)
     def from_name(cls, name: str) -> PlatformAccount:
-        """Undo `name`. A name beyond 200 bytes is shortened: the id of its account cannot be read from it."""
-        return cls.parse(unquote(name))
+        """Undo `name`. A shortened name (beyond 200 bytes) is kept, because the id cannot be read from it."""
+        account = cls.parse(unquote(name))
+        return account if account.name == name else replace(account, stored_name=name)
 
     @classmethod
     def from_input(cls, text: str, *, has_teams: Callable[[str], bool]) -> PlatformAccount:
@@ -106,7 +108,7 @@ class PlatformAccount:
     @property
     def name(self) -> str:
         """The account as a file name: the folder of the person that it names, and its key in links."""
-        return quote_file_name(str(self))
+        return self.stored_name or quote_file_name(str(self))
 
     @property
     def label(self) -> str:

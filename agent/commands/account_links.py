@@ -41,11 +41,11 @@ async def unlink(context: CommandContext) -> CommandReply:
     if context.turn.is_shared:
         return context.private_reply("account_links.only_direct")
     links, survivor = context.services.people.links, context.turn.person
-    others = [each.identity for each in links.accounts(survivor) if each.identity != survivor]
+    others = [each.account.name for each in links.accounts(survivor) if each.account.name != survivor]
     if not others:
         return context.reply("account_links.not_linked")
-    if context.account in others:
-        leaving = context.account
+    if context.account.name in others:
+        leaving = context.account.name
     elif len(others) == 1:
         leaving = others[0]
     elif context.args.isdigit() and 0 < int(context.args) <= len(others):
@@ -66,7 +66,7 @@ async def _offer(context: CommandContext) -> CommandReply:
     if accounts := links.accounts(context.turn.person):
         lines = [
             context.translate("account_links.linked"),
-            *(f"- `{_format_account(each.identity)}`" for each in accounts),
+            *(f"- `{_format_account(each.account.name)}`" for each in accounts),
             "",
         ]
     return CommandReply(text="\n".join([*lines, context.translate("account_links.code", code=code)]), is_secret=True)
@@ -97,8 +97,8 @@ async def _redeem(context: CommandContext, code: str) -> CommandReply:
 
 
 async def _agree(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.agree(context.account)
-    other = offer.other(context.account) if offer is not None else None
+    offer = await context.services.people.links.agree(context.account.name)
+    other = offer.other(context.account.name) if offer is not None else None
     if offer is None or other is None:
         return context.reply("account_links.nothing_asked")
     if not offer.is_agreed:
@@ -109,8 +109,8 @@ async def _agree(context: CommandContext) -> CommandReply:
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.refuse(context.account)
-    other = offer.other(context.account) if offer is not None else None
+    offer = await context.services.people.links.refuse(context.account.name)
+    other = offer.other(context.account.name) if offer is not None else None
     if other is None:
         return context.reply("account_links.nothing_asked")
     notice = _to(context, other, translate("account_links.refused_by_other", _language(context, other)))
@@ -119,8 +119,8 @@ async def _refuse(context: CommandContext) -> CommandReply:
 
 def _account(context: CommandContext) -> LinkParty:
     name = " ".join(_UNSAFE.sub(" ", context.message.sender.name).split())[:_LONGEST_NAME]
-    label = f"`{_format_account(context.account)}`"
-    return LinkParty(identity=context.account, label=f"{label} ({name})" if name else label, key=context.key)
+    label = f"`{_format_account(context.account.name)}`"
+    return LinkParty(identity=context.account.name, label=f"{label} ({name})" if name else label, key=context.key)
 
 
 def _format_account(identity: str) -> str:
@@ -156,7 +156,9 @@ async def share(context: CommandContext) -> CommandReply:
         return context.private_reply("account_links.share_what")
     if len(fact) > LONGEST_FACT:
         return context.private_reply("account_links.too_long", most=LONGEST_FACT)
-    job = remember_job(fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account, at=context.now)
+    job = remember_job(
+        fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account.name, at=context.now
+    )
     return CommandReply(text=context.translate("account_links.shared"), is_private=True, jobs=(job,))
 
 
@@ -166,7 +168,7 @@ async def unshare(context: CommandContext) -> CommandReply:
     pattern = ErasurePattern.of(context.args)
     if pattern is None:
         return context.private_reply("account_links.unshare_what", least=SHORTEST)
-    asker = ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=True)
+    asker = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=True)
     erased = await context.services.memory.erasure.forget(SHARED, pattern, asker, turn=context.turn.id)
     name = "account_links.unshared" if erased.total else "account_links.nothing_shared_so"
     return context.private_reply(name, lines=erased.remembered)

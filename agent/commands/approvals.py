@@ -26,7 +26,7 @@ async def pending(context: CommandContext, _: str) -> CommandReply:
 
 async def approve(context: CommandContext, name: str) -> CommandReply:
     """Apply the staged change *name*."""
-    done = await context.services.memory.staging.approve(context.scope, name, by=context.account)
+    done = await context.services.memory.staging.approve(context.scope, name, by=context.account.name)
     if done is None and await _was_approved(context, name):
         return CommandReply(text=context.translate("approvals.approved_before"), is_private=True, settles=True)
     return _decision_reply(context, "approve", done)
@@ -53,7 +53,7 @@ async def is_about_own(context: CommandContext) -> bool:
         for each in await context.services.memory.staging.pending_changes(context.scope)
         if name and each.name.startswith(name)
     ]
-    return bool(changes) and all(each.person == context.account and _only_removes(each) for each in changes)
+    return bool(changes) and all(each.person == context.account.name and _only_removes(each) for each in changes)
 
 
 def _only_removes(change: StagedChange) -> bool:

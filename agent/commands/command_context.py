@@ -9,7 +9,7 @@ from typing import Protocol
 
 from agent.command_services import CommandServices
 from agent.turn import Turn
-from gateway.events import InboundMessage, MessageButton, OutboundMessage, SessionKey
+from gateway.events import InboundMessage, MessageButton, OutboundMessage, PlatformAccount, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job
 from gateway.ports.access import DecisionActor
@@ -78,7 +78,7 @@ class CommandContext:
         return self.turn.scope
 
     @property
-    def account(self) -> str:
+    def account(self) -> PlatformAccount:
         """The sender's account."""
         return self.turn.account
 

@@ -83,7 +83,7 @@ async def _untouched_folders(context: CommandContext, *, is_all: bool = False) -
 
 
 def _requester(context: CommandContext) -> ErasureRequester:
-    return ErasureRequester(person=context.account, sender=context.message.sender.id, may_all=context.may_all)
+    return ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=context.may_all)
 
 
 def _result_lines(context: CommandContext, result: WordErasureResult) -> list[str]:

@@ -30,7 +30,7 @@ async def remember(context: CommandContext) -> CommandReply:
     if len(fact) > LONGEST_FACT:
         return context.private_reply("memory.too_long", most=LONGEST_FACT)
     job = remember_job(
-        fact, turn=context.turn.id, scope=context.scope, origin="user", by=context.account, at=context.now
+        fact, turn=context.turn.id, scope=context.scope, origin="user", by=context.account.name, at=context.now
     )
     return CommandReply(text=context.translate("memory.remembered"), jobs=(job,))
 
@@ -92,7 +92,7 @@ async def _why(context: CommandContext, text: str) -> str:
 async def _undo(context: CommandContext, sha: str) -> str:
     if not sha:
         return context.translate("memory.undo_what")
-    done = await context.services.memory.documents.undo(context.scope, sha, by=context.account)
+    done = await context.services.memory.documents.undo(context.scope, sha, by=context.account.name)
     if isinstance(done, NoSuchVersion):
         return context.translate("memory.no_such_change", sha=sha[:40])
     if isinstance(done, UndoConflict):

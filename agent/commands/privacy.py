@@ -48,7 +48,7 @@ async def export(context: CommandContext) -> CommandReply:
         scope=context.scope,
         key=context.key,
         turn=context.turn.id,
-        person=context.account,
+        person=context.account.name,
         reply_to=context.message.message_id,
         language=context.language,
     )

@@ -18,8 +18,9 @@ from gateway.ports.caps import CapAllowance
 async def usage(context: CommandContext) -> CommandReply:
     """Show the sender's own usage today and in the last 30 days, and what is left of each cap."""
     service = context.services.usage
-    today = await service.totals(since=day_start(context), accounts=context.turn.accounts)
-    month = await service.totals(since=context.now - timedelta(days=30), accounts=context.turn.accounts)
+    accounts = tuple(each.name for each in context.turn.accounts)
+    today = await service.totals(since=day_start(context), accounts=accounts)
+    month = await service.totals(since=context.now - timedelta(days=30), accounts=accounts)
     lines = [
         context.translate("commands.usage_today", **usage_fields(today, context.language)),
         context.translate("commands.usage_month", **usage_fields(month, context.language)),

@@ -43,7 +43,7 @@ class ScopeNames:
         home: Path,
         *,
         sessions: Sequence[SessionRow] = (),
-        person: Callable[[str], str] = lambda identity: identity,
+        person: Callable[[PlatformAccount], str] = lambda account: account.name,
         kind: Callable[[str], str] = lambda channel: channel,
         has_teams: Callable[[str], bool] = lambda _: False,
     ) -> None:
@@ -95,7 +95,7 @@ class ScopeNames:
             key = SessionKey.parse(text)
         except ValueError:
             raise UserError(f"{text!r} names nobody; write channel:user_id, such as telegram:42") from None
-        return f"people/{self._person(self._account(key.channel, key.chat).name)}"
+        return f"people/{self._person(self._account(key.channel, key.chat))}"
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class ScopeNames:
         wanted = text.removeprefix("people/")
         channel, sign, rest = wanted.partition(":")
         account = self._account(channel, rest) if sign else PlatformAccount(kind="", id=wanted)
-        found = [f"people/{wanted}", f"people/{self._person(account.name)}"]
+        found = [f"people/{wanted}", f"people/{self._person(account)}"]
         for scope in self.all():
             if scope.startswith("people/"):
                 known = PlatformAccount.from_name(scope.removeprefix("people/"))

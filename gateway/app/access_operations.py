@@ -15,6 +15,7 @@ from gateway.access.refusal_reasons import explain_refusal
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line, Operation
 from gateway.errors import UserError
+from gateway.events import PlatformAccount
 from gateway.operations import plain
 from gateway.ports import Job
 from gateway.ports.access import OPERATOR, AccessChange, AccessDecision, AuditEntry, DecisionActor, DecisionOutcome
@@ -96,13 +97,14 @@ class AccessOperations:
             raise UserError("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
         scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in typed]
-        accounts = [scope.rpartition("/")[2] for scope in scopes]
+        accounts = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
             raise UserError(f"{typed[0]} and {typed[1]} are one person already")
         now, decider = datetime.now(UTC), operator()
         line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(typed))
         await self._app.store.access.change(AccessChange(line=line))
-        job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=now)
+        payload = {"accounts": [each.name for each in accounts]}
+        job = Job(id=f"link:{decider.id}", kind=LINK, scope="", payload=payload, due_at=now)
         await self._app.store.jobs.put(job)
         if not self._app.channels:  # no job runner is at work in this process
             await self._link_now(job)
@@ -194,7 +196,7 @@ class AccessOperations:
                 return
             await asyncio.sleep(_POLL)
 
-    async def _is_linked(self, accounts: list[str]) -> bool:
+    async def _is_linked(self, accounts: list[PlatformAccount]) -> bool:
         links = self._app.store.links
         for _ in range(round(_LINKED_WITHIN / _POLL)):
             if links.person(accounts[0]) == links.person(accounts[1]):

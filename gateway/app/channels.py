@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute
 
-from agent.memory.scopes import person_of
+from agent.memory.scopes import account_of
 from gateway.access.access_roster import AccessRoster
 from gateway.access.refusal_log import RefusalLog
 from gateway.admission import AdmissionPolicy, Admitted, GroupPolicy, Rejected, admit, policy_of
@@ -157,7 +157,7 @@ def build_admission_judge(
         if rules.group_policy is not None:
             place = rules.said_by["group_policy"]
             policy = replace(policy, group_policy=GroupPolicy(rules.group_policy), decided_for=place)
-        person = links.person(person_of(message, kinds.get(channel, "")))
+        person = links.person(account_of(message, kinds.get(channel, "")))
         accounts = [each.account.user for each in links.accounts(person)]
         decision = admit(message, policy, roster.facts(message, accounts))
         return replace(decision, person=person) if isinstance(decision, Admitted) else decision
@@ -165,8 +165,8 @@ def build_admission_judge(
     return judge
 
 
-def accounts_of(links: AccountLinkStore, account: str) -> Sequence[PlatformAccount]:
-    """Return all accounts, without teams, of the person whose account is named *account*; () if not linked."""
+def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[PlatformAccount]:
+    """Return all accounts, without teams, of the person to whom *account* belongs; () if not linked."""
     return [each.account.user for each in links.accounts(links.person(account))]
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from agent.chat_profiles import ChatProfiles, EffectiveSetting, stored_guild
 from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
-from agent.memory.scopes import person_of, quote, scope_of
+from agent.memory.scopes import account_of, quote, scope_of
 from agent.tools.toolbox import Toolbox
 from gateway.app.context import AppContext
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
@@ -24,7 +24,7 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
     people, links = context.store.people, context.store.links
 
     def scope(message: InboundMessage, person: str) -> str:
-        person = person or links.person(person_of(message, platforms.get(message.key.channel, "")))
+        person = person or links.person(account_of(message, platforms.get(message.key.channel, "")))
         return scope_of(message, person, isolation=settings.memory.isolation)
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
@@ -56,7 +56,7 @@ def _scopes(
     def scopes(key: SessionKey) -> tuple[str, ...]:
         if isolation == "shared":
             return ("",)
-        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat).name
+        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
         chats = dict.fromkeys((f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}"))
         return (f"people/{links.person(account)}", *chats)
 

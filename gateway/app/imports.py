@@ -112,4 +112,4 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
     if chat_kind is ChatKind.GROUP:
         return ImportTarget(scope=f"chats/{quote(str(key.parent))}", key=key)
     account = PlatformAccount(kind=app.platforms[key.channel], team=sender.team, id=sender.id)
-    return ImportTarget(scope=f"people/{app.store.links.person(account.name)}", key=key)
+    return ImportTarget(scope=f"people/{app.store.links.person(account)}", key=key)

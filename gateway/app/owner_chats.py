@@ -93,10 +93,9 @@ class OwnerChats:
             return area == "people"
         if area != "people":  # one person's home has no scopes: the chat has to tell
             return PlatformAccount(kind=kind, id=row.key.parent.chat) in accounts
-        name = self._links.account_of(row.key) or name
-        account = PlatformAccount.from_name(name).user
+        account = self._links.account_of(row.key) or PlatformAccount.from_name(name)
         # A long name is shortened, so that it can only be compared.
-        return account.kind == kind and (account in accounts or name in {each.name for each in accounts})
+        return account.kind == kind and (account.user in accounts or account.name in {each.name for each in accounts})
 
     def _is_local(self, key: SessionKey) -> bool:
         policy = self._roster.policies.get(key.channel)

@@ -103,7 +103,7 @@ class PeopleOperations:
     async def _is_known(self, account: PlatformAccount) -> bool:
         """Return True if data of *account* is stored, or was before it was erased."""
         await self._app.projector.flush()  # a scope's folder exists once something of it is in a file
-        names = {account.name, self._app.store.links.person(account.name)}
+        names = {account.name, self._app.store.links.person(account)}
         folders = [self._app.home.path / PEOPLE / each for each in names]
         if await asyncio.to_thread(lambda: any(each.is_dir() for each in folders)):
             return True
@@ -124,7 +124,7 @@ class PeopleOperations:
         await self._app.access.pairing.forget(users)
 
     def _accounts(self, account: PlatformAccount) -> set[PlatformAccount]:
-        return {account.user, *accounts_of(self._app.store.links, account.name)}
+        return {account.user, *accounts_of(self._app.store.links, account)}
 
     def _account(self, arguments: Line) -> PlatformAccount:
         """Return the account that is meant. Raises UserError for a text that names none."""

@@ -48,7 +48,8 @@ class UsageOperations:
     def _by_person(self, rows: tuple[Mapping[str, Any], ...]) -> list[Mapping[str, Any]]:
         persons: dict[str, dict[str, Any]] = {}
         for line in rows:
-            name = PlatformAccount.from_name(self._app.store.links.person(line["person"])).label
+            person = self._app.store.links.person(PlatformAccount.from_name(line["person"]))
+            name = PlatformAccount.from_name(person).label
             sums = persons.get(name)
             persons[name] = {**line, "person": name} if sums is None else _add(sums, line)
         return sorted(persons.values(), key=lambda line: (-line["tokens_in"] - line["tokens_out"], line["person"]))

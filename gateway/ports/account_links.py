@@ -14,14 +14,9 @@ from gateway.events import PlatformAccount, SessionKey
 class LinkedAccount:
     """One account of a person who has several. The person bears the name of their oldest."""
 
-    identity: str  # `PlatformAccount.name`
-    person: str
+    account: PlatformAccount
+    person: str  # the name of the person's oldest account
     at: datetime  # when it was linked
-
-    @property
-    def account(self) -> PlatformAccount:
-        """The account itself."""
-        return PlatformAccount.from_name(self.identity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +28,7 @@ class ScopeMove:
     source: str  # the scope that data leaves
     target: str
     at: datetime
-    identity: str = ""  # unlink: the account that becomes a person of its own
+    account: PlatformAccount | None = None  # unlink: the account that becomes a person of its own
     since: datetime | None = None  # unlink: since when the two were linked
     keys: tuple[str, ...] = ()  # unlink: the chats of that account
     single: tuple[str, ...] = ()  # link: which of the two persons had one account
@@ -43,8 +38,8 @@ class ScopeMove:
 class AccountLinkStore(Protocol):
     """Accounts and persons; read from memory, changed in one transaction each."""
 
-    def person(self, identity: str) -> str:
-        """Return the person whom an account belongs to: itself, unless it was linked."""
+    def person(self, account: PlatformAccount) -> str:
+        """Return the person to whom *account* belongs: the account's name, unless it was linked."""
         ...
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
@@ -58,12 +53,12 @@ class AccountLinkStore(Protocol):
         """
         ...
 
-    def account_of(self, key: SessionKey) -> str:
-        """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
+    def account_of(self, key: SessionKey) -> PlatformAccount | None:
+        """Return the account that a linked person's direct chat belongs to; None if none is stored."""
         ...
 
-    async def note_chat(self, key: SessionKey, identity: str) -> None:
-        """Note whose a linked person's direct chat is."""
+    async def note_chat(self, key: SessionKey, account: PlatformAccount) -> None:
+        """Store which account a linked person's direct chat belongs to."""
         ...
 
     async def notes(self) -> Mapping[str, str]:
@@ -79,7 +74,7 @@ class AccountLinkStore(Protocol):
         ...
 
     async def unlink(self, move: ScopeMove) -> None:
-        """Make *move.identity* a person of its own again and start new conversations for both persons. Idempotent."""
+        """Make *move.account* a person of its own again and start new conversations for both persons. Idempotent."""
         ...
 
     async def adopt(self, move: ScopeMove) -> None:

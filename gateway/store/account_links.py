@@ -33,14 +33,16 @@ _PEOPLE = "people/"
 class LinkSnapshot:
     """Linked accounts and their chats, cached in memory."""
 
-    accounts: dict[str, LinkedAccount] = field(default_factory=dict)  # by identity
-    chats: dict[str, str] = field(default_factory=dict)  # key column -> identity
+    accounts: dict[str, LinkedAccount] = field(default_factory=dict)  # by name
+    chats: dict[str, str] = field(default_factory=dict)  # key column -> account name
 
 
 def load(database: sqlite3.Connection) -> LinkSnapshot:
     """Load the cached rows."""
     accounts = {
-        unquote(identity): LinkedAccount(identity=unquote(identity), person=unquote(person), at=moment(at))
+        unquote(identity): LinkedAccount(
+            account=PlatformAccount.from_name(unquote(identity)), person=unquote(person), at=moment(at)
+        )
         for identity, person, at in database.execute("SELECT identity, person, at FROM account")
     }
     chats = {key: unquote(identity) for key, identity in database.execute("SELECT key, identity FROM account_chat")}
@@ -56,15 +58,15 @@ class SqliteAccountLinks:
         self._snapshot = snapshot
         self._choices = choices
 
-    def person(self, identity: str) -> str:
-        """Return the person whom an account belongs to."""
-        linked = self._snapshot.accounts.get(identity)
-        return linked.person if linked is not None else identity
+    def person(self, account: PlatformAccount) -> str:
+        """Return the person to whom *account* belongs."""
+        linked = self._snapshot.accounts.get(account.name)
+        return linked.person if linked is not None else account.name
 
     def accounts(self, person: str) -> tuple[LinkedAccount, ...]:
         """Return the accounts of a person with several, the one that names the person first."""
         found = [each for each in self._snapshot.accounts.values() if each.person == person]
-        return tuple(sorted(found, key=lambda each: (each.identity != person, each.at, each.identity)))
+        return tuple(sorted(found, key=lambda each: (each.account.name != person, each.at, each.account.name)))
 
     def accounts_of_user(self, user: PlatformAccount) -> tuple[LinkedAccount, ...]:
         """Return the accounts of every linked person to whom *user* belongs; without a team, in any team."""
@@ -74,16 +76,17 @@ class SqliteAccountLinks:
             persons.add(exact.person)
         return tuple(account for person in sorted(persons) for account in self.accounts(person))
 
-    def account_of(self, key: SessionKey) -> str:
-        """Return the account that a linked person's direct chat belongs to, "" where none is noted."""
-        return self._snapshot.chats.get(write_key(key), "")
+    def account_of(self, key: SessionKey) -> PlatformAccount | None:
+        """Return the account that a linked person's direct chat belongs to; None if none is stored."""
+        name = self._snapshot.chats.get(write_key(key))
+        return PlatformAccount.from_name(name) if name else None
 
-    async def note_chat(self, key: SessionKey, identity: str) -> None:
-        """Note whose a linked person's direct chat is."""
-        columns = (write_key(key), quote(identity))
+    async def note_chat(self, key: SessionKey, account: PlatformAccount) -> None:
+        """Store which account a linked person's direct chat belongs to."""
+        columns = (write_key(key), quote(account.name))
         await self._engine.writer.submit(
             lambda database: database.execute("INSERT OR REPLACE INTO account_chat VALUES (?, ?)", columns).close(),
-            lambda _: self._snapshot.chats.update({columns[0]: identity}),
+            lambda _: self._snapshot.chats.update({columns[0]: account.name}),
         )
 
     async def notes(self) -> Mapping[str, str]:
@@ -182,7 +185,8 @@ def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
 
 def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     person = move.source.removeprefix(_PEOPLE)
-    identity = quote(move.identity)
+    assert move.account is not None  # noqa: S101 - each unlink names its account
+    identity = quote(move.account.name)
     (since,) = database.execute("SELECT at FROM account WHERE identity = ?", (identity,)).fetchone()
     keys = [key for (key,) in database.execute("SELECT key FROM account_chat WHERE identity = ?", (identity,))]
     ended = _end_conversations(database, move.source, move.at)
@@ -238,10 +242,11 @@ def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -
 
 def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -> None:
     """Move jobs about the account's chats, and jobs that the account requested, to the new person."""
+    name = move.account.name if move.account else ""
     found = database.execute("SELECT seq, payload FROM job WHERE scope = ?", (quote(move.source),)).fetchall()
     for seq, text in found:
         payload = read_json(text)
-        if payload.get("key") in keys or payload.get("by") == move.identity:
+        if payload.get("key") in keys or payload.get("by") == name:
             database.execute("UPDATE job SET scope = ? WHERE seq = ?", (quote(move.target), seq))
 
 
@@ -258,7 +263,9 @@ def _summarise(database: sqlite3.Connection, transcripts: Sequence[tuple[str, st
 
 def _payload(move: ScopeMove) -> dict[str, Any]:
     times = {"at": micros(move.at), "since": micros(move.since) if move.since else None}
-    return dataclasses.asdict(move) | times
+    fields = dataclasses.asdict(dataclasses.replace(move, account=None)) | times
+    del fields["account"]
+    return {**fields, "identity": move.account.name if move.account else ""}
 
 
 def _read(payload: Mapping[str, Any]) -> ScopeMove:
@@ -269,7 +276,7 @@ def _read(payload: Mapping[str, Any]) -> ScopeMove:
         source=payload["source"],
         target=payload["target"],
         at=moment(payload["at"]),
-        identity=payload["identity"],
+        account=PlatformAccount.from_name(payload["identity"]) if payload["identity"] else None,
         since=moment(since) if since is not None else None,
         keys=tuple(payload["keys"]),
         single=tuple(payload["single"]),

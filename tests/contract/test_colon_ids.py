@@ -180,7 +180,7 @@ async def test_two_accounts_are_linked_and_one_owner_owns_both() -> None:
         await channel.write("cem", "/link yes")
         await settled(pocket)
         links = pocket.app.store.links
-        assert [each.account for each in links.accounts(links.person(CEM.name))] == [BOB, CEM]
+        assert [each.account for each in links.accounts(links.person(CEM))] == [BOB, CEM]
         await channel.write("ann", f"/block {BOB.id}")
         result, _ = await channel.say(room_id("with-cem"), "hello?", sender=CEM.id)
         assert result.verdict.value != "accepted"

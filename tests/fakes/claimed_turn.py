@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from agent.turn import Turn
-from gateway.events import InboundMessage, Role
+from gateway.events import InboundMessage, PlatformAccount, Role
 from gateway.ports import InboxRow, SessionRow, TurnLease
+
+SENDER = PlatformAccount(kind="telegram", id="7")
 
 
 def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = None) -> Turn:
@@ -15,9 +17,9 @@ def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = N
     session = SessionRow(key=message.key, transcript="x" * 16, next_index=0, created_at=message.sent_at)
     return Turn(
         lease=TurnLease(key=message.key, turn="t1", epoch=0, rows=(row,), session=session),
-        account="telegram%3a7",
+        account=SENDER,
         person="telegram%3a7",
-        accounts=("telegram%3a7",),
+        accounts=(SENDER,),
         scope=scope,
         role=role,
         is_admitted=True,

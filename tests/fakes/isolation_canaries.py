@@ -15,8 +15,7 @@ from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.scopes import quote
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore
 
 CANARY = re.compile(r"kanari[a-z]{4}vogel")  # no clock and no id spells it
@@ -50,8 +49,8 @@ class Watch:
         """Return the accounts that are one person with *account* now."""
         if self.links is None:
             return frozenset({account})
-        linked = self.links.accounts(self.links.person(quote(f"pocket:{account}")))
-        return frozenset({account, *(each.identity.removeprefix("pocket%3a") for each in linked)})
+        linked = self.links.accounts(self.links.person(PlatformAccount(kind="pocket", id=account)))
+        return frozenset({account, *(each.account.id for each in linked)})
 
     def look(self, where: str, owners: Collection[str], text: str) -> None:
         """Note the canaries in *text* that are of nobody in *owners*."""

@@ -77,3 +77,17 @@ async def test_links_of_an_id_that_is_too_long_for_a_name_are_found() -> None:
     await link(store, PHONE, long)
     assert PHONE in accounts_of_user(store.links, long)
     await store.close()
+
+
+async def test_an_account_read_from_a_shortened_name_keeps_that_name() -> None:
+    """What is stored under the name of a very long id is found again, also by an account that was read back."""
+    store = await open_inline_store()
+    long = PlatformAccount(kind="telegram", id="@" + "x" * 250)
+    stored = PlatformAccount.from_name(long.name)
+    assert stored.name == long.name
+    await link(store, PHONE, long)
+    key = SessionKey("telegram", "9")
+    await store.links.note_chat(key, long)
+    assert store.links.person(stored) == store.links.person(long) == PHONE.name
+    assert store.links.account_of(key) == stored
+    await store.close()

@@ -21,7 +21,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, ScopeMove, TurnRecordStore
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ class AccountLinker:
 
     async def link(self, job: Job) -> RetryJobLater | None:
         """Link the job's two accounts to the person with the older conversations."""
-        accounts = [str(each) for each in job.payload["accounts"]]
+        accounts = [PlatformAccount.from_name(str(each)) for each in job.payload["accounts"]]
         while True:
             persons = [self.links.person(each) for each in accounts]
             if persons[0] == persons[1]:
@@ -80,18 +80,16 @@ class AccountLinker:
 
     async def unlink(self, job: Job) -> RetryJobLater | None:
         """Unlink the job's account from its person."""
-        identity = str(job.payload["account"])
-        person = self.links.person(identity)
-        if person == identity:
+        account = PlatformAccount.from_name(str(job.payload["account"]))
+        person = self.links.person(account)
+        if person == account.name:
             return None
-        scopes = (f"{PEOPLE}{person}", f"{PEOPLE}{identity}")
+        scopes = (f"{PEOPLE}{person}", f"{PEOPLE}{account.name}")
         async with self.scope_lock.hold_exclusive(*scopes):
             if not await self._is_projected(scopes):
                 return RetryJobLater(_RETRY_DELAY, "messages are not projected yet", counts=False)
             await self._save_edits(scopes[:1])
-            move = ScopeMove(
-                id=job.id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), identity=identity
-            )
+            move = ScopeMove(id=job.id, kind=UNLINK, source=scopes[0], target=scopes[1], at=self.now(), account=account)
             await self.links.unlink(move)
             await self._finish(await self._load_move(move.id))
             return None
@@ -158,11 +156,12 @@ class AccountLinker:
         if move.kind == UNLINK:
             keys = set(move.keys)
             person = move.source.removeprefix(PEOPLE)
+            leaving = move.account.name if move.account else ""
 
             def account_of(key: str) -> str:
-                return move.identity if key in keys else self._account(key, person)
+                return leaving if key in keys else self._account(key, person)
 
-            self.merger.split(move.id, move.source, move.target, move.identity, account_of, person)
+            self.merger.split(move.id, move.source, move.target, leaving, account_of, person)
             split_scope_files(self.merger.home, self.disk, move, account_of)
             return
         # Changes without an author belong to the account of their scope, if the scope had one account only.
@@ -174,6 +173,7 @@ class AccountLinker:
 
     def _account(self, key: str, person: str) -> str:
         try:
-            return self.links.account_of(SessionKey.parse(key)) or person
+            account = self.links.account_of(SessionKey.parse(key))
         except ValueError:
             return person
+        return account.name if account else person

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.memory.account_links.account_linker import LINK, UNLINK
 from agent.memory.storage.transcript_lines import format_time, parse_time
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, Job, LinkedAccount
 
 VALIDITY = timedelta(minutes=10)
@@ -82,7 +82,7 @@ class AccountLinkService:
         self._now = now
         self._lock = asyncio.Lock()  # around reading, changing and writing an offer
 
-    def person(self, account: str) -> str:
+    def person(self, account: PlatformAccount) -> str:
         """Return the person that an account belongs to."""
         return self._links.person(account)
 
@@ -112,7 +112,8 @@ class AccountLinkService:
             if offer is None or (offer.taker is not None and offer.taker.identity != taker.identity):
                 await self._note_wrong(taker.identity)
                 return UnknownLinkCode()
-            if self._links.person(taker.identity) == self._links.person(offer.asker.identity):
+            persons = {self._links.person(PlatformAccount.from_name(each.identity)) for each in (taker, offer.asker)}
+            if len(persons) == 1:
                 return AlreadySamePerson()
             if offer.taker is None:
                 offer = replace(offer, taker=taker, until=self._now() + VALIDITY)

@@ -51,8 +51,9 @@ def merge_scope_files(home: Path, disk: Disk, move: ScopeMove) -> None:
 
 
 def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Callable[[str], str]) -> None:
-    """Move the chats of *move.identity* to *move.target*; answers from the time of the link are blanked in both."""
+    """Move the chats of *move.account* to *move.target*; answers from the time of the link are blanked in both."""
     source, target = scope_folder(home, move.source), scope_folder(home, move.target)
+    leaving = move.account.name if move.account else ""
     archive_conversations(source, disk, move)
     for folder in (source, target):
         for path in sorted((folder / "sessions").glob("*.jsonl")):
@@ -60,7 +61,7 @@ def split_scope_files(home: Path, disk: Disk, move: ScopeMove, account_of: Calla
     moving = {
         path.name: path
         for path in sorted((source / "sessions").glob("*.jsonl"))
-        if account_of(str(read_head(disk, path).get("key", ""))) == move.identity
+        if account_of(str(read_head(disk, path).get("key", ""))) == leaving
     }
     for path in sorted((source / "sessions").glob("*.corrupt")):
         if path.name.removesuffix(".corrupt") in {*moving, *(f"{quote(key)}.jsonl" for key in move.keys)}:

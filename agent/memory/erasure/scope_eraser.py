@@ -96,8 +96,8 @@ class ScopeEraser:
 
     async def erase_person(self, account: PlatformAccount) -> ErasureResult:
         """Erase the scope of the person with *account* and their messages in groups. Raises OSError."""
-        person = self.links.person(account.name)
-        accounts = [each.identity for each in self.links.accounts(person)] or [person]
+        person = self.links.person(account)
+        accounts = [each.account.name for each in self.links.accounts(person)] or [person]
         scopes = [f"{PEOPLE}{each}" for each in dict.fromkeys([person, *accounts])]
         for scope in scopes:
             async with self.scope_lock.hold_exclusive(scope):
@@ -117,7 +117,7 @@ class ScopeEraser:
         """
         keys = frozenset(each.key for each in await self.records.sessions() if each.scope == scope)
         person = scope.removeprefix(PEOPLE) if scope.startswith(PEOPLE) else ""
-        accounts = {person, *(each.identity for each in self.links.accounts(person))} if person else set()
+        accounts = {person, *(each.account.name for each in self.links.accounts(person))} if person else set()
         ids = {PlatformAccount.from_name(each).id for each in accounts}
         await self._clear_records(keys, ids)
         await self._clear_unscoped_data(keys, ids | {key.chat for key in keys})
@@ -156,7 +156,12 @@ class ScopeEraser:
         for each in sorted(accounts):
             target = f"{PEOPLE}{each}"
             move = ScopeMove(
-                id=f"{ERASE}:{each}", kind="unlink", source=scope, target=target, at=self.now(), identity=each
+                id=f"{ERASE}:{each}",
+                kind="unlink",
+                source=scope,
+                target=target,
+                at=self.now(),
+                account=PlatformAccount.from_name(each),
             )
             await self.links.unlink(move)
             await self.links.mark_moved(move)

@@ -51,7 +51,7 @@ class ApprovalQuestions:
         journal: Journal,
         *,
         now: Callable[[], datetime],
-        account: Callable[[SessionKey], str] = lambda _: "",
+        account: Callable[[SessionKey], PlatformAccount | None] = lambda _: None,
     ) -> None:
         """Ask about the changes in *staging*; *account* returns the account of a linked person's direct chat."""
         self._staging = staging
@@ -108,8 +108,9 @@ class ApprovalQuestions:
 
     def _sender(self, scope: str, key: SessionKey) -> Sender:
         """Return the sender that makes the question belong to the scope of the chat's own messages."""
-        account = self._account(key) or (scope.removeprefix("people/") if scope.startswith("people/") else "")
-        owner = PlatformAccount.from_name(account) if account else None
+        owner = self._account(key)
+        if owner is None and scope.startswith("people/"):
+            owner = PlatformAccount.from_name(scope.removeprefix("people/"))
         return Sender(id=key.chat) if owner is None else Sender(id=owner.id, team=owner.team)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
 from gateway.ports.store import Store
 from tests.contract.store.conftest import House
@@ -20,7 +20,7 @@ UNLINK = ScopeMove(
     source=f"people/{ANN}",
     target=f"people/{BOB}",
     at=START + timedelta(hours=1),
-    identity=BOB,
+    account=PlatformAccount.from_name(BOB),
 )
 
 
@@ -53,7 +53,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     for account in (ANN, BOB):
         await talked(store, account)
     await store.people.prefer(f"people/{BOB}", "timezone", "Europe/Berlin")
-    assert store.links.person(BOB) == BOB
+    assert store.links.person(PlatformAccount.from_name(BOB)) == BOB
     assert store.links.accounts(ANN) == ()
     for _ in range(2):
         await store.links.link(LINK)
@@ -61,9 +61,9 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     await house.kill()
     store = await house.open()
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
-    assert store.links.person(BOB) == ANN
-    assert [each.identity for each in store.links.accounts(ANN)] == [ANN, BOB]
-    assert store.links.account_of(CHATS[BOB]) == BOB
+    assert store.links.person(PlatformAccount.from_name(BOB)) == ANN
+    assert [each.account.name for each in store.links.accounts(ANN)] == [ANN, BOB]
+    assert store.links.account_of(CHATS[BOB]) == PlatformAccount.from_name(BOB)
     assert {row.scope for row in await store.records.sessions()} == {f"people/{ANN}"}
     assert {each.id for each in await store.jobs.pending_in(f"people/{ANN}")} == {f"note:{ANN}", f"note:{BOB}"}
     (move,) = await store.links.moves()
@@ -82,7 +82,7 @@ async def test_unlinked_each_has_their_own_and_begins_anew(house: House) -> None
     await store.links.mark_moved(LINK)
     for _ in range(2):
         await store.links.unlink(UNLINK)
-    assert store.links.person(BOB) == BOB
+    assert store.links.person(PlatformAccount.from_name(BOB)) == BOB
     assert store.links.accounts(ANN) == ()
     for account in (ANN, BOB):
         session = await store.journal.session(CHATS[account])

@@ -152,7 +152,7 @@ async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Pat
         await say(pocket, "bob", "the third word")
         sent = str(model.prompts[-1])
         assert sent.index("the first word") < sent.index("the second word") < sent.index("the third word")
-        assert [each.identity for each in pocket.app.store.links.accounts("pocket%3aann")] == [
+        assert [each.account.name for each in pocket.app.store.links.accounts("pocket%3aann")] == [
             "pocket%3aann",
             "pocket%3abob",
         ]

@@ -191,7 +191,7 @@ def test_scopes_have_friendly_names(tmp_path: Path, wish: ScopeSelector, found: 
     names = ScopeNames(
         tmp_path,
         sessions=[row("slack:D1", bob)],
-        person=lambda account: {quote("discord:9"): quote("telegram:42")}.get(account, account),
+        person=lambda account: {quote("discord:9"): quote("telegram:42")}.get(account.name, account.name),
         kind=lambda channel: channel.removesuffix("-work"),
     )
     assert label(names.find(wish)) == found

@@ -20,6 +20,7 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
+from gateway.events import PlatformAccount
 from gateway.ports import ScopeMove
 
 ANN, BOB = "pocket%3aann", "pocket%3abob"
@@ -31,7 +32,7 @@ UNLINK = ScopeMove(
     source=f"people/{ANN}",
     target=f"people/{BOB}",
     at=AT + timedelta(hours=2),
-    identity=BOB,
+    account=PlatformAccount.from_name(BOB),
     since=AT,
     keys=("pocket:bob",),
     ended=(("pocket:ann", "annannannannanna"), ("pocket:bob", "bobbobbobbobbobb")),
