@@ -171,14 +171,14 @@ class AgentLoop:
         """Ask with a prompt that fits; shrink one that the model refuses as too long, up to a few times."""
         model = context.turn.profile.model
         # Read before each request: the last reply may have calibrated the estimate.
-        token_limit = await model.room()
+        token_limit = await model.prompt_limit()
         for _ in range(_SHRINK_ATTEMPTS):
             await self._shrink(context, token_limit)
             try:
                 return await self._request_once(context)
             except ContextOverflow:
                 # The client has learned from it; a fallback model may take even less.
-                token_limit = min(await model.room(), context.prompt.weight * 3 // 4)
+                token_limit = min(await model.prompt_limit(), context.prompt.weight * 3 // 4)
                 if not await self._shrink(context, token_limit):
                     raise
         return await self._request_once(context)

@@ -172,7 +172,7 @@ class TurnRunner:
         services, toolbox = self._services, turn.profile.toolbox
         conversation = await services.load_conversation(turn)
         # Only here: a command needs no prompt limit and does not wait for a model that is being loaded.
-        conversation.set_limit(await turn.profile.model.room(), toolbox.overhead)
+        conversation.set_limit(await turn.profile.model.prompt_limit(), toolbox.overhead)
         preview = services.previews.open(turn.lease, turn.language)
         try:
             draft, is_watched = self._resume_draft(turn)

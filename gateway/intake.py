@@ -57,7 +57,7 @@ class GatewayIntake:
         classify: Classify,
         quarantine: Quarantine,
         meter: MetricsRecorder,
-        doorkeepers: Sequence[PreAdmissionHandler] = (),
+        pre_admission_handlers: Sequence[PreAdmissionHandler] = (),
         newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
         language: Callable[[InboundMessage, str], Awaitable[str]] = in_english,
     ) -> None:
@@ -68,7 +68,7 @@ class GatewayIntake:
         self._language = language
         self._newcomer = newcomer
         self._journal = journal
-        self._doorkeepers = doorkeepers
+        self._pre_admission_handlers = pre_admission_handlers
         self.quarantine = quarantine
         self._admit = admit
         self._classify = classify
@@ -102,8 +102,8 @@ class GatewayIntake:
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; raises StoreUnavailable when it could not be made durable."""
         decision = self._admit(message)
-        for doorkeeper in self._doorkeepers:
-            if (met := await doorkeeper.intercept(message, decision)) is not None:
+        for handler in self._pre_admission_handlers:
+            if (met := await handler.intercept(message, decision)) is not None:
                 return met
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)

@@ -48,7 +48,7 @@ class ChatRequest:
     tool_choice: str | Mapping[str, Any] = ""  # OpenAI's; "" = the model decides
     turn: str
     purpose: str = "answer"
-    person: str = ""  # whose purse the call is on
+    person: str = ""  # charged with the call
     chat: str = ""
     weight: int = (
         0  # what messages and tools are reckoned at (agent/memory/messages/token_estimate.py); 0 = nobody reckoned

@@ -13,7 +13,7 @@ from typing import Any
 
 _KEPT = "_parlour_own"  # where litellm's own function waits while ours stands in its place
 _LED = "_parlour_proxy"
-_one_at_a_time = threading.Lock()  # models, embedder and ears load litellm in threads of their own
+_one_at_a_time = threading.Lock()  # models, embedder and transcriber load litellm in separate threads
 
 
 def route_through_proxy(litellm: Any, proxy: str) -> None:

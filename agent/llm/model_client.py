@@ -66,7 +66,7 @@ class ModelClient:
         self._on_end = on_end
         self.windows = windows or ContextWindows(None, now=now)
 
-    async def room(self) -> int:
+    async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: token_estimate.py)."""
         await self._know(self._models[0])
         return self.windows.budget(_sized(self._models[0]))

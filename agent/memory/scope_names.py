@@ -73,7 +73,9 @@ class ScopeNames:
                 return there[0]
             raise UserError(f"say whose memory with --scope; {self._list_scopes(there)}")
         text = given[0]
-        asked = self._people(text) if selector.person else self._rooms(text) if selector.chat else self._any(text)
+        asked = (
+            self._people(text) if selector.person else self._matching_chats(text) if selector.chat else self._any(text)
+        )
         found = [scope for scope in dict.fromkeys(asked) if scope in there]
         if len(found) == 1:
             return found[0]
@@ -103,7 +105,7 @@ class ScopeNames:
         exact = [text] if text in (SHARED, *self.all()) else [""] if text == "home" else []
         if exact:
             return exact
-        return [*self._people(text), *self._rooms(text)]
+        return [*self._people(text), *self._matching_chats(text)]
 
     def _people(self, text: str) -> list[str]:
         """Return the scopes of people that may be meant: by scope, by account, by its id alone."""
@@ -122,7 +124,7 @@ class ScopeNames:
     def _account(self, channel: str, user: str) -> PlatformAccount:
         return PlatformAccount.from_input(f"{self._kind(channel)}:{user}", has_teams=self._has_teams)
 
-    def _rooms(self, text: str) -> list[str]:
+    def _matching_chats(self, text: str) -> list[str]:
         """Return the scopes that a chat may read: as its last turn said, else its own, or its parent's."""
         wanted = text.removeprefix("chats/")
         if wanted in self._chats:

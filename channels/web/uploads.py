@@ -23,7 +23,7 @@ from channels.web.slots import PersonSlots
 from gateway.errors import FileUnavailable, ParlourError
 from gateway.events import Attachment
 
-LARGEST = 50_000_000  # bytes of one file; the house may take less
+LARGEST = 50_000_000  # bytes of one file; the settings may allow less
 MOST = 500_000_000  # bytes of all that are kept
 MOST_OF_ONE = 200_000_000  # bytes of one person
 MOST_FILES = 5_000

@@ -155,7 +155,7 @@ class AccessControlService:
             is_block = colon and _BLOCK.match(channel) and channel not in _GRANTS
             channel, rest = "" if is_block else here, wanted
         if channel not in self._roster.policies:
-            return AccessDecision(ruling=DecisionOutcome.ELSEWHERE, whom=wanted, other=", ".join(self._doors()))
+            return AccessDecision(ruling=DecisionOutcome.ELSEWHERE, whom=wanted, other=", ".join(self._channel_names()))
         mention = _MENTION.match(rest)
         try:
             entry = AllowEntry.parse(mention[1] if mention else rest)
@@ -166,7 +166,7 @@ class AccessControlService:
             return AccessDecision(ruling=DecisionOutcome.NOBODY, whom=wanted)
         return channel, entry
 
-    def _doors(self) -> list[str]:
+    def _channel_names(self) -> list[str]:
         """Return the channels with admission; if there are none, the local ones."""
         policies = self._roster.policies
         return sorted(name for name, policy in policies.items() if not policy.is_local) or sorted(policies)

@@ -29,7 +29,7 @@ class _RosterIndex:
 
 
 class AccessRoster:
-    """Answers for the doors who is whose; decisions about it are made in `gateway.access.access_control`."""
+    """Effective access per account and channel; `gateway.access.access_control` changes it."""
 
     def __init__(
         self,

@@ -46,9 +46,9 @@ class ChannelSource:
         gone = _of_removed_channels("channel", causes, states, self._now())
         return [*gone, *(self._look(name, state is True, refusals.get(name)) for name, state in states.items())]
 
-    def _look(self, name: str, hears: bool, rejection: UserError | None) -> Observation:
+    def _look(self, name: str, is_connected: bool, rejection: UserError | None) -> Observation:
         cause, now = f"channel.{name}", self._now()
-        if hears:
+        if is_connected:
             self._down.pop(name, None)
             return Observation(cause=cause, since=now)
         since = self._down.setdefault(name, now)
@@ -80,10 +80,10 @@ class DelaySource:
         gone = _of_removed_channels("delay", causes, states, self._now())
         return [*gone, *(self._look(name, state is True, waits) for name, state in states.items())]
 
-    def _look(self, name: str, hears: bool, waits: Sequence[DelayedDelivery]) -> Observation:
+    def _look(self, name: str, is_connected: bool, waits: Sequence[DelayedDelivery]) -> Observation:
         cause = f"delay.{name}"
         first = next((each for each in waits if each.key.channel == name), None)
-        if not hears:
+        if not is_connected:
             return Observation(cause=cause, since=self._now(), stage=None)
         if first is None:
             return Observation(cause=cause, since=self._now())

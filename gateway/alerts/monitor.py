@@ -41,7 +41,7 @@ class AlertRecipients:
     """Recipients of alerts, besides the log."""
 
     ways: OwnerDirectory
-    manner: Manner
+    locale_of: Manner
     posts: bool  # whether there is a webhook
     origin: WebhookOrigin
     posted: asyncio.Event  # set when there is something for the webhook
@@ -164,7 +164,7 @@ class AlertMonitor:
             self._to.posted.set()
 
     def _notice(self, alert: Alert, what: NotificationKind, at: OwnerAddress) -> OutboundMessage:
-        language, zone = self._to.manner(at.key)
+        language, zone = self._to.locale_of(at.key)
         return notice(alert, what, at, language=language, zone=zone)
 
     def _raise(self, alert: Alert, what: NotificationKind) -> None:

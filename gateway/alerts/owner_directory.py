@@ -19,7 +19,7 @@ class OwnerDirectory:
         *,
         people: Callable[[], Awaitable[Sequence[Sequence[OwnerAddress]]]],
         channels: Mapping[str, Channel],
-        hears: Callable[[], Mapping[str, bool | None]],
+        connection_states: Callable[[], Mapping[str, bool | None]],
         unreachable: Callable[[], Awaitable[Collection[SessionKey]]],
         pages: Sequence[SessionKey] = (),
     ) -> None:
@@ -29,7 +29,7 @@ class OwnerDirectory:
         """
         self._people = people
         self._channels = channels
-        self._hears = hears
+        self._connection_states = connection_states
         self._unheard = unreachable
         self._pages = pages
 
@@ -39,10 +39,10 @@ class OwnerDirectory:
         A connected channel is preferred, then one not tried yet; alerts *about* a channel use another one if
         possible. If any owner can be reached, messages for the others wait in the outbox.
         """
-        people, hears, unheard = await self._people(), self._hears(), await self._unheard()
+        people, connection_states, unheard = await self._people(), self._connection_states(), await self._unheard()
 
         def rank(at: OwnerAddress) -> int:
-            return _NEVER if at.key in unheard else self._rank(at, hears, about)
+            return _NEVER if at.key in unheard else self._rank(at, connection_states, about)
 
         best = [min(addresses, key=rank) for addresses in people if addresses]
         ranks = [rank(at) for at in best]
@@ -52,8 +52,8 @@ class OwnerDirectory:
         found = [at for at, rank in zip(best, ranks, strict=True) if rank < _NEVER]
         return tuple(dict.fromkeys((*found, *pages)))
 
-    def _rank(self, at: OwnerAddress, hears: Mapping[str, bool | None], about: str) -> int:
-        state = hears.get(at.key.channel, False)
+    def _rank(self, at: OwnerAddress, connection_states: Mapping[str, bool | None], about: str) -> int:
+        state = connection_states.get(at.key.channel, False)
         if at.key.channel == about:
             return 2 if state else _NEVER
         return {True: 0, None: 1, False: _AWAY}[state]

@@ -95,13 +95,13 @@ def build_alerts(
             ways=OwnerDirectory(
                 people=access.owners_at.everybody,
                 channels=channels.channels,
-                hears=supervisor.states,
+                connection_states=supervisor.states,
                 unreachable=lambda: store.alerts.unreached_chats(now() - STALE),
                 pages=[
                     SessionKey(name, LOCAL_OWNER) for name, policy in access.roster.policies.items() if policy.is_local
                 ],
             ),
-            manner=lambda key: (locales.language(key), locales.clock(key)),
+            locale_of=lambda key: (locales.language(key), locales.clock(key)),
             posts=bool(url),
             origin=origin,
             posted=posted,

@@ -248,7 +248,7 @@ def _build_intake(
         quarantine=quarantine,
         meter=context.meter,
         language=locales.observe_language,
-        doorkeepers=(access.claims, access.strangers),
+        pre_admission_handlers=(access.claims, access.strangers),
         newcomer=access.places.handle_membership,
     )
 

@@ -273,7 +273,7 @@ def build_dreamer(
         is_one=context.settings.memory.isolation == "shared",
         max_batch_size=dream.max_batch_size,
         max_iterations=dream.max_iterations,
-        token_limit=model.room,
+        token_limit=model.prompt_limit,
     )
 
 
@@ -305,7 +305,7 @@ def build_job_runner(
         now=now,
         notes=session_memory.enabled,
         flushes=memory.consolidates,
-        token_limit=model.room,
+        token_limit=model.prompt_limit,
     )
     flushes = FlushJobs(
         home=home,
@@ -316,7 +316,7 @@ def build_job_runner(
         model=model,
         zone=zone,
         now=now,
-        token_limit=model.room,
+        token_limit=model.prompt_limit,
     )
     notes = SessionNoteJobs(
         home=home,

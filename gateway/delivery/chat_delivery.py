@@ -32,7 +32,7 @@ class ChatDeliveryWorker:
         self._channel = channel
         self._context = context
         self._cutter = PartPlanner(channel, context)
-        self._postman = PartSender(channel, context)
+        self._part_sender = PartSender(channel, context)
         self._marked = ""  # the part that we marked as sending and have not tried yet
         self._ended = ""  # the part whose message we ended, to go round only once
         self._part = ""  # the part that the figures below are about
@@ -111,7 +111,7 @@ class ChatDeliveryWorker:
             self._part, self._failures, self._asked = part.id, 0, 0
         is_ours, self._marked = self._marked == part.id, ""
         try:
-            receipt = await self._postman.deliver_part(row, preview, is_marked_sending=is_ours)
+            receipt = await self._part_sender.deliver_part(row, preview, is_marked_sending=is_ours)
         except RetryLater as error:
             await self._put_off(part, error)
         except SendRefused as error:
@@ -166,7 +166,7 @@ class ChatDeliveryWorker:
     async def _not_sent(self, part: MessagePart, reason: str) -> None:
         """Note that this attempt sent nothing. An earlier one may have: then the doubt stays."""
         outbox = self._context.outbox
-        note = outbox.mark_uncertain if self._postman.is_doubtful else outbox.mark_unsent
+        note = outbox.mark_uncertain if self._part_sender.is_doubtful else outbox.mark_unsent
         await self._context.retry_store(lambda: note(part, reason))
 
     async def _bury(self, part: MessagePart, reason: str, parts: int) -> None:

@@ -86,7 +86,7 @@ class DeliveryContext:
     is_strict: bool = False  # delivery.once: strict
     redactor: SecretRedactor = field(default_factory=SecretRedactor)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
-    quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a courier ended or began to rest
+    quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a delivery worker ended or paused
     pauses: ChatBackoff = field(default_factory=ChatBackoff)
     previews: dict[str, ClosablePreview] = field(default_factory=dict)  # the open ones, by turn
     previewed: dict[str, str] = field(default_factory=dict)  # what the preview of a turn showed, as Markdown
@@ -155,9 +155,9 @@ class DeliveryContext:
 
     async def call_channel(self, channel: Channel, part: MessagePart, call: Awaitable[T]) -> T:
         """Await a call of *channel* about *part*; whatever it raises comes out as SendFailed."""
-        patience = self.call_timeout if part.file is None else max(self.call_timeout, _FILE_TIMEOUT)
+        timeout = self.call_timeout if part.file is None else max(self.call_timeout, _FILE_TIMEOUT)
         try:
-            async with asyncio.timeout(patience.total_seconds()):
+            async with asyncio.timeout(timeout.total_seconds()):
                 return await call
         except SendFailed:
             raise

@@ -9,8 +9,8 @@ from gateway.events import MessagePart
 from gateway.text import LengthUnit, PartSplitter, sanitize, width
 from gateway.text.redaction import SecretRedactor
 
-_NOTED_FROM = 8  # of a message a note takes no more than this part; beyond that much text room for it is made sure of
-_SMALLEST_ROOM = 16  # units; a beginning shorter than this says nothing
+_NOTED_FROM = 8  # of a message a note takes no more than this part; beyond that much text budget for it is made sure of
+_SMALLEST_BUDGET = 16  # units; a beginning shorter than this says nothing
 _CLOSER = 8  # units for what closes a fence that is cut
 # The beginning of a link shows words that its end takes away: where it leads, or all of it when it defines one.
 _OPEN_LINK = re.compile(
@@ -27,14 +27,14 @@ def beginning(
     """
     splitter = PartSplitter(source, unit)
     start = splitter.skip(0)
-    room, held = limit - width(f"\n\n{line}", unit), width(source[:least], unit) + _CLOSER
-    while start < len(source) and room >= _SMALLEST_ROOM:
-        cut = splitter.cut(start, room, least)
+    budget, held = limit - width(f"\n\n{line}", unit), width(source[:least], unit) + _CLOSER
+    while start < len(source) and budget >= _SMALLEST_BUDGET:
+        cut = splitter.cut(start, budget, least)
         parts = render(f"{cut.text}\n\n{line}")
         if len(parts) == 1:
             return cut.end, parts[0]
-        shorter = room * 3 // 4  # a dialect can be longer than its Markdown
-        room = held if shorter < held < room else shorter
+        shorter = budget * 3 // 4  # a dialect can be longer than its Markdown
+        budget = held if shorter < held < budget else shorter
     return None
 
 
@@ -73,13 +73,13 @@ class GrowingText:
         if self._is_full or not source.strip():
             return None
         parts = self._render(source)
-        if len(parts) == 1 and self._leaves_room(source):
+        if len(parts) == 1 and self._leaves_space(source):
             self.shown = source
             return parts[0]
         self._is_full = bool(parts)
         return self._last(source) if parts else None
 
-    def _leaves_room(self, source: str) -> bool:
+    def _leaves_space(self, source: str) -> bool:
         if width(source, self._unit) * _NOTED_FROM <= self._limit:
             return True
         return len(self._render(self._with_note(source))) == 1

@@ -1,4 +1,4 @@
-"""The outbox loop: a courier for each chat that has something, and the previews of the turns that run."""
+"""The outbox loop: a worker for each chat that has something, and the previews of the turns that run."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class OutboxDispatcher:
             is_strict=is_strict,
             redactor=redactor or SecretRedactor(),
         )
-        self._couriers: dict[SessionKey, ChatDeliveryWorker] = {}
-        self._again: set[SessionKey] = set()  # chats that got more while their courier was on the way
+        self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
+        self._again: set[SessionKey] = set()  # chats that got more while their worker was on the way
         self._tasks: asyncio.TaskGroup | None = None
         self._missing: set[str] = set()  # channels that are not configured, each said once
 
@@ -84,7 +84,7 @@ class OutboxDispatcher:
         await asyncio.sleep(0)  # what was just committed is on its way to `run`
         await self._wait_while(self._is_busy, grace)
         self._context.stopping.set()
-        await self._wait_while(lambda: bool(self._couriers), _LAST_MOMENT)
+        await self._wait_while(lambda: bool(self._workers), _LAST_MOMENT)
 
     async def _wait_while(self, goes_on: Callable[[], bool], at_most: timedelta) -> None:
         with suppress(TimeoutError):
@@ -94,39 +94,39 @@ class OutboxDispatcher:
                     await self._context.quieter.wait()
 
     def _is_busy(self) -> bool:
-        return any(not courier.is_resting for courier in self._couriers.values())
+        return any(not worker.is_resting for worker in self._workers.values())
 
     def delayed(self) -> tuple[DelayedDelivery, ...]:
         """Return the chats whose next attempt is a minute or more after their first wait, oldest first."""
-        waits = [each.delayed for each in self._couriers.values() if each.delayed is not None]
+        waits = [each.delayed for each in self._workers.values() if each.delayed is not None]
         long = [each for each in waits if each.until - each.since >= DELAYED_AFTER]
         return tuple(sorted(long, key=lambda each: each.since))
 
-    # -- couriers ------------------------------------------------------------------------------
+    # -- workers ------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         while True:
             try:
                 async for key in self._context.outbox.chats():
-                    self._send_courier(key)
+                    self._start_worker(key)
             except StoreUnavailable as error:
                 log.warning("delivery.waits_for_store", reason=str(error), seconds=_STORE_PAUSE)
                 await self._context.backoff_sleep(_STORE_PAUSE)
             else:
                 return  # the store is closed
 
-    def _send_courier(self, key: SessionKey) -> None:
+    def _start_worker(self, key: SessionKey) -> None:
         channel = self._channels.get(key.channel)
         if channel is None:
             if key.channel not in self._missing:
                 self._missing.add(key.channel)
                 log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
-        elif key in self._couriers:
+        elif key in self._workers:
             self._again.add(key)
         elif self._tasks is not None and not self._context.stopping.is_set():
-            courier = self._couriers[key] = ChatDeliveryWorker(key, channel, self._context)
+            worker = self._workers[key] = ChatDeliveryWorker(key, channel, self._context)
             self._context.working.add(key)
-            self._tasks.create_task(self._work(key, courier), name=f"courier {key}")
+            self._tasks.create_task(self._work(key, worker), name=f"worker {key}")
 
     async def _work(self, key: SessionKey, worker: ChatDeliveryWorker) -> None:
         """Run *worker* until its chat has nothing left; an unexpected error delays only this chat."""
@@ -140,14 +140,14 @@ class OutboxDispatcher:
                     return  # only raised when we stop; the ledger knows the rest
                 except Exception:  # the channel boundary: other chats go on
                     failures += 1
-                    log.exception("delivery.courier_failed", chat=str(key))
+                    log.exception("delivery.worker_failed", chat=str(key))
                     await self._context.backoff_sleep(backoff(failures))
                     continue
-                # Nothing awaits between the courier's last look and this one.
+                # Nothing awaits between the worker's last look and this one.
                 if key not in self._again:
                     return
         finally:
-            self._couriers.pop(key, None)
+            self._workers.pop(key, None)
             self._again.discard(key)
             self._context.working.discard(key)
             self._context.quieter.set()

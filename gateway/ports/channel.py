@@ -128,7 +128,7 @@ class ChannelState(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
-    """A channel's limits and manners, as data."""
+    """A channel's limits and behaviour, as data."""
 
     text_limit: int  # per part, in `unit`
     unit: str = "characters"  # characters, utf16 or bytes

@@ -76,10 +76,10 @@ class StoreEngine:
     unclean_stops: int = 0  # in a row, before this start
     adopted: AdoptedRange = field(default_factory=AdoptedRange)  # rows from before an adoption
     last_charged: tuple[int, ...] = ()  # rows whose isolated attempt crashed the last run
-    headroom: BacklogLimit = field(init=False)
+    backlog_limit: BacklogLimit = field(init=False)
 
     def __post_init__(self) -> None:
-        self.headroom = BacklogLimit(self.limits.queued)
+        self.backlog_limit = BacklogLimit(self.limits.queued)
 
     def now(self) -> int:
         """Return the time as columns have it."""

@@ -156,7 +156,7 @@ class AcceptEffect:
     has_job: bool = False
 
 
-def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, headroom: BacklogLimit) -> AcceptEffect:
+def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, backlog: BacklogLimit) -> AcceptEffect:
     """Store *new* once."""
     for name in new.names:
         stored_rows = database.execute(_KNOWN, (name,)).fetchall()
@@ -175,7 +175,7 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, hea
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq), control=row)
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
     has_share = _has_their_share(database, new, queued, per_chat, _COUNT_OF_SENDER)
-    if queued >= per_chat or has_share or not headroom.take(database):
+    if queued >= per_chat or has_share or not backlog.take(database):
         return _refuse(database, new, queued, per_chat)
     seq = _insert(database, new, "waiting")
     acceptance = AcceptResult(outcome=AcceptOutcome.NEW, seq=seq, queued=queued + 1)

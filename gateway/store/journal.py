@@ -56,7 +56,7 @@ class SqliteJournal:
             message, role=role, is_control=is_control, at=engine.now(), sent_at=sent_at, language=language
         )
         accepted = await engine.writer.submit(
-            lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.headroom),
+            lambda database: inbox.accept(database, new, engine.limits.queued_per_chat, engine.backlog_limit),
             self._accepted,
         )
         return accepted.acceptance

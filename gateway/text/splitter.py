@@ -22,7 +22,7 @@ _LAST_SPACE = regex.compile(rf"(?r)[ \t\u3000]{_FRESH}")
 _SENTENCE = regex.compile(rf"(?:(?<![\s\d])[.!?…]++[\"'”’)\]*_]*+(?=\s)|[。！？]++[”’）」』]*+){_FRESH}")
 _QUOTED = re.compile(r"(?:[ ]{0,3}+>[ ]?+)++")
 _NESTED_ITEM = re.compile(r"[ \t]++(?=(?:[-*+]|\d{1,9}+[.)])\s)")
-_FLOOR = 0.4  # a part shorter than this share of the room is not worth a prettier cut
+_FLOOR = 0.4  # a part shorter than this share of the budget is not worth a prettier cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ def split_bounded(
         return parts
     note = translate("delivery.cut", FALLBACK) if note is None else note
     kept, last = parts[: max_parts - 1], parts[max_parts - 1 : max_parts]
-    room = limit - width(f"\n\n{note}", unit)
-    if not last or room < WIDEST[unit]:
+    budget = limit - width(f"\n\n{note}", unit)
+    if not last or budget < WIDEST[unit]:
         return [*kept, note[: fit_index(note, 0, limit, unit)]]
-    return [*kept, f"{split(last[0], limit=room, unit=unit)[0]}\n\n{note}"]
+    return [*kept, f"{split(last[0], limit=budget, unit=unit)[0]}\n\n{note}"]
 
 
 def iter_chunks(text: str, *, limit: int, unit: LengthUnit = LengthUnit.CHARACTERS) -> Iterator[TextChunk]:
@@ -115,8 +115,8 @@ class PartSplitter:
         """Return the part of at most *limit* units that begins at *start*, and ends not before *least* where it can."""
         self._limit = limit
         opening = self._opening(start)
-        room = self._limit - width(opening, self._unit)
-        end = self._end(start, room, least)
+        budget = self._limit - width(opening, self._unit)
+        end = self._end(start, budget, least)
         if end > start:
             return self._build(start, end, opening)
         # The next cluster does not fit beside what a fence adds, or not at all.
@@ -201,7 +201,7 @@ class PartSplitter:
         if end >= len(self._text):
             return end
         inner = self._inner_end(start, end, limit)
-        # The space or newline at a cut is trimmed, so that it may stand just beyond the room.
+        # The space or newline at a cut is trimmed, so that it may stand just beyond the budget.
         high = end + 1 if self._text[end] in " \n" else end
         lowest = max(start, min(least, end) - 1)
         floor = max(start + int((end - start) * _FLOOR), lowest)

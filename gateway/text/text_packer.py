@@ -13,7 +13,7 @@ from gateway.text.text_units import LengthUnit, sanitize, width
 
 _SMALLEST = 120  # units; a part of so much source is shown as it stands rather than cut again
 _CLOSER = 8  # units for what closes a fence that is cut
-_SPARE = 0.9  # a part that is cut again aims at so much of the room: marks are not spread evenly
+_SPARE = 0.9  # a part that is cut again aims at so much of the budget: marks are not spread evenly
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +78,22 @@ class _TextPacker:
             place, head = self._splitter.skip(end), open_head(source)
 
     def _fit(self, start: int, head: str) -> tuple[int, str, WrittenPart]:
-        room = self._room(start)
+        budget = self._source_budget(start)
         while True:
-            end, source = self._source(start, room, head)
+            end, source = self._source(start, budget, head)
             written = self._write(source) if source else WrittenPart("", "", 0)
             if written.fill <= 1:
                 return end, source, written
             self._rate = written.fill / max(weight(source), 1)
-            if room <= _SMALLEST:
+            if budget <= _SMALLEST:
                 return end, source, self._writer.literal(source)
-            taken = min(width(source, self._writer.unit), room)
-            room = max(min(int(taken * _SPARE / written.fill), taken - 1), _SMALLEST)
+            taken = min(width(source, self._writer.unit), budget)
+            budget = max(min(int(taken * _SPARE / written.fill), taken - 1), _SMALLEST)
             if start < self._least:
                 held = width(self._text[start : self._least], self._writer.unit) + _CLOSER
-                room = held if room < held < taken else room
+                budget = held if budget < held < taken else budget
 
-    def _room(self, start: int) -> int:
+    def _source_budget(self, start: int) -> int:
         """Return the source length to try for the part at *start*, assuming that the text stays as dense as before."""
         limit = self._writer.limit
         if not self._rate:
@@ -127,11 +127,11 @@ class _TextPacker:
 
     def end_with(self, source: str, note: str) -> WrittenPart:
         """Return as much of *source* as fits above *note*."""
-        unit, room = self._writer.unit, self._writer.limit - width(f"\n\n{note}", self._writer.unit)
-        while source and room >= _SMALLEST:
-            cut = next(iter_chunks(source, limit=room, unit=unit))
+        unit, budget = self._writer.unit, self._writer.limit - width(f"\n\n{note}", self._writer.unit)
+        while source and budget >= _SMALLEST:
+            cut = next(iter_chunks(source, limit=budget, unit=unit))
             written = self._write(f"{cut.text}\n\n{note}")
             if written.fill <= 1:
                 return written
-            room = min(int(room * _SPARE / written.fill), room - 1)
+            budget = min(int(budget * _SPARE / written.fill), budget - 1)
         return self._write(note)

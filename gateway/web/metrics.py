@@ -40,7 +40,7 @@ class MetricKind(StrEnum):
 class MetricDefinition:
     """One row of the table."""
 
-    name: str  # as the house says it; Prometheus reads parlour_<name>, and _total after a counter
+    name: str  # the internal name; Prometheus reads parlour_<name>, and _total after a counter
     kind: MetricKind
     labels: tuple[str, ...]
     text: str
@@ -98,7 +98,7 @@ METRICS = (
     MetricDefinition(
         "channel_stalls", MetricKind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."
     ),
-    MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 when the channel hears its platform."),
+    MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 if the channel is connected."),
     MetricDefinition(
         "alerts", MetricKind.COUNT, ("cause", "news"), "What owners were to be told: trouble, over, happened."
     ),

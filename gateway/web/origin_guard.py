@@ -109,7 +109,7 @@ class OriginGuardMiddleware:
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy, way: TrustedProxies) -> None:
         self._app = app
-        self._door = policy
+        self._policy = policy
         self._way = way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ class OriginGuardMiddleware:
             await refusal(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope, arrival: ResolvedRequest) -> Response | None:
-        if not self._door.knows(arrival.host):
+        if not self._policy.knows(arrival.host):
             line = "This server does not go by that name. Its public address is set by PARLOUR_WEB__PUBLIC_URL.\n"
             return PlainTextResponse(line, 421)
         if not self._may_act(scope, arrival):
@@ -140,7 +140,7 @@ class OriginGuardMiddleware:
 
     def _may_act(self, scope: Scope, arrival: ResolvedRequest) -> bool:
         origins: Iterable[str] = Headers(scope=scope).getlist("origin")
-        if all(self._door.admits(origin, arrival.host) for origin in origins):
+        if all(self._policy.admits(origin, arrival.host) for origin in origins):
             # Browsers name the origin of every post and WebSocket; whatever leaves it out is no page of ours.
             is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or arrival.path.startswith(HOOKS))
             return bool(origins) or is_harmless

@@ -63,13 +63,13 @@ class Alerting:
         ways = OwnerDirectory(
             people=self._people,
             channels=self.channels,
-            hears=lambda: self.hears,
+            connection_states=lambda: self.hears,
             unreachable=lambda: self.store.alerts.unreached_chats(self.clock.now() - STALE),
             pages=self.pages,
         )
         audiences = AlertRecipients(
             ways=ways,
-            manner=lambda _: (self.language, "Europe/Berlin"),
+            locale_of=lambda _: (self.language, "Europe/Berlin"),
             posts=self.posts,
             origin=WebhookOrigin(host="house", version="1.2.3"),
             posted=self.posted,

@@ -106,7 +106,7 @@ class World:
 
     def __init__(self, home: Path, *, question: str = "question", origin: str = "user", turns: int = TURNS) -> None:
         self.home = home
-        self.room = 0
+        self.prompt_limit = 0
         self.disk = Disk()
         self.records = FakeRecords()
         self.jobs = FakeJobs()
@@ -166,7 +166,7 @@ class World:
         self.told(record)
 
     async def _room(self) -> int:
-        return self.room
+        return self.prompt_limit
 
     def flushes(self, disk: Disk | None = None, *, zone: str = "UTC") -> FlushJobs:
         """Return what does the flushes of such a process."""

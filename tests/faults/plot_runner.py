@@ -40,7 +40,7 @@ class Performance:
     def __init__(self, zygote: Zygote, plot: type[Plot], at: int = 0) -> None:
         self._zygote = zygote
         self._plot = plot
-        self._room = zygote.room()
+        self._folder = zygote.new_folder()
         self._ending = Ending(at)
 
     async def run(self) -> Ending:
@@ -54,24 +54,24 @@ class Performance:
             while not is_done and ending.lives < _LIVES:
                 ending.lives += 1
                 is_done = await self._live(plot, self._order(relay, model))
-            report = self._room / "report"
+            report = self._folder / "report"
             ending.struck = report.read_text().strip() if report.exists() else ""
             if is_done:
-                with closing(sqlite3.connect(self._room / "root" / "home" / "journal.db")) as journal:
+                with closing(sqlite3.connect(self._folder / "root" / "home" / "journal.db")) as journal:
                     ending.wrong += plot.wrong(journal, len(model.bodies))
             else:
                 ending.wrong.append("never came to rest")
         if ending.wrong:
-            ending.wrong.append(f"log: {(self._room / 'log').read_text()[-4_000:]}")
+            ending.wrong.append(f"log: {(self._folder / 'log').read_text()[-4_000:]}")
         else:
-            shutil.rmtree(self._room)
+            shutil.rmtree(self._folder)
         return ending
 
     def _order(self, relay: Relay, model: FakeOpenAI) -> Order:
         order = Order(
-            root=str(self._room / "root"),
-            report=str(self._room / "report"),
-            log=str(self._room / "log"),
+            root=str(self._folder / "root"),
+            report=str(self._folder / "report"),
+            log=str(self._folder / "log"),
             base=relay.base,
             model=model.base,
             owner=self._plot.owner,

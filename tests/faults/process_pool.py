@@ -37,7 +37,7 @@ class Zygote:
         """Where orders go."""
         return str(self.folder / "zygote.sock")
 
-    def room(self) -> Path:
+    def new_folder(self) -> Path:
         """Return a new folder for one scenario."""
         self._count += 1
         room = self.folder / f"s{self._count}"

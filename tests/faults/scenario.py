@@ -102,7 +102,7 @@ class Scenario:
     def __init__(self, zygote: Zygote, case: Case) -> None:
         self._zygote = zygote
         self._case = case
-        self._room = zygote.room()
+        self._folder = zygote.new_folder()
         self._chats = [f"c{n}" for n in range(case.chats)]
         self._outcome = Outcome(case)
 
@@ -127,13 +127,13 @@ class Scenario:
             outcome.requests = len(peers.model.bodies)
             self._judge_lives()
             if outcome.lives[-1].is_idle:
-                found = examine.examine(self._room / "root", self._chats, peers, self._case.mode)
+                found = examine.examine(self._folder / "root", self._chats, peers, self._case.mode)
                 outcome.wrong += found.wrong
                 outcome.marked, outcome.unknown = found.marked, found.unknown
         if outcome.wrong:
             outcome.wrong.append(f"log: {self._log_tail()}")
         else:
-            shutil.rmtree(self._room)
+            shutil.rmtree(self._folder)
         return outcome
 
     async def _end_unclean(self, peers: Peers) -> None:
@@ -144,7 +144,7 @@ class Scenario:
 
     def _look_at_the_dead(self, peers: Peers, number: int) -> examine.Stored:
         """Read what the life before left; what the platform was told must be in it."""
-        stored = examine.stored(self._room / "root", self._room / f"copy{number}", peers.stage.chat_of)
+        stored = examine.stored(self._folder / "root", self._folder / f"copy{number}", peers.stage.chat_of)
         if peers.stage.is_told() and not set(self._chats) <= stored.received:
             self._outcome.wrong.append("the platform was told of a message that is not stored")
         return stored
@@ -162,9 +162,9 @@ class Scenario:
 
     def _order(self, peers: Peers, *, is_first: bool) -> Order:
         return Order(
-            root=str(self._room / "root"),
-            report=str(self._room / "report"),
-            log=str(self._room / "log"),
+            root=str(self._folder / "root"),
+            report=str(self._folder / "report"),
+            log=str(self._folder / "log"),
             base=peers.stage.base,
             platform=self._case.platform,
             is_strict=self._case.is_strict,
@@ -223,9 +223,9 @@ class Scenario:
             peers.stage.say(chat, request_of(chat), sender=sender_of(chat))
 
     def _report(self) -> str:
-        report = self._room / "report"
+        report = self._folder / "report"
         return report.read_text().strip() if report.exists() else ""
 
     def _log_tail(self) -> str:
-        log = self._room / "log"
+        log = self._folder / "log"
         return log.read_text()[-4_000:] if log.exists() else "(none)"

@@ -37,15 +37,15 @@ class House:
     def __init__(self, zygote: Zygote, relay: Relay, model: FakeOpenAI) -> None:
         self.relay = relay
         self.model = model
-        self.room = zygote.room()
+        self.folder = zygote.new_folder()
         self._zygote = zygote
 
     def order(self, mode: Mode = Mode.COUNT, at: int = 0) -> Order:
         """Return what a life is to do."""
         return Order(
-            root=str(self.room / "root"),
-            report=str(self.room / "report"),
-            log=str(self.room / "log"),
+            root=str(self.folder / "root"),
+            report=str(self.folder / "report"),
+            log=str(self.folder / "log"),
             base=self.relay.base,
             model=self.model.base,
             mode=mode,
@@ -91,16 +91,16 @@ class House:
 
     def transcripts_with(self, words: str) -> list[Path]:
         """Return the transcripts in which somebody says *words*."""
-        return [path for path in (self.room / "root" / "home").rglob("sessions/*.jsonl") if words in path.read_text()]
+        return [path for path in (self.folder / "root" / "home").rglob("sessions/*.jsonl") if words in path.read_text()]
 
     def summaries_due(self) -> list[str]:
         """Return the jobs that wait."""
-        with closing(sqlite3.connect(self.room / "root" / "home" / "journal.db")) as journal:
+        with closing(sqlite3.connect(self.folder / "root" / "home" / "journal.db")) as journal:
             return [str(kind) for (kind,) in journal.execute("SELECT kind FROM job WHERE kind = 'summarise'")]
 
     def log(self) -> str:
         """Return what was logged."""
-        return (self.room / "log").read_text()[-4_000:]
+        return (self.folder / "log").read_text()[-4_000:]
 
 
 @pytest.mark.parametrize("kill", range(KILLS))

@@ -28,8 +28,8 @@ class Gateway:
     """A home, and the lives that a gateway leads on it."""
 
     def __init__(self, zygote: Zygote, peers: Peers) -> None:
-        self.room = zygote.room()
-        self.root = self.room / "root"
+        self.folder = zygote.new_folder()
+        self.root = self.folder / "root"
         self._zygote = zygote
         self._peers = peers
 
@@ -40,8 +40,8 @@ class Gateway:
         """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
         order = Order(
             root=str(self.root),
-            report=str(self.room / "report"),
-            log=str(self.room / "log"),
+            report=str(self.folder / "report"),
+            log=str(self.folder / "log"),
             base=self._peers.stage.base,
             model=self._peers.model.base,
             grace=grace,
@@ -59,7 +59,7 @@ class Gateway:
 
     def log(self) -> str:
         """Return what it has written, for a failing assertion."""
-        return (self.room / "log").read_text()[-4_000:]
+        return (self.folder / "log").read_text()[-4_000:]
 
 
 async def end_well(gateway: Gateway, peers: Peers, chats: list[str]) -> None:

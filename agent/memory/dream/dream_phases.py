@@ -77,12 +77,12 @@ class DreamPhaseRunner:
     ) -> _EditRound | UnusableAnswer:
         """Ask for one answer with operations and do them on the copies; the sitting ends when nothing more comes."""
         dream_pass = last.dream_pass
-        room = min(dream_prompt.EDIT_TOKENS, self.tokens_out - dream_pass.tokens_out)
+        token_limit = min(dream_prompt.EDIT_TOKENS, self.tokens_out - dream_pass.tokens_out)
         attempts = list(dream_prompt.edit(simulation.texts, new, dream_pass.analysis, last.feedback))
-        if room < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
+        if token_limit < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
             log.warning("dream.ceiling", tokens_in=dream_pass.tokens_in, tokens_out=dream_pass.tokens_out)
             return _EditRound(replace(dream_pass, is_done=True))
-        request = [{**attempt, "max_tokens": room} for attempt in attempts]
+        request = [{**attempt, "max_tokens": token_limit} for attempt in attempts]
         response = await call_provider(self.provider, self.model, request, deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
             return response

@@ -189,7 +189,7 @@ class JobRunner:
         for job in quick:
             await self._do(job, self._quick[job.kind])
             self._owed.remove(job)
-        slow = await self._due(self._slow, await self._room())
+        slow = await self._due(self._slow, await self._startable_jobs())
         for job in slow:
             if self._token_budget is not None:
                 self._token_budget.reserve(job.id)
@@ -199,7 +199,7 @@ class JobRunner:
             tasks.create_task(self._in_a_slot(job), name=f"{job.kind} {job.scope}")
         return bool(quick or slow or long)
 
-    async def _room(self) -> int:
+    async def _startable_jobs(self) -> int:
         """Return how many slow jobs may start: free slots, limited by the day's token budget."""
         free = self._at_once - self._in_slots(self._slow)
         return (

@@ -73,7 +73,7 @@ class Conversation:
         self._snapshot: PromptSnapshot | None = None
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
-        self._ballast = AuxiliaryContent()
+        self._auxiliary = AuxiliaryContent()
         self._weight = self._prompt_limit = self._overhead = 0
         self._flush = flush
         self._peeked: tuple[TurnRecord, PromptWindow] | None = None
@@ -130,17 +130,17 @@ class Conversation:
     @property
     def pictures(self) -> int:
         """The number of images in the prompt until the next snapshot."""
-        return self._ballast.pictures
+        return self._auxiliary.pictures
 
     @property
     def background(self) -> int:
         """The number of characters of background messages in the prompt until the next snapshot."""
-        return self._ballast.background
+        return self._auxiliary.background
 
     @property
     def is_tainted(self) -> bool:
         """True if the window contains a tainted line (see taint.py)."""
-        return self._ballast.words_of_others > 0
+        return self._auxiliary.words_of_others > 0
 
     @property
     def last_heard(self) -> datetime | None:
@@ -267,7 +267,7 @@ class Conversation:
                 self._state.turns.append(turn)
                 self._messages.extend(render([turn]))
                 self._weight += turn.weight
-                self._ballast += auxiliary_content([turn])
+                self._auxiliary += auxiliary_content([turn])
                 self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
         self.next_index = max(self.next_index, record.to_index)
 
@@ -289,7 +289,7 @@ class Conversation:
     def _show(self) -> None:
         self._messages = render(self._state.turns)
         self._weight = sum(turn.weight for turn in self._state.turns)
-        self._ballast = auxiliary_content(self._state.turns)
+        self._auxiliary = auxiliary_content(self._state.turns)
         self._deltas = [line for turn in self._state.turns for line in turn.lines if kind_of(line) == "delta"]
 
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:

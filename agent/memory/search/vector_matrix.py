@@ -16,7 +16,7 @@ from agent.memory.search.embedding.embedder import Matrix
 from agent.memory.search.index_writer import UnitChanges
 
 NEAR = ((1, 0.6), (2, 0.3))  # weights of neighbours in the smoothed vector
-_ROOM = 1.2  # how much larger than needed the matrix is made
+_GROWTH = 1.2  # how much larger than needed the matrix is made
 _ROWS = (
     'SELECT u.id, u.source, u.position, u.project, u."group", v.data FROM unit u JOIN vector v ON v.id = u.vector'
     " WHERE length(v.data) = ?"
@@ -38,12 +38,12 @@ class VectorMatrix:
         """Read every vector, which takes half a second for 100,000."""
         self.dimensions = dimensions
         count = int(database.execute("SELECT count(*) FROM unit WHERE vector IS NOT NULL").fetchone()[0])
-        room = int(count * _ROOM) + 64
-        self._rows: Matrix = np.zeros((room, dimensions), dtype=np.float32)
-        self._places: Ints = np.full((room, 4), -1, dtype=np.int64)  # id, source, position, project
-        self._groups: Ints = np.zeros(room, dtype=np.int64)
-        self._near: Ints = np.full((room, 2 * len(NEAR)), -1, dtype=np.int64)
-        self._norms: Floats = np.ones(room, dtype=np.float32)
+        capacity = int(count * _GROWTH) + 64
+        self._rows: Matrix = np.zeros((capacity, dimensions), dtype=np.float32)
+        self._places: Ints = np.full((capacity, 4), -1, dtype=np.int64)  # id, source, position, project
+        self._groups: Ints = np.zeros(capacity, dtype=np.int64)
+        self._near: Ints = np.full((capacity, 2 * len(NEAR)), -1, dtype=np.int64)
+        self._norms: Floats = np.ones(capacity, dtype=np.float32)
         self._row_of: dict[int, int] = {}
         self._count = 0
         self._lost = 0
@@ -79,7 +79,7 @@ class VectorMatrix:
             self._count = end
 
     def _grow(self, needed: int) -> None:
-        more = int(needed * _ROOM) + 64 - len(self._rows)
+        more = int(needed * _GROWTH) + 64 - len(self._rows)
         self._rows = np.vstack((self._rows, np.zeros((more, self.dimensions), dtype=np.float32)))
         self._places = np.vstack((self._places, np.full((more, 4), -1, dtype=np.int64)))
         self._groups = np.concatenate((self._groups, np.zeros(more, dtype=np.int64)))

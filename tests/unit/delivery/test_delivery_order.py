@@ -293,7 +293,7 @@ async def test_couriers_are_freed(opens: Opens) -> None:
         await gateway.answer("hi", key=SessionKey("telegram", f"c{number}"))
     await gateway.settled()
     await asyncio.sleep(1)
-    assert not gateway.deliverer._couriers
+    assert not gateway.deliverer._workers
     assert not gateway.deliverer._context.pauses._until
 
 

@@ -107,11 +107,11 @@ async def test_a_client_tells_its_windows_what_it_sees() -> None:
         ScriptedModel([ScriptEntry(error="overflow")], name="m1"),
     ]
     client = ModelClient(models, recorder=usages, meter=Tally(), now=lambda: NOW)
-    before = await client.room()
+    before = await client.prompt_limit()
     with pytest.raises(ContextOverflow):
         await client.complete(request("x" * 100_000))
     assert client.windows.window("m1") < DEFAULT_WINDOW
-    assert await client.room() == before
+    assert await client.prompt_limit() == before
     assert usages.replies == []
 
 
@@ -139,5 +139,5 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
     rooms = []
     for label, window in (("wide", 128_000), ("narrow", 8_192)):
         model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
-        rooms.append(await ModelClient([model], recorder=Usages(), meter=Tally(), windows=shared).room())
+        rooms.append(await ModelClient([model], recorder=Usages(), meter=Tally(), windows=shared).prompt_limit())
     assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]

@@ -101,7 +101,7 @@ async def test_of_a_transcript_that_is_in_a_summary_there_is_nothing_to_summaris
 async def test_what_does_not_fit_one_question_takes_several(tmp_path: Path) -> None:
     """Each ends where a person begins to speak; the pointer moves with each, and every message is in one entry."""
     world = await begin(tmp_path, question="why " * 200)  # 200 tokens each
-    world.room = 1_050
+    world.prompt_limit = 1_050
     await world.run(world.consolidator())
     spans = [(each.start, each.end) for each in world.history.after(0)]
     assert len(spans) > 1
@@ -115,7 +115,7 @@ async def test_what_does_not_fit_one_question_takes_several(tmp_path: Path) -> N
 async def test_at_most_five_rounds_follow_one_another(tmp_path: Path) -> None:
     """What is left then is due again with the next turn, which sees that it left the window."""
     world = await begin(tmp_path, turns=12, until=24, question="why " * 200)
-    world.room = 800
+    world.prompt_limit = 800
     await world.run(world.consolidator())
     assert world.pointers() == [2, 4, 6, 8, 10]
 
@@ -124,7 +124,7 @@ async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
     """One chain of entries without a gap or an overlap, whichever round the kill came in."""
     for at in range(1, 400, 4):
         world = await begin(tmp_path / str(at), question="why " * 200)
-        world.room = 1_050
+        world.prompt_limit = 1_050
         disk = FaultyDisk(at=at, error=Crash())
         try:
             await world.run(world.consolidator(disk))
@@ -141,7 +141,7 @@ async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
 async def test_a_question_that_is_refused_as_too_long_is_made_smaller(tmp_path: Path) -> None:
     """The model's limit is smaller than anybody knew: less is asked at once, and nothing is left out."""
     world = await begin(tmp_path, question="why " * 200)
-    world.room = 2_600
+    world.prompt_limit = 2_600
     world.model.takes = 3_000
     await world.run(world.consolidator())
     spans = [(each.start, each.end) for each in world.history.after(0)]
@@ -154,7 +154,7 @@ async def test_a_question_that_is_refused_as_too_long_is_made_smaller(tmp_path: 
 async def test_what_no_model_takes_is_extracted_at_once(tmp_path: Path) -> None:
     """The messages go into the raw archive and an entry says so; nobody waits for a third failure."""
     world = await begin(tmp_path)
-    world.room = 2_000
+    world.prompt_limit = 2_000
     world.model.takes = 1
     await world.run(world.consolidator())
     [entry] = world.history.after(0)
@@ -167,7 +167,7 @@ async def test_what_no_model_takes_is_extracted_at_once(tmp_path: Path) -> None:
 async def test_one_giant_message_is_summarised_by_its_beginning(tmp_path: Path) -> None:
     """A word as long as a book does not wedge the conversation: the question shows a part and says so."""
     world = await begin(tmp_path, question="book " * 50_000)
-    world.room = 4_000
+    world.prompt_limit = 4_000
     await world.run(world.consolidator())
     assert [(each.start, each.end) for each in world.history.after(0)][-1][1] == 8
     assert all(len(shown) < 16_000 for shown in world.model.shown)

@@ -55,7 +55,7 @@ async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
     """Flush, then a compaction in several rounds: one section, one chain of entries, one question more at most."""
     for at in range(100):
         world = await begin(tmp_path / str(at), question="why " * 200)
-        world.room, world.disk = 1_050, LooseDisk()
+        world.prompt_limit, world.disk = 1_050, LooseDisk()
         world.jobs = dying = DyingJobs(-1)
         await dying.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
         dying.at, dying.moments = at, 0
@@ -173,7 +173,7 @@ async def test_messages_that_are_not_in_their_file_yet_are_waited_for(tmp_path: 
 async def test_a_flush_shows_what_fits(tmp_path: Path) -> None:
     """The newest lines that the model takes; the oldest are in the summary that follows."""
     world = await due(tmp_path, question="why " * 200)
-    world.room = 1_000
+    world.prompt_limit = 1_000
     await world.run(world.flushes())
     [shown] = world.model.shown
     assert len(shown) < 4_000

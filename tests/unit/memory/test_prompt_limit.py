@@ -34,7 +34,7 @@ class Talk:
 
     def __init__(self, home: Path, *, window: int = 10_000, room: int = ROOM) -> None:
         self.world = World(home, turns=0)
-        self.world.room = self.room = room
+        self.world.prompt_limit = self.prompt_limit = room
         self.world.disk = LooseDisk()
         self.disk = CountingDisk()
         self.window = window
@@ -54,7 +54,7 @@ class Talk:
         fresh = SessionRow(key=ANN, transcript=TRANSCRIPT, next_index=0, created_at=START, scope=SCOPE)
         row = self.world.records.rows.get(ANN, fresh)
         conversation = await (conversations or self.conversations).open(row, SCOPE)
-        conversation.set_limit(self.room, TOOLS)
+        conversation.set_limit(self.prompt_limit, TOOLS)
         return conversation
 
     async def turn(self, asked: str, answered: str, results: Sequence[str] = ()) -> None:

@@ -318,10 +318,10 @@ async def test_a_small_window_takes_less_at_once(tmp_path: Path) -> None:
     here = DreamWorld(tmp_path, "study", edits(), "study", edits(), "study", edits())
     here.happened(*(f"{n} " + "word " * 400 for n in range(6)))
 
-    async def room() -> int:
+    async def prompt_limit() -> int:
         return 10_000
 
-    await here.dream(token_limit=room)
+    await here.dream(token_limit=prompt_limit)
     assert here.history.dream_cursor == 6
     studies = [prompt for prompt in here.model.prompts if "# Your study" not in prompt]
     assert [prompt.count("[2026-11-21 20:00]") for prompt in studies] == [2, 2, 2]
