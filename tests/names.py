@@ -238,16 +238,16 @@ LABELS = {
 }
 # What was reached: a number may fall, and then its limit with it. It never rises.
 LIMITS = {
-    "one_word_share": 3.6,
+    "one_word_share": 3.5,
     "homonyms": 0,
     "shared_basenames": 0,
     "ing_modules": 0,
     "metaphors": 0,
-    "participles": 135,
-    "argument_names": 455,
-    "docstring_tics": 37.1,
-    "page_tics": 23,
-    "catalogue_tics": 30,
+    "participles": 0,
+    "argument_names": 0,
+    "docstring_tics": 0.6,
+    "page_tics": 1.0,
+    "catalogue_tics": 1.3,
 }
 LISTED = ["one_word_classes", *(name for name in LIMITS if name != "one_word_share")]
 
