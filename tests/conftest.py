@@ -15,8 +15,8 @@ import structlog
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.fakes.clock import Clock, VirtualLoop
-from tests.faults.process_pool import Zygote, open_zygote
+from tests.fakes.clock import VirtualClock, VirtualLoop
+from tests.faults.process_pool import ForkServer, open_zygote
 from tests.faults.shim import NoCompiler
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
@@ -51,11 +51,11 @@ def _restored_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-async def clock() -> Clock:
+async def clock() -> VirtualClock:
     """The virtual clock of the loop that this test runs on (tests/fakes/clock.py)."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    return Clock(loop)
+    return VirtualClock(loop)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -75,7 +75,7 @@ def missing(why: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def zygote() -> Iterator[ForkServer]:
     """The process that has imported everything and forks gateways."""
     try:
         with open_zygote() as zygote:

@@ -25,7 +25,7 @@ _NOT_IN_A_SLUG = re.compile(r"[^\w\- ]")
 
 
 @dataclass(frozen=True)
-class Link:
+class PageLink:
     """A link as written, and the line it stands on."""
 
     line: int
@@ -38,7 +38,7 @@ def slug(heading: str) -> str:
 
 
 @dataclass
-class Page:
+class MarkdownPage:
     """One Markdown file, parsed once."""
 
     text: str
@@ -65,16 +65,16 @@ class Page:
             found.update(_HTML_ANCHOR.findall(token.content))
         return frozenset(found)
 
-    def links(self) -> Iterator[Link]:
+    def links(self) -> Iterator[PageLink]:
         """Yield every link and picture of the page; code is not read."""
         at = (0, len(self._lines))
         for token in self._tokens:
             at = (token.map[0], token.map[1]) if token.map else at
             if token.type == "html_block":
-                yield from (Link(self._line_of(target, at), target) for target in _HTML_LINK.findall(token.content))
+                yield from (PageLink(self._line_of(target, at), target) for target in _HTML_LINK.findall(token.content))
             for child in token.children or ():
                 for target in _targets(child):
-                    yield Link(self._line_of(target, at), target)
+                    yield PageLink(self._line_of(target, at), target)
 
     def _line_of(self, target: str, at: tuple[int, int]) -> int:
         """The first line of the block that shows the target; reference links show it elsewhere: the block's first."""
@@ -113,7 +113,7 @@ def resolve(page: PurePosixPath, path: str) -> str | None:
 
 def dead(root: Path, files: frozenset[str]) -> Iterator[str]:
     """Yield one line for each dead link in the Markdown files among *files*."""
-    pages = {name: Page((root / name).read_text("utf-8")) for name in sorted(files) if name.endswith(".md")}
+    pages = {name: MarkdownPage((root / name).read_text("utf-8")) for name in sorted(files) if name.endswith(".md")}
     folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     for name, page in pages.items():
         for link in page.links():

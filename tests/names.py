@@ -83,7 +83,7 @@ _CAMEL = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 
 
 @dataclass
-class Tree:
+class SourceNames:
     """Names and texts collected in one pass over the source files."""
 
     modules: list[str] = field(default_factory=list)
@@ -100,9 +100,9 @@ def words_of(name: str) -> list[str]:
     return [word.lower() for piece in name.strip("_").split("_") for word in _CAMEL.findall(piece)]
 
 
-def read_tree(root: Path) -> Tree:
+def read_tree(root: Path) -> SourceNames:
     """Parse every counted file below *root*."""
-    tree = Tree()
+    tree = SourceNames()
     for package in PACKAGES:
         for file in sorted((root / package).rglob("*.py")):
             path = file.relative_to(root).as_posix()
@@ -118,7 +118,7 @@ def read_tree(root: Path) -> Tree:
     return tree
 
 
-def _collect(tree: Tree, path: str, node: ast.AST, prefix: str) -> None:
+def _collect(tree: SourceNames, path: str, node: ast.AST, prefix: str) -> None:
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         text = ast.get_docstring(node)
         if text:
@@ -155,7 +155,7 @@ def tics_in(texts: list[tuple[str, str]]) -> tuple[int, int, Counter[str], list[
     return words, sum(kinds.values()), kinds, where
 
 
-def measure(tree: Tree) -> tuple[dict[str, float], dict[str, list[str]], dict[str, int]]:
+def measure(tree: SourceNames) -> tuple[dict[str, float], dict[str, list[str]], dict[str, int]]:
     """Return the numbers, the items counted by each, and the docstring tics by kind."""
     places: defaultdict[str, list[str]] = defaultdict(list)
     for path, name in tree.classes:

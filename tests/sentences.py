@@ -26,7 +26,7 @@ _WORD = re.compile(r"[^\W\d_]{2,}|\b[aI]\b")
 
 
 @dataclass(frozen=True)
-class Sentence:
+class MisplacedSentence:
     """A sentence out of place."""
 
     line: int
@@ -42,16 +42,16 @@ def files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-def find(source: str, *, has_frames: bool) -> list[Sentence]:
+def find(source: str, *, has_frames: bool) -> list[MisplacedSentence]:
     """Return the sentences out of place in a module; *has_frames* where dicts go to a person's screen."""
     tree = ast.parse(source)
     bound = _bindings(tree)
-    found: dict[tuple[int, str], Sentence] = {}
+    found: dict[tuple[int, str], MisplacedSentence] = {}
     for node in ast.walk(tree):
         for shown in _shown(node, has_frames=has_frames):
             for text in _literals(shown, bound, frozenset()):
                 if is_sentence(text):
-                    found[shown.lineno, text] = Sentence(shown.lineno, text)
+                    found[shown.lineno, text] = MisplacedSentence(shown.lineno, text)
     return list(found.values())
 
 

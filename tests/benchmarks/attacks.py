@@ -24,7 +24,7 @@ import aiohttp
 
 from tests.benchmarks.harness import median, percentile, row
 from tests.fakes.gateway import GatewayProcess, gateway
-from tests.fakes.openai_server import Answer, open_server
+from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.fakes.telegram_server import open_telegram
 
 MARKUP = "# a\n*b **c _d `e` ~~f~~ [g](h) ![i](j) <k> &amp;\n" * 2_000  # 100,000 characters
@@ -192,10 +192,10 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def answer(body: Mapping[str, Any], n: int) -> Answer:
+def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Answer at once; what an attack wants of the model is asked for by its message."""
     asked = next((str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user"), "")
-    return Answer(text=MARKUP, pieces=10_000) if "markup" in asked else Answer(text=f"Answer {n}.")
+    return ScriptedAnswer(text=MARKUP, pieces=10_000) if "markup" in asked else ScriptedAnswer(text=f"Answer {n}.")
 
 
 async def attacked() -> None:

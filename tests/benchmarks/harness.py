@@ -18,7 +18,7 @@ def process_io() -> dict[str, int]:
 
 
 @dataclass(slots=True)
-class Meter:
+class ProcessMeter:
     """Wall, CPU and bytes of this process between two moments."""
 
     wall: float = field(default_factory=time.perf_counter)

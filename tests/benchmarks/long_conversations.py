@@ -28,7 +28,7 @@ _NO_ID, _NO_SCOPE, _NO_REV = "a" * 16, "people/pocket%3au00000", "f" * 16
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class BenchmarkChat:
     """One chat of one person, with a memory of its own."""
 
     n: int
@@ -65,18 +65,18 @@ class Chat:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ConversationSizes:
     """How many chats there are, and how many messages each has."""
 
     chats: int
     messages: int
 
-    def all(self) -> Iterator[Chat]:
+    def all(self) -> Iterator[BenchmarkChat]:
         """Yield the chats."""
-        return map(Chat, range(self.chats))
+        return map(BenchmarkChat, range(self.chats))
 
 
-async def live(home: Path, past: Past) -> None:
+async def live(home: Path, past: ConversationSizes) -> None:
     """Write *past* into a fresh home that no gateway owns yet."""
     abilities, zone = Toolbox.load().abilities, load_settings({"PARLOUR_HOME": str(home)}).timezone
     await asyncio.to_thread(_write_memories, home, past)
@@ -98,7 +98,7 @@ async def live(home: Path, past: Past) -> None:
     await asyncio.to_thread(os.sync)
 
 
-def _write_memories(home: Path, past: Past) -> None:
+def _write_memories(home: Path, past: ConversationSizes) -> None:
     home.mkdir(mode=0o700, parents=True)
     for chat in past.all():
         _write(document_path(home, chat.scope, "MEMORY.md"), chat.memory.encode())
@@ -161,7 +161,7 @@ def _entry(turn: str, lines: list[Line], low: int, high: int) -> TranscriptEntry
     return TranscriptEntry(turn=turn, lines=[*lines, end], from_index=low, to_index=high, at=when)
 
 
-async def _remember_sessions(home: Path, past: Past) -> None:
+async def _remember_sessions(home: Path, past: ConversationSizes) -> None:
     """Tell the journal of the sessions, by records whose bodies have left it."""
     store = await open_store(home, "", StoreLimits())
     try:
@@ -172,7 +172,7 @@ async def _remember_sessions(home: Path, past: Past) -> None:
         await store.close()
 
 
-def _record(chat: Chat, messages: int) -> TurnRecord:
+def _record(chat: BenchmarkChat, messages: int) -> TurnRecord:
     return TurnRecord(
         turn=f"tpast{chat.n:012d}",
         key=chat.key,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from agent.llm.chat_model import ChatModel, ChatReply, ChatRequest, ModelConfig, Sink
 from agent.llm.model_registry import open_model
-from tests.benchmarks.harness import Meter, row
+from tests.benchmarks.harness import ProcessMeter, row
 from tests.benchmarks.turns import burst
 from tests.fakes.inprocess_gateway import gateway
 
@@ -36,7 +36,7 @@ def scripted_server() -> Iterator[str]:
         process.wait(timeout=10)
 
 
-class _Noting:
+class _RecordingModel:
     """The real model, and what it was asked."""
 
     def __init__(self, model: ChatModel) -> None:
@@ -61,7 +61,7 @@ class _Noting:
 async def with_litellm() -> None:
     """Time full turns, and beside them litellm alone with the very requests that these turns made."""
     with scripted_server() as address:
-        model = _Noting(open_model(ModelConfig(model="openai/test", api_base=address, api_key="test")))
+        model = _RecordingModel(open_model(ModelConfig(model="openai/test", api_base=address, api_key="test")))
         await model.warm()
         await _replay([ChatRequest(messages=[{"role": "user", "content": "hello"}], turn="t")] * CHATS, address)
         short = [ChatRequest(messages=[{"role": "user", "content": f"message {n}"}], turn="t") for n in range(CALLS)]
@@ -72,7 +72,7 @@ async def with_litellm() -> None:
             await bench.idle()
             for _ in range(ROUNDS):
                 model.asked.clear()
-                meter = Meter()
+                meter = ProcessMeter()
                 await burst(bench, CHATS, EACH)
                 await bench.idle()
                 full += meter.read()["cpu"] / (CHATS * EACH) * 1e3 / ROUNDS
@@ -97,6 +97,6 @@ async def _replay(requests: Sequence[ChatRequest], address: str) -> float:
                 **(tools if request.tools else {}),
             )
 
-    meter = Meter()
+    meter = ProcessMeter()
     await asyncio.gather(*(some(requests[n::CHATS]) for n in range(CHATS)))
     return meter.read()["cpu"] / len(requests) * 1e3

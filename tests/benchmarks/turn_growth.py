@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from tests.benchmarks.harness import Meter, row
-from tests.benchmarks.long_conversations import Chat, Past, live
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.benchmarks.harness import ProcessMeter, row
+from tests.benchmarks.long_conversations import BenchmarkChat, ConversationSizes, live
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 YOUNG, OLD = 50, 5_000
 CHATS = 1_000
@@ -51,13 +51,13 @@ async def hot() -> None:
         for n in range(PAIRS):
             pair = [(young, f"young{n}"), (old, "old")]
             for sums, chat in pair if n % 2 else reversed(pair):
-                meter = Meter()
+                meter = ProcessMeter()
                 await _talk(bench, chat, STRETCH)
                 _add(sums, meter.read())
     _print("hot", {YOUNG: young, OLD: old}, PAIRS * STRETCH)
 
 
-async def _talk(bench: Pocket, chat: str, turns: int) -> None:
+async def _talk(bench: InProcessGateway, chat: str, turns: int) -> None:
     for n in range(turns):
         await bench.channel.ask(chat, f"message {n} of a conversation")
     await bench.idle()
@@ -66,7 +66,7 @@ async def _talk(bench: Pocket, chat: str, turns: int) -> None:
 # -- cold ------------------------------------------------------------------------------------------
 
 
-class _Remembering(InstantModel):
+class _LastRequestsModel(InstantModel):
     """Keeps the last two requests of each chat."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class _Remembering(InstantModel):
 async def cold() -> None:
     """Compare 1,000 chats of 5,000 messages with 1,000 of 50, round robin with a cache of 100."""
     chats = _number("BENCH_CHATS", CHATS)
-    pasts = {YOUNG: Past(chats, YOUNG), OLD: Past(chats, _number("BENCH_MESSAGES", OLD))}
+    pasts = {YOUNG: ConversationSizes(chats, YOUNG), OLD: ConversationSizes(chats, _number("BENCH_MESSAGES", OLD))}
     with tempfile.TemporaryDirectory(prefix="parlour-bench-cold-") as folder:
         homes = {stored: Path(folder) / str(stored) for stored in pasts}
-        models = {stored: _Remembering() for stored in pasts}
+        models = {stored: _LastRequestsModel() for stored in pasts}
         for stored, past in pasts.items():
             begun = time.perf_counter()
             await live(homes[stored], past)
@@ -104,11 +104,11 @@ async def cold() -> None:
         _print_prompts(stored, model)
 
 
-async def _rounds(home: Path, past: Past, model: InstantModel) -> Sums:
+async def _rounds(home: Path, past: ConversationSizes, model: InstantModel) -> Sums:
     """Start the gateway on *home* and go twice around: every session is cold each time."""
     environment = {"PARLOUR_AGENT__SESSION_CACHE": str(min(CACHE, past.chats // 10))}
     async with gateway(home=home, model=model, environment=environment) as bench:
-        meter = Meter()
+        meter = ProcessMeter()
         for n in range(2):
             chats = list(past.all())
             for start in range(0, len(chats), AT_ONCE):
@@ -117,14 +117,14 @@ async def _rounds(home: Path, past: Past, model: InstantModel) -> Sums:
         return meter.read()
 
 
-async def _say(bench: Pocket, chat: Chat, n: int) -> None:
+async def _say(bench: InProcessGateway, chat: BenchmarkChat, n: int) -> None:
     _, answer = await bench.channel.say(
         chat.name, f"round {n}", sender=chat.sender, number=f"{time.perf_counter_ns():015d}"
     )
     await answer
 
 
-def _print_prompts(stored: int, model: _Remembering) -> None:
+def _print_prompts(stored: int, model: _LastRequestsModel) -> None:
     """Say how many prompts begin with the one before their eviction, byte for byte."""
     same = 0
     longest = 0

@@ -8,8 +8,8 @@ import time
 from datetime import UTC, datetime
 
 from agent.llm.chat_model import ChatRequest
-from tests.benchmarks.harness import Meter, median, percentile, row
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.benchmarks.harness import ProcessMeter, median, percentile, row
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CHATS, EACH = 100, 30
 ALONE = 300
@@ -21,7 +21,7 @@ async def bare() -> None:
     queue: asyncio.Queue[str] = asyncio.Queue()
     for n in range(CHATS * EACH):
         queue.put_nowait(f"message {n}")
-    meter = Meter()
+    meter = ProcessMeter()
     while not queue.empty():
         text = await queue.get()
         reply = await model.complete(ChatRequest(messages=[{"role": "user", "content": text}], turn="t"))
@@ -36,7 +36,7 @@ async def throughput() -> None:
     async with gateway(model=InstantModel()) as bench:
         await burst(bench, 20, 2)
         await bench.idle()
-        meter = Meter()
+        meter = ProcessMeter()
         await burst(bench, CHATS, EACH)
         await bench.idle()
         used = meter.read()
@@ -50,18 +50,18 @@ async def throughput() -> None:
         row("  transcripts complete and closed", turns=closed_turns(bench), expected=turns + 40)
 
 
-async def burst(bench: Pocket, chats: int, each: int) -> None:
+async def burst(bench: InProcessGateway, chats: int, each: int) -> None:
     """Let so many chats send *each* messages side by side; return when all are answered."""
     await asyncio.gather(*(_chatter(bench, f"c{chat}", each) for chat in range(chats)))
 
 
-async def _chatter(bench: Pocket, chat: str, each: int) -> None:
+async def _chatter(bench: InProcessGateway, chat: str, each: int) -> None:
     # As a platform's connection does: the next message once this one is accepted, whether answered or not.
     answers = [(await bench.channel.say(chat, f"message {n}"))[1] for n in range(each)]
     await asyncio.gather(*answers)
 
 
-def closed_turns(bench: Pocket) -> int:
+def closed_turns(bench: InProcessGateway) -> int:
     """Count `end` lines over all transcripts, and fail on a message line whose turn has none."""
     closed = 0
     for path in bench.home.rglob("sessions/*.jsonl"):

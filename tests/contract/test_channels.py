@@ -38,12 +38,12 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports import ChannelPlugin, ChatActivity, InboxRow, IntakeResult, IntakeVerdict, SupportsSenderLookup
-from tests.fakes.channel_harness import Harness, Person, Platform, Shown
+from tests.fakes.channel_harness import ChannelHarness, ChatView, PlatformUser, RunningChannel
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.slack_harness import SlackHarness
 from tests.fakes.telegram_harness import TelegramHarness
 from tests.fakes.tern import TernHarness
-from tests.fakes.web_services import FakeHouse, serve_page
+from tests.fakes.web_services import FakePageServices, serve_page
 
 TURN = "tabcdefghijklmnop"
 HOSTILE = (
@@ -54,11 +54,11 @@ HOSTILE = (
 # The page: a real WebSocket to the real server.
 
 
-class FramePerson:
+class FrameUser:
     """A person before a window that speaks our frames."""
 
     def __init__(self, send: Callable[[Any], Any]) -> None:
-        self.shown = Shown()
+        self.shown = ChatView()
         self._send = send
         self._rows: list[list[Mapping[str, Any]]] = []
 
@@ -137,14 +137,14 @@ class WebHarness:
     kind: ChannelPlugin = web_kind
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Serve the page."""
         async with serve_page(house) as served, aiohttp.ClientSession() as session:
 
             @asynccontextmanager
-            async def join() -> AsyncIterator[Person]:
+            async def join() -> AsyncIterator[PlatformUser]:
                 async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
-                    person = FramePerson(lambda frame: socket.send_str(json.dumps(frame)))
+                    person = FrameUser(lambda frame: socket.send_str(json.dumps(frame)))
 
                     async def read() -> None:
                         async for message in socket:
@@ -153,14 +153,14 @@ class WebHarness:
                     async with _reading(read, person):
                         yield person
 
-            async def files(person: Person) -> list[tuple[str, bytes]]:
+            async def files(person: PlatformUser) -> list[tuple[str, bytes]]:
                 found = []
                 for file in person.shown.files.values():
                     async with session.get(f"{served.url}{file['href']}") as answer:
                         found.append((str(file["name"]), await answer.read()))
                 return found
 
-            yield Platform(served.channel, served.key, join, files=files)
+            yield RunningChannel(served.channel, served.key, join, files=files)
 
 
 class ConsoleHarness:
@@ -169,16 +169,16 @@ class ConsoleHarness:
     kind: ChannelPlugin = console_kind
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         channel = console_kind.open(house.context("console"))
         assert isinstance(channel, ConsoleChannel)
         house.channel = channel
 
         @asynccontextmanager
-        async def join() -> AsyncIterator[Person]:
+        async def join() -> AsyncIterator[PlatformUser]:
             typed: asyncio.Queue[Any] = asyncio.Queue()
-            person = FramePerson(typed.put)
+            person = FrameUser(typed.put)
 
             async def send(frame: Mapping[str, Any]) -> None:
                 person.see(json.loads(json.dumps(frame)))
@@ -195,19 +195,19 @@ class ConsoleHarness:
             running = services.create_task(channel.run(), name="console channel")
             await asyncio.sleep(0)
 
-            async def files(person: Person) -> list[tuple[str, bytes]]:
+            async def files(person: PlatformUser) -> list[tuple[str, bytes]]:
                 found = []
                 for file in person.shown.files.values():
                     stored = await house.blobs.get(file["blob"]) if file["blob"] else file["text"].encode()
                     found.append((str(file["name"]), stored or b""))
                 return found
 
-            yield Platform(channel, SessionKey("console", "owner"), join, files=files)
+            yield RunningChannel(channel, SessionKey("console", "owner"), join, files=files)
             running.cancel()
 
 
 @asynccontextmanager
-async def _reading(read: Callable[[], Any], person: FramePerson) -> AsyncIterator[None]:
+async def _reading(read: Callable[[], Any], person: FrameUser) -> AsyncIterator[None]:
     async with asyncio.TaskGroup() as tasks:
         reading = tasks.create_task(read(), name="person reads")
         await person.shown.until(lambda: "history" in person.shown.events)
@@ -215,7 +215,7 @@ async def _reading(read: Callable[[], Any], person: FramePerson) -> AsyncIterato
         reading.cancel()
 
 
-HARNESSES: list[Harness] = [
+HARNESSES: list[ChannelHarness] = [
     WebHarness(),
     ConsoleHarness(),
     DiscordHarness(),
@@ -226,44 +226,48 @@ HARNESSES: list[Harness] = [
 
 
 @pytest.fixture(params=HARNESSES, ids=lambda harness: harness.kind.name)
-def harness(request: pytest.FixtureRequest) -> Harness:
+def harness(request: pytest.FixtureRequest) -> ChannelHarness:
     """Give each harness in turn."""
-    found: Harness = request.param
+    found: ChannelHarness = request.param
     return found
 
 
 @pytest.fixture
-async def house() -> FakeHouse:
+async def house() -> FakePageServices:
     """Give a house that stores and does not answer by itself."""
-    return FakeHouse()
+    return FakePageServices()
 
 
 @pytest.fixture
-async def platform(harness: Harness, house: FakeHouse) -> AsyncIterator[Platform]:
+async def platform(harness: ChannelHarness, house: FakePageServices) -> AsyncIterator[RunningChannel]:
     """Bring the channel up."""
     async with harness.open(house) as platform:
         yield platform
 
 
 @pytest.fixture
-async def person(platform: Platform) -> AsyncIterator[Person]:
+async def person(platform: RunningChannel) -> AsyncIterator[PlatformUser]:
     """Let one person join."""
     async with platform.join() as person:
         yield person
 
 
-def needs_windows(platform: Platform) -> None:
+def needs_windows(platform: RunningChannel) -> None:
     """Skip what only a page or a terminal of ours can show."""
     if not platform.has_windows:
         pytest.skip("the platform's own client shows this, or nothing does")
 
 
-def message(platform: Platform, text: str, row: int = 1, kind: OutboundKind = OutboundKind.ANSWER) -> OutboundMessage:
+def message(
+    platform: RunningChannel, text: str, row: int = 1, kind: OutboundKind = OutboundKind.ANSWER
+) -> OutboundMessage:
     """Return an outbound message to the platform's chat."""
     return OutboundMessage(id=f"{TURN}.{row}", key=platform.key, text=text, kind=kind)
 
 
-async def test_one_message_in_is_one_inbound_message(platform: Platform, person: Person, house: FakeHouse) -> None:
+async def test_one_message_in_is_one_inbound_message(
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+) -> None:
     """Text, key, sender and id arrive as they are; the platform is told once it is durable."""
     await person.say("good evening ✓ 🛋️", "message-0001")
     await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
@@ -279,7 +283,7 @@ async def test_one_message_in_is_one_inbound_message(platform: Platform, person:
     assert heard.sent_at.tzinfo is not None
 
 
-async def test_a_redelivery_repeats_the_id(person: Person, house: FakeHouse) -> None:
+async def test_a_redelivery_repeats_the_id(person: PlatformUser, house: FakePageServices) -> None:
     """The same message twice has the same logical key, so the journal can know it; both are confirmed."""
     await person.say("once", "message-0001")
     await person.say("once", "message-0001")
@@ -292,7 +296,7 @@ async def test_a_redelivery_repeats_the_id(person: Person, house: FakeHouse) -> 
 
 @pytest.mark.parametrize("fault", ["down", "broken"])
 async def test_what_is_not_stored_is_not_confirmed(
-    platform: Platform, person: Person, house: FakeHouse, fault: str
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices, fault: str
 ) -> None:
     """A journal that is down (or a bug) leaves the message with the platform; the channel lives on."""
     house.is_down, house.is_broken = fault == "down", fault == "broken"
@@ -309,7 +313,7 @@ async def test_what_is_not_stored_is_not_confirmed(
 
 @pytest.mark.parametrize("verdict", [IntakeVerdict.FULL, IntakeVerdict.REJECTED])
 async def test_a_refusal_is_told_in_one_line(
-    platform: Platform, person: Person, house: FakeHouse, verdict: IntakeVerdict
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices, verdict: IntakeVerdict
 ) -> None:
     """Not taken is said beside the message; the gateway's line where it has one, never the reason's code."""
     needs_windows(platform)
@@ -323,7 +327,7 @@ async def test_a_refusal_is_told_in_one_line(
     assert person.shown.confirmed == []
 
 
-async def test_messages_keep_their_order(person: Person, house: FakeHouse) -> None:
+async def test_messages_keep_their_order(person: PlatformUser, house: FakePageServices) -> None:
     """Handed over in the order they were said, with times that say the same."""
     names = [f"message-{n:04}" for n in range(30)]
     for name in names:
@@ -334,7 +338,9 @@ async def test_messages_keep_their_order(person: Person, house: FakeHouse) -> No
     assert times == sorted(set(times))
 
 
-async def test_garbage_costs_nobody_anything(platform: Platform, person: Person, house: FakeHouse) -> None:
+async def test_garbage_costs_nobody_anything(
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+) -> None:
     """What cannot be read is answered with a line, stored nowhere, and the next message arrives."""
     await person.garble()
     await person.say("still here", "message-0001")
@@ -343,7 +349,7 @@ async def test_garbage_costs_nobody_anything(platform: Platform, person: Person,
     assert bool(person.shown.lines) is platform.has_windows
 
 
-async def test_rendering_is_pure_and_within_the_limits(platform: Platform) -> None:
+async def test_rendering_is_pure_and_within_the_limits(platform: RunningChannel) -> None:
     """The same message is cut the same way every time; ids name turn, row and part; nothing is too long."""
     text = "word " * 40_000 + "\n```\n" + "code\n" * 40_000 + "```"
     once, again = (platform.channel.render(message(platform, text)) for _ in range(2))
@@ -354,7 +360,7 @@ async def test_rendering_is_pure_and_within_the_limits(platform: Platform) -> No
     assert platform.channel.render(message(platform, "x" * 5_000_000))[-1].plain.endswith(translate("delivery.cut"))
 
 
-async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person: Person) -> None:
+async def test_a_part_that_is_sent_stands_in_the_chat(platform: RunningChannel, person: PlatformUser) -> None:
     """A receipt names the part; the person sees the text."""
     (part,) = platform.channel.render(message(platform, "It is **late**."))
     receipt = await platform.channel.send(part)
@@ -364,7 +370,7 @@ async def test_a_part_that_is_sent_stands_in_the_chat(platform: Platform, person
     await person.shown.until(lambda: list(person.shown.messages.values()) == [platform.late])
 
 
-async def test_a_part_without_formatting_stands_as_it_is(platform: Platform, person: Person) -> None:
+async def test_a_part_without_formatting_stands_as_it_is(platform: RunningChannel, person: PlatformUser) -> None:
     """An empty payload means the plain text: what delivery itself says, and what the platform could not format."""
     line = translate("delivery.no_files", name="plan.pdf")
     part = MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain=line)
@@ -372,7 +378,9 @@ async def test_a_part_without_formatting_stands_as_it_is(platform: Platform, per
     await person.shown.until(lambda: list(person.shown.messages.values()) == [line])
 
 
-async def test_a_file_stands_in_the_chat(platform: Platform, person: Person, house: FakeHouse) -> None:
+async def test_a_file_stands_in_the_chat(
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+) -> None:
     """A stored file and a text that is one arrive byte for byte, under their names, in order."""
     data = bytes(range(256)) * 40
     blob = await house.blobs.put("people/ann", data)
@@ -387,7 +395,7 @@ async def test_a_file_stands_in_the_chat(platform: Platform, person: Person, hou
     assert await platform.files(person) == [("plan.bin", data), ("answer.md", "# Grüße\n".encode())]
 
 
-async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: Platform) -> None:
+async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: RunningChannel) -> None:
     """Where files can be sent, bytes that are gone are said at once, so that delivery sends a line in their place."""
     if not platform.channel.capabilities.file_limit:
         pytest.skip("no files here")
@@ -396,7 +404,7 @@ async def test_a_lost_file_is_no_outcome_that_nobody_knows(platform: Platform) -
         await platform.channel.send(MessagePart(id=f"{TURN}.1.1", key=platform.key, payload="", plain="", file=lost))
 
 
-async def test_a_part_sent_again_stands_once(platform: Platform, person: Person) -> None:
+async def test_a_part_sent_again_stands_once(platform: RunningChannel, person: PlatformUser) -> None:
     """Where the platform takes a send key, an unknown part may be sent again; elsewhere it is asked for, or marked."""
     (part,) = platform.channel.render(message(platform, "once"))
     first = await platform.channel.send(part)
@@ -417,7 +425,7 @@ async def test_a_part_sent_again_stands_once(platform: Platform, person: Person)
     assert list(person.shown.messages.values()) == ["once"]
 
 
-async def test_parts_arrive_in_the_order_they_were_sent(platform: Platform, person: Person) -> None:
+async def test_parts_arrive_in_the_order_they_were_sent(platform: RunningChannel, person: PlatformUser) -> None:
     """The chat shows what delivery sent, in its order."""
     for row in range(1, 21):
         (part,) = platform.channel.render(message(platform, f"line {row}", row))
@@ -426,7 +434,7 @@ async def test_parts_arrive_in_the_order_they_were_sent(platform: Platform, pers
     assert list(person.shown.messages.values()) == [f"line {row}" for row in range(1, 21)]
 
 
-async def test_a_preview_grows_and_becomes_the_answer(platform: Platform, person: Person) -> None:
+async def test_a_preview_grows_and_becomes_the_answer(platform: RunningChannel, person: PlatformUser) -> None:
     """The state of a stream is the full text so far: a repeated edit is harmless, the answer takes its place."""
     assert platform.channel.capabilities.preview_every is not None
     draft = message(platform, "It", 0, OutboundKind.PREVIEW)
@@ -444,7 +452,7 @@ async def test_a_preview_grows_and_becomes_the_answer(platform: Platform, person
     await person.shown.until(lambda: list(person.shown.messages.values()) == ["It is late."])
 
 
-async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Platform) -> None:
+async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: RunningChannel) -> None:
     """A stream and its typing are shown to a window that opens later, and not once they are over."""
     needs_windows(platform)
     (part,) = platform.channel.render(message(platform, "so far", 0, OutboundKind.PREVIEW))
@@ -462,7 +470,7 @@ async def test_whoever_comes_in_the_middle_sees_what_is_going_on(platform: Platf
         assert later.shown.previews == []
 
 
-async def test_typing_ends(platform: Platform, person: Person) -> None:
+async def test_typing_ends(platform: RunningChannel, person: PlatformUser) -> None:
     """Activity that began ends on every path; ending twice is harmless, and it never raises."""
     await platform.channel.show(ChatActivity(key=platform.key, on=True))
     await person.shown.until(lambda: person.shown.is_busy)
@@ -472,7 +480,7 @@ async def test_typing_ends(platform: Platform, person: Person) -> None:
     await platform.channel.show(ChatActivity(key=SessionKey(platform.key.channel, "nobody"), on=False))
 
 
-async def test_hostile_text_comes_out_inert(platform: Platform, person: Person) -> None:
+async def test_hostile_text_comes_out_inert(platform: RunningChannel, person: PlatformUser) -> None:
     """Control characters, half characters and other platforms' markup harm neither the wire nor the reader."""
     (part,) = platform.channel.render(message(platform, HOSTILE))
     await platform.channel.send(part)
@@ -484,14 +492,14 @@ async def test_hostile_text_comes_out_inert(platform: Platform, person: Person) 
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", strip_control_characters(shown))
 
 
-async def test_hostile_text_in_is_storable(person: Person, house: FakeHouse) -> None:
+async def test_hostile_text_in_is_storable(person: PlatformUser, house: FakePageServices) -> None:
     """What a person sends can be written as UTF-8 and holds no NUL."""
     await person.say("a\0b\ud800c\r\nd", "message-0001")
     await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
     assert house.deliveries[0].text == "ab\ufffdc\nd"
 
 
-async def test_a_message_nobody_reads_is_no_failure(platform: Platform) -> None:
+async def test_a_message_nobody_reads_is_no_failure(platform: RunningChannel) -> None:
     """With nobody there a send succeeds, and the chat says that nobody watches a stream."""
     needs_windows(platform)
     assert not platform.channel.is_watched(platform.key)
@@ -508,7 +516,7 @@ async def _until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_private_answer_is_seen_by_its_person_alone(platform: Platform, person: Person) -> None:
+async def test_a_private_answer_is_seen_by_its_person_alone(platform: RunningChannel, person: PlatformUser) -> None:
     """What is visible to one sender reaches nobody else's window."""
     needs_windows(platform)
     for visible_to, row in (("somebody-else", 1), ("", 2)):
@@ -520,7 +528,7 @@ async def test_a_private_answer_is_seen_by_its_person_alone(platform: Platform, 
 
 
 async def test_a_press_is_the_command_said_by_whoever_pressed(
-    platform: Platform, person: Person, house: FakeHouse
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
 ) -> None:
     """Rows of buttons below the text; a press names its event, its presser and its message, and comes twice as one.
 
@@ -549,7 +557,9 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
     assert first.event_ids
 
 
-async def test_a_press_that_is_settled_takes_its_row_away(platform: Platform, person: Person, house: FakeHouse) -> None:
+async def test_a_press_that_is_settled_takes_its_row_away(
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+) -> None:
     """The answer to a press says that it is settled: that row goes and the others stay."""
     if not platform.channel.capabilities.choices or platform.has_windows:
         pytest.skip("the page's own script does it: tests/e2e/test_page_buttons.py")
@@ -569,7 +579,9 @@ async def test_a_press_that_is_settled_takes_its_row_away(platform: Platform, pe
     await person.shown.until(lambda: person.shown.buttons == [["Later"]])
 
 
-async def test_an_admin_look_up_that_fails_grants_nothing(platform: Platform, person: Person, house: FakeHouse) -> None:
+async def test_an_admin_look_up_that_fails_grants_nothing(
+    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+) -> None:
     """Whatever the event said of them: an admin of whom the platform tells nothing now may speak, and decide nothing.
 
     Where there are no shared chats, whoever got through the door is the owner, and nobody is asked.
@@ -589,14 +601,16 @@ async def test_an_admin_look_up_that_fails_grants_nothing(platform: Platform, pe
     assert admitted.role is Role.MEMBER
 
 
-async def test_a_channel_is_ready_while_it_runs(platform: Platform) -> None:
+async def test_a_channel_is_ready_while_it_runs(platform: RunningChannel) -> None:
     """Readiness follows run; the capabilities are data that delivery can work with."""
     assert platform.channel.is_ready()
     assert platform.channel.name == platform.key.channel
     assert platform.channel.capabilities.text_limit > 0
 
 
-async def test_a_channel_that_is_transcript_started_at_hears_again(platform: Platform, house: FakeHouse) -> None:
+async def test_a_channel_that_is_transcript_started_at_hears_again(
+    platform: RunningChannel, house: FakePageServices
+) -> None:
     """The supervisor cancels a deaf channel's run and begins another: connections, windows and all come back."""
     channel = platform.channel
     runs = [task for task in asyncio.all_tasks() if type(channel).run.__code__ in _codes(task)]

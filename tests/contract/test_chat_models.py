@@ -11,7 +11,7 @@ import pytest
 from agent.llm.chat_model import ChatModel, ModelConfig
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
-from tests.fakes.llm_context import Tally, Usages, request
+from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import open_server
 
 
@@ -27,7 +27,9 @@ async def model(request: pytest.FixtureRequest) -> AsyncIterator[ChatModel]:
     own: dict[str, Callable[[], ChatModel]] = {
         "offline": lambda: open_model(ModelConfig(model="")),
         "scripted": lambda: open_model(ModelConfig(model="scripted")),
-        "client": lambda: ModelClient([open_model(ModelConfig(model="scripted"))], recorder=Usages(), meter=Tally()),
+        "client": lambda: ModelClient(
+            [open_model(ModelConfig(model="scripted"))], recorder=FakeUsageRecorder(), meter=SummingMeter()
+        ),
     }
     opened = own[request.param]()
     yield opened

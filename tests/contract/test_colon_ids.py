@@ -21,7 +21,7 @@ from gateway.errors import SettingsError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.settings import InstalledPlugins, load_settings
 from tests.fakes.account_linking import CODE, settled
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.matrix import MatrixChannel, MatrixPlugin, MatrixSettings, room_id, user_id
 from tests.fakes.staged_changes import FACT, memory, staged
 
@@ -32,14 +32,14 @@ KINDS = st.sampled_from(["matrix", "slack", "telegram"])
 
 
 @asynccontextmanager
-async def homeserver(*, entries: tuple[str, ...] = (), home: Path | None = None) -> AsyncIterator[Pocket]:
+async def homeserver(*, entries: tuple[str, ...] = (), home: Path | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway on the platform; Ann owns the bot."""
     policy = policy_of("matrix", entries, (f"matrix:{ANN.id}",), "open")
     async with gateway(kind=MatrixPlugin(), model=InstantModel(), policy=policy, home=home) as pocket:
         yield pocket
 
 
-def channel_of(pocket: Pocket) -> MatrixChannel:
+def channel_of(pocket: InProcessGateway) -> MatrixChannel:
     """Return the running channel."""
     assert isinstance(pocket.channel, MatrixChannel)
     return pocket.channel

@@ -13,8 +13,8 @@ from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.slack_gateway import CALL
 from tests.fakes.slack_gateway import house as slack_house
-from tests.fakes.slack_server import ANN, BOT_USER, ROOM, Place, slack_server
-from tests.fakes.telegram_gateway import TEAM, Parrot, mention
+from tests.fakes.slack_server import ANN, BOT_USER, ROOM, FakeSlackChat, slack_server
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
 from tests.fakes.telegram_gateway import house as telegram_house
 from tests.fakes.telegram_server import open_telegram
 
@@ -33,7 +33,7 @@ async def test_one_slack_channel_answers_at_its_top_level_and_leaves_one_thread_
     chats = decided(**{f"slack:{ROOM}": {"reply_in": "channel"}, f"slack:{ROOM}/{THREAD}": {"follow_threads": False}})
     async with slack_server() as server, slack_house(server, environment=chats) as pocket:
         pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
-        server.places[PLAIN] = Place(PLAIN, "channel", {ANN, BOT_USER})
+        server.places[PLAIN] = FakeSlackChat(PLAIN, "channel", {ANN, BOT_USER})
         server.say(ROOM, ANN, "a thread left alone", ts=THREAD, quiet=True)
         server.say(ROOM, ANN, f"{CALL} here")
         asked = server.say(PLAIN, ANN, f"{CALL} there")
@@ -92,7 +92,7 @@ async def test_one_telegram_group_is_listened_to_and_another_is_not() -> None:
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         server.privacy = False
-        async with telegram_house(server, Parrot(), None, ALLOW_FROM="42", **chats) as pocket:
+        async with telegram_house(server, EchoModel(), None, ALLOW_FROM="42", **chats) as pocket:
             for group in (TEAM, OTHER, QUIET):
                 server.say(f"said in {group}", chat=group)
             for group in (TEAM, QUIET):

@@ -6,13 +6,13 @@ import asyncio
 
 from gateway.events import DeliveryReceipt, MessagePart
 from gateway.ports import Channel, ChannelContext, IntakeVerdict
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, PocketChannel, PocketKind, gateway
+from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, InProcessPlugin, InstantModel, gateway
 
 FLOOD = 2_000
 SHARE = 50  # of the 100 that may wait in a chat, one member has half
 
 
-class SlowChat(PocketChannel):
+class SlowChat(InProcessChannel):
     """A platform that takes nothing more in the chat `flood` until it is told to."""
 
     def __init__(self, context: ChannelContext) -> None:
@@ -26,7 +26,7 @@ class SlowChat(PocketChannel):
         return await super().send(part, may_be_duplicate=may_be_duplicate)
 
 
-class SlowKind(PocketKind):
+class SlowKind(InProcessPlugin):
     """Opens the slow platform."""
 
     def open(self, context: ChannelContext) -> Channel:
@@ -35,13 +35,13 @@ class SlowKind(PocketKind):
         return self.channel
 
 
-async def flood(pocket: Pocket) -> int:
+async def flood(pocket: InProcessGateway) -> int:
     """Let Mal send 2,000 commands in a group; return how many were taken."""
     said = [await pocket.channel.say("flood", "/status", sender="mal", group=True) for _ in range(FLOOD)]
     return sum(accepted.verdict is IntakeVerdict.ACCEPTED for accepted, _ in said)
 
 
-async def all_committed(pocket: Pocket) -> None:
+async def all_committed(pocket: InProcessGateway) -> None:
     """Return when no turn waits or runs; what they said may still be on its way."""
     while True:
         if not (await pocket.app.store.journal.depth())["queued"] and not pocket.app.pool.turns:

@@ -6,7 +6,7 @@ from tests.e2e.agent.test_purge import done
 from tests.e2e.discord.test_discord_pairing import owned
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL
 from tests.fakes.discord_server import open_discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.slack_gateway import house
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, EVE, slack_server
@@ -14,7 +14,7 @@ from tests.fakes.slack_server import DM, EVE, slack_server
 CALL = f"<@{BOT}>"
 
 
-def memory(pocket: Pocket) -> str:
+def memory(pocket: InProcessGateway) -> str:
     """Return what is remembered of anybody."""
     return "".join(path.read_text("utf-8") for path in sorted(pocket.home.glob("people/*/memory/MEMORY.md")))
 

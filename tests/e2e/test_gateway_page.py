@@ -11,7 +11,7 @@ from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
-from tests.fakes.openai_server import Answer, open_server
+from tests.fakes.openai_server import ScriptedAnswer, open_server
 
 
 async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path) -> None:
     tale = " ".join(f"word{n}" for n in range(2_000))
     here = translate("delivery.stopped_here")
     async with (
-        open_server([Answer(text=tale, pieces=8, gap=0.02)]) as model,
+        open_server([ScriptedAnswer(text=tale, pieces=8, gap=0.02)]) as model,
         open_browser() as browser,
         gateway(
             tmp_path / "home",

@@ -11,22 +11,22 @@ from gateway.events import MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.text import LengthUnit
 from gateway.text.redaction import SecretRedactor
-from tests.fakes.channel_harness import Harness
+from tests.fakes.channel_harness import ChannelHarness
 from tests.fakes.discord_harness import DiscordHarness
 from tests.fakes.slack_harness import SlackHarness
 from tests.fakes.telegram_harness import TelegramHarness
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 from tests.unit.delivery.test_growing_previews import LONG, letters
 
-HARNESSES: list[Harness] = [DiscordHarness(), SlackHarness(), TelegramHarness()]
+HARNESSES: list[ChannelHarness] = [DiscordHarness(), SlackHarness(), TelegramHarness()]
 TURN = "tabcdefghijklmnop"
 STEPS = 13  # fewer edits than a group may have in a burst: what is beyond is dropped, and only time brings it back
 
 
 @pytest.mark.parametrize("harness", HARNESSES, ids=lambda harness: harness.kind.name)
-async def test_what_stands_in_the_chat_only_grows(harness: Harness) -> None:
+async def test_what_stands_in_the_chat_only_grows(harness: ChannelHarness) -> None:
     """30,000 characters: each edit that the server took shows more, the full one says so, the answer begins with it."""
-    async with harness.open(FakeHouse()) as platform, platform.join() as ann:
+    async with harness.open(FakePageServices()) as platform, platform.join() as ann:
         channel, able = platform.channel, platform.channel.capabilities
 
         def render(text: str, row: int = 0, least: int = 0) -> list[MessagePart]:

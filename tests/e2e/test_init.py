@@ -22,9 +22,16 @@ from gateway.errors import SettingsError, UserError
 from gateway.ports.setup import SetupFinding
 from gateway.settings import InstalledPlugins, check_settings
 from tests.fakes.gateway import COMMAND
-from tests.fakes.openai_server import Answer, FakeOpenAI, Fault, open_server
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server
 from tests.fakes.settings import kinds as real_kinds
-from tests.fakes.setup_platform import TOKEN, Aviary, ParrotKind, ParrotSettings, in_the_background, open_aviary
+from tests.fakes.setup_platform import (
+    TOKEN,
+    SetupPlatform,
+    SetupPlatformPlugin,
+    SetupPlatformSettings,
+    in_the_background,
+    open_aviary,
+)
 
 KEY = "sk-canary-0123456789abcdef"
 
@@ -32,10 +39,10 @@ KEY = "sk-canary-0123456789abcdef"
 def kinds() -> InstalledPlugins:
     """Return the real kinds and the parrot."""
     real = real_kinds()
-    return InstalledPlugins({**real.models, "parrot": lambda: ParrotSettings}, real.adapters | {"parrot"})
+    return InstalledPlugins({**real.models, "parrot": lambda: SetupPlatformSettings}, real.adapters | {"parrot"})
 
 
-class Person:
+class ScriptedPrompts:
     """Somebody at the terminal: answers by question, the rest with Enter; everything shown is noted."""
 
     is_person = True
@@ -82,14 +89,14 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def aviary() -> Iterator[Aviary]:
+def aviary() -> Iterator[SetupPlatform]:
     """The parrots' platform."""
-    with in_the_background(open_aviary(Aviary())) as platform:
+    with in_the_background(open_aviary(SetupPlatform())) as platform:
         yield platform
 
 
 @pytest.fixture
-def environment(home: Path, aviary: Aviary) -> dict[str, str]:
+def environment(home: Path, aviary: SetupPlatform) -> dict[str, str]:
     """What a shell has: the home, and where the test's platform is."""
     aviary.missing = ""
     return {
@@ -100,9 +107,13 @@ def environment(home: Path, aviary: Aviary) -> dict[str, str]:
     }
 
 
-def init(environment: Mapping[str, str], talk: Person | UnattendedPrompter, options: InitOptions | None = None) -> None:
+def init(
+    environment: Mapping[str, str], talk: ScriptedPrompts | UnattendedPrompter, options: InitOptions | None = None
+) -> None:
     """Run it with the parrot as the one platform."""
-    InitWizard(environment, talk, options or InitOptions(), kinds=kinds(), setups={"parrot": ParrotKind()}).run()
+    InitWizard(
+        environment, talk, options or InitOptions(), kinds=kinds(), setups={"parrot": SetupPlatformPlugin()}
+    ).run()
 
 
 def files(home: Path) -> dict[str, str]:
@@ -117,7 +128,7 @@ def files(home: Path) -> dict[str, str]:
 
 def test_from_nothing_to_a_home_that_starts(home: Path, environment: dict[str, str]) -> None:
     """Model, platform, owner and zone: verified, written 0600, the secret in a file of its own and never shown."""
-    person = Person(
+    person = ScriptedPrompts(
         {
             "Connect Parrot": ["y"],
             "Ring": [TOKEN],
@@ -142,13 +153,16 @@ def test_from_nothing_to_a_home_that_starts(home: Path, environment: dict[str, s
 
 def test_again_offers_what_is_there_and_writes_nothing(home: Path, environment: dict[str, str]) -> None:
     """A second run, answered with Enter alone, changes no byte; secrets are offered as kept, never as text."""
-    init(environment, Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Time zone": ["Europe/Berlin"]}))
+    init(
+        environment,
+        ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Time zone": ["Europe/Berlin"]}),
+    )
     before = files(home)
-    person = Person({"Owner": ["parrot:501"]})
+    person = ScriptedPrompts({"Owner": ["parrot:501"]})
     init(environment, person)
     assert "? Owner [parrot:501]" in person.told
     before["parlour.yaml"] += 'owners:\n  - "parrot:501"\n'
-    again = Person({})
+    again = ScriptedPrompts({})
     after = files(home)
     init(environment, again)
     assert files(home) == after
@@ -161,7 +175,7 @@ def test_again_offers_what_is_there_and_writes_nothing(home: Path, environment: 
 
 def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, environment: dict[str, str]) -> None:
     """A token of the wrong shape is told at once, an unknown one by the platform; what was right is offered again."""
-    person = Person(
+    person = ScriptedPrompts(
         {
             "Connect": ["y"],
             "Ring": ["canary", "parrot-unknown", TOKEN],
@@ -185,7 +199,7 @@ def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, env
 @pytest.mark.parametrize("question", ["Ring", "Who may write"])
 def test_no_and_skip_leave_a_platform(question: str, answer: str, home: Path, environment: dict[str, str]) -> None:
     """At any of its questions, whatever was answered before: nothing of it is written, and the next step comes."""
-    person = Person({"Connect": ["y"], "Ring": [TOKEN], question: [answer], "Time zone": ["new york"]})
+    person = ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], question: [answer], "Time zone": ["new york"]})
     init(environment, person)
     assert "was not changed" in person.told
     assert sorted(files(home)) == ["parlour.yaml"]
@@ -197,13 +211,13 @@ def test_what_is_wrong_can_be_kept_or_left(
     choice: str, is_written: bool, home: Path, environment: dict[str, str]
 ) -> None:
     """Who knows better may keep an answer that was not verified; who gives up leaves no trace of it."""
-    init(environment, Person({"Connect": ["y"], "Ring": ["parrot-unknown"], "Correct it": [choice]}))
+    init(environment, ScriptedPrompts({"Connect": ["y"], "Ring": ["parrot-unknown"], "Correct it": [choice]}))
     assert (home / "secrets/channels__parrot__token").exists() is is_written
 
 
 def test_the_world_is_not_let_in_by_the_way(home: Path, environment: dict[str, str]) -> None:
     """A `*` needs its second switch: what the settings refuse is told and asked again, and nothing of it is written."""
-    person = Person({"Connect": ["y"], "Ring": [TOKEN], "Who may write": ["*", "501"]})
+    person = ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], "Who may write": ["*", "501"]})
     init(environment, person)
     assert "confirm it with PARLOUR_ALLOW_EVERYONE=true" in person.told
     assert check_settings(environment, kinds()).require().channels["parrot"].allow_from == ("501",)
@@ -227,7 +241,7 @@ def test_what_somebody_wrote_stays(home: Path, environment: dict[str, str]) -> N
     """Comments, order, spelling, `off` and 0501 stand as they stood; a secret leaves the file, its line stays."""
     home.mkdir()
     (home / "parlour.yaml").write_text(WRITTEN)
-    init(environment, Person({"Ring": [TOKEN], "Who": ["0501, 77"], "Time zone": ["Europe/Berlin"]}))
+    init(environment, ScriptedPrompts({"Ring": [TOKEN], "Who": ["0501, 77"], "Time zone": ["Europe/Berlin"]}))
     text = (home / "parlour.yaml").read_text()
     assert "parrot-of-old" not in text
     for line in ("# the house of Ann", "    port: 9000   # behind nginx", "# move me", "        # only us", "# Ann"):
@@ -254,7 +268,10 @@ def test_every_kind_of_file_is_added_to(name: str, text: str, home: Path, enviro
     """Comments alone, an empty group, flow style, another ending, JSON: what was there counts, and what was added."""
     home.mkdir()
     (home / name).write_text(text)
-    init(environment, Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Time zone": ["Europe/Berlin"]}))
+    init(
+        environment,
+        ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Time zone": ["Europe/Berlin"]}),
+    )
     report = check_settings(environment, kinds())
     assert report.require().channels["parrot"].allow_from == ("501",)
     assert report.file == home / name
@@ -279,7 +296,7 @@ def test_what_cannot_be_added_to_is_said_before_anything_is_asked(
     home.mkdir()
     (home / name).write_text(text)
     with pytest.raises(UserError, match=re.escape(line)):
-        init(environment, Person({}))
+        init(environment, ScriptedPrompts({}))
     assert (home / name).read_text() == text
 
 
@@ -288,12 +305,14 @@ def test_leaving_in_the_middle_keeps_whole_steps(leaves_at: str, home: Path, env
     """Ctrl-C at any question: what was verified stands, what was answered is offered again, and it goes on."""
     answers = {"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"], "Owner": ["parrot:501"], "Time": ["Europe/Berlin"]}
     with pytest.raises(typer.Abort):
-        init(environment, Person(answers, leaves_at=leaves_at))
+        init(environment, ScriptedPrompts(answers, leaves_at=leaves_at))
     is_connected = leaves_at in ("Owner", "Time zone")
     there = sorted(files(home)) if home.exists() else []
     answered = [".init-answers.json"] if leaves_at == "Who may write" else []
     assert there == (["parlour.yaml", "secrets/channels__parrot__token"] if is_connected else answered)
-    again = Person({"Connect": ["y"], "Ring": [] if answered else [TOKEN], "Who": ["501"], "Time": ["Europe/Berlin"]})
+    again = ScriptedPrompts(
+        {"Connect": ["y"], "Ring": [] if answered else [TOKEN], "Who": ["501"], "Time": ["Europe/Berlin"]}
+    )
     init(environment, again)
     assert ("? Ring [kept]" in again.told) is (is_connected or bool(answered))
     assert ".init-answers.json" not in files(home)
@@ -359,7 +378,7 @@ def test_a_full_disk_is_said_and_nothing_stands_half(
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full_at_first)
-    person = Person({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"]})
+    person = ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"]})
     init(environment, person)
     assert "is full (No space left on device); make room" in person.told
     assert person.told.count("? Ring [kept]") == 1
@@ -369,7 +388,7 @@ def test_a_full_disk_is_said_and_nothing_stands_half(
 def test_a_home_that_cannot_be_is_said_before_anything_is_asked(home: Path, environment: dict[str, str]) -> None:
     """Nobody types a key first and learns then that it has no place."""
     home.touch()
-    person = Person({})
+    person = ScriptedPrompts({})
     with pytest.raises(UserError, match="is not a folder"):
         init(environment, person)
     assert not person.seen
@@ -381,7 +400,7 @@ def test_a_second_spelling_of_a_secret_is_replaced(home: Path, environment: dict
     home.chmod(0o700)
     old = home / "secrets/PARLOUR_CHANNELS__PARROT__TOKEN"
     old.write_text("parrot-of-old")
-    init(environment, Person({"Ring": [TOKEN]}))
+    init(environment, ScriptedPrompts({"Ring": [TOKEN]}))
     assert sorted(files(home)) == ["secrets/PARLOUR_CHANNELS__PARROT__TOKEN"]
     assert old.read_text() == f"{TOKEN}\n"
 
@@ -390,10 +409,16 @@ def test_a_second_spelling_of_a_secret_is_replaced(home: Path, environment: dict
 def model() -> Iterator[FakeOpenAI]:
     """A model server that takes one key."""
 
-    def script(body: Mapping[str, object], n: int) -> Answer:
-        known = {"test": None, "gone": Fault.NOT_FOUND, "poor": Fault.QUOTA, "odd": Fault.CUT_JSON, "mute": Fault.EMPTY}
+    def script(body: Mapping[str, object], n: int) -> ScriptedAnswer:
+        known = {
+            "test": None,
+            "gone": ModelFault.NOT_FOUND,
+            "poor": ModelFault.QUOTA,
+            "odd": ModelFault.CUT_JSON,
+            "mute": ModelFault.EMPTY,
+        }
         name = str(body["model"])
-        return Answer(text="ok", fault=known.get(name, Fault.UNAUTHORISED))
+        return ScriptedAnswer(text="ok", fault=known.get(name, ModelFault.UNAUTHORISED))
 
     with in_the_background(open_server(script)) as server:
         yield server
@@ -402,7 +427,9 @@ def model() -> Iterator[FakeOpenAI]:
 def test_the_model_is_tried_by_one_tiny_call(model: FakeOpenAI, home: Path, environment: dict[str, str]) -> None:
     """Through the real library: each failure in words of its own, the answers offered again, the key in a file."""
     tries = ["openai/locked", "openai/gone", "openai/poor", "openai/odd", "ofline", "openai/test"]
-    person = Person({"Model": tries, "Address": [model.base], "Key": [KEY], "Correct": ["again"] * 5, "Connect": ["n"]})
+    person = ScriptedPrompts(
+        {"Model": tries, "Address": [model.base], "Key": [KEY], "Correct": ["again"] * 5, "Connect": ["n"]}
+    )
     before = len(model.bodies)
     init(environment, person)
     assert len(model.bodies) - before == 5
@@ -438,9 +465,9 @@ def test_a_server_s_own_models_are_offered(
 ) -> None:
     """What the operator's own server lists at /v1/models is offered; a bare name becomes openai/<name>."""
     environment["PARLOUR_CHANNELS__PARROT__ENABLED"] = "false"
-    with in_the_background(open_server([Answer(text="ok")])) as server:
+    with in_the_background(open_server([ScriptedAnswer(text="ok")])) as server:
         server.models = ["qwen3", "org/phi", "\x1b[2Jnasty"]
-        person = Person({"Model": [typed], "Address": [server.base], "Key": [KEY], "Which model": [which]})
+        person = ScriptedPrompts({"Model": [typed], "Address": [server.base], "Key": [KEY], "Which model": [which]})
         init(environment, person)
         llm = check_settings(environment, kinds()).require().llm
         assert llm.model == name
@@ -450,16 +477,16 @@ def test_a_server_s_own_models_are_offered(
 
 def test_a_model_that_cannot_be_reached_can_be_kept(home: Path, environment: dict[str, str]) -> None:
     """Somebody sets up before the server runs: told in words, kept when they say so; `none` goes back to offline."""
-    person = Person({"Model": ["openai/x"], "Address": ["http://127.0.0.1:9/v1"], "Correct": ["keep"]})
+    person = ScriptedPrompts({"Model": ["openai/x"], "Address": ["http://127.0.0.1:9/v1"], "Correct": ["keep"]})
     init({**environment, "PARLOUR_CHANNELS__PARROT__ENABLED": "false"}, person)
     assert "nothing answers at http://127.0.0.1:9/v1" in person.told
     off = {**environment, "PARLOUR_CHANNELS__PARROT__ENABLED": "false"}
     assert check_settings(off, kinds()).require().llm.model == "openai/x"
-    init(off, Person({"Model": ["none"]}))
+    init(off, ScriptedPrompts({"Model": ["none"]}))
     assert check_settings(off, kinds()).require().llm.model == ""
 
 
-class Typist:
+class TerminalTyping:
     """Somebody's hands on a real terminal."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -500,7 +527,7 @@ class Typist:
             self.screen += data.decode(errors="replace")
         return self.process.wait(20)
 
-    def __enter__(self) -> Typist:
+    def __enter__(self) -> TerminalTyping:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -512,7 +539,7 @@ class Typist:
 def test_on_a_real_terminal_a_key_is_not_echoed(model: FakeOpenAI, home: Path) -> None:
     """The real command on a pty: the key is typed and not seen; Ctrl-C afterwards keeps what was verified."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    with Typist({**kept, "PARLOUR_HOME": str(home), "TERM": "dumb"}) as hands:
+    with TerminalTyping({**kept, "PARLOUR_HOME": str(home), "TERM": "dumb"}) as hands:
         hands.until("Model")
         hands.type("openai/test")
         hands.until("Address")

@@ -10,24 +10,24 @@ import pytest
 
 from gateway.commands.init import InitOptions, InitWizard, installed_setups
 from gateway.settings import load_settings
-from tests.e2e.test_init import Person, files
-from tests.fakes.discord_server import Discord, open_discord
+from tests.e2e.test_init import ScriptedPrompts, files
+from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.setup_platform import in_the_background
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 
 @dataclass(frozen=True, slots=True)
-class Platforms:
+class PlatformServers:
     """The three servers."""
 
     telegram: TelegramServer
     slack: SlackServer
-    discord: Discord
+    discord: DiscordServer
 
 
 @pytest.fixture
-def platforms() -> Iterator[Platforms]:
+def platforms() -> Iterator[PlatformServers]:
     """Serve all three."""
     with (
         in_the_background(open_telegram()) as telegram,
@@ -35,11 +35,11 @@ def platforms() -> Iterator[Platforms]:
         in_the_background(open_discord()) as discord,
     ):
         telegram.privacy = False
-        yield Platforms(telegram, slack, discord)
+        yield PlatformServers(telegram, slack, discord)
 
 
 def test_three_platforms_are_set_up_from_nothing(
-    platforms: Platforms, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    platforms: PlatformServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wrong tokens are told by the platforms and asked again; what is right is written, and each platform was asked."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
@@ -56,7 +56,7 @@ def test_three_platforms_are_set_up_from_nothing(
     foreign = discord.token[:-4] + "xxxx"
     stale = f"{telegram.token[:-4]}xxxx"
     slack.scopes.discard("chat:write")
-    person = Person(
+    person = ScriptedPrompts(
         {
             "The bot's token": ["canary", foreign, discord.token, stale, telegram.token],
             "The bot token": ["xoxb-wrong-wrong-wrong", slack.bot_token],
@@ -90,7 +90,7 @@ def test_three_platforms_are_set_up_from_nothing(
     assert settings.owners == ("telegram:42",)
     allowed = {name: block.allow_from for name, block in settings.channels.items() if name in installed_setups()}
     assert allowed == {"discord": ("501501501501501501",), "slack": ("U0ANN00000",), "telegram": ("42",)}
-    again = Person({"Correct it": ["keep"]})
+    again = ScriptedPrompts({"Correct it": ["keep"]})
     InitWizard(environment, again, InitOptions()).run()
     assert files(tmp_path / "home") == written
     assert "Nothing needed to be written." in again.told

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.journal_file import STAMP, read_stamp
 from tests.fakes.gateway import GatewayProcess, free_port
-from tests.faults.process_pool import Zygote
+from tests.faults.process_pool import ForkServer
 
 KEY = "web:owner"
 
@@ -111,14 +111,14 @@ async def stop_and_kill(gateway: GatewayProcess) -> None:
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory, zygote: Zygote) -> Path:
+def killed(tmp_path_factory: pytest.TempPathFactory, zygote: ForkServer) -> Path:
     """Return a folder with the home of a gateway that was stopped once and killed once; tests work on copies."""
     folder = tmp_path_factory.mktemp("killed")
     asyncio.run(stop_and_kill(GatewayProcess(folder / "home", free_port(), zygote, XDG_RUNTIME_DIR=str(folder))))
     return folder
 
 
-def killed_home(killed: Path, tmp_path: Path, zygote: Zygote) -> GatewayProcess:
+def killed_home(killed: Path, tmp_path: Path, zygote: ForkServer) -> GatewayProcess:
     """Return a gateway on a copy of the killed one's home."""
     shutil.copytree(killed / "home", tmp_path / "home", ignore=shutil.ignore_patterns("*.sock"))
     shutil.copy(killed / "older.db", tmp_path)
@@ -127,7 +127,7 @@ def killed_home(killed: Path, tmp_path: Path, zygote: Zygote) -> GatewayProcess:
 
 @pytest.mark.parametrize("name", LOSSES)
 async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(
-    killed: Path, tmp_path: Path, zygote: Zygote, name: str
+    killed: Path, tmp_path: Path, zygote: ForkServer, name: str
 ) -> None:
     """The start ends with one line that names the choices, doctor says the same; accepted, no index comes twice."""
     lose, what = LOSSES[name]
@@ -159,7 +159,7 @@ async def test_a_lost_journal_is_refused_until_the_loss_is_accepted(
     assert sorted(map(str, texts)) == ["The first.", "The second.", "The third."]
 
 
-async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
+async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path, zygote: ForkServer) -> None:
     """A home without a stamp, as an older version leaves it: turns that the journal does not know are proof enough."""
     gateway = killed_home(killed, tmp_path, zygote)
     delete_log(gateway.home)
@@ -178,7 +178,7 @@ async def test_transcripts_alone_tell_of_a_lost_log(killed: Path, tmp_path: Path
     assert doubled(gateway.home) == []
 
 
-async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
+async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: Path, zygote: ForkServer) -> None:
     """New homes, kills, stops, looks by other programs, torn or missing stamps, copies and backups all start."""
     gateway = killed_home(killed, tmp_path, zygote)  # a new home, a stop and a kill were two starts already
     with closing(sqlite3.connect(gateway.home / "journal.db")) as look:  # its close moves the log into the file
@@ -206,7 +206,7 @@ async def test_no_crash_and_no_copy_is_taken_for_a_loss(killed: Path, tmp_path: 
     assert doubled(gateway.home) == []
 
 
-async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path, zygote: Zygote) -> None:
+async def test_nothing_lost_is_nothing_to_accept(killed: Path, tmp_path: Path, zygote: ForkServer) -> None:
     """`parlour accept-loss` changes nothing in a home that has lost nothing, and asks where something is."""
     gateway = killed_home(killed, tmp_path, zygote)
     code, said = await gateway.run_to_its_end("accept-loss", "--yes")

@@ -15,16 +15,16 @@ import pytest
 from gateway.app import build_operations
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port, gateway
 from tests.fakes.inprocess_gateway import gateway as pocket_gateway
-from tests.unit.ops.test_memory_cli import Terminal
+from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
 TOKEN = f"123456789:AA{'x' * 33}"
 
 
-class Operator:
+class CommandLineOperator:
     """Types commands one after the other and notes which operations they were."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: CommandTerminal) -> None:
         self._terminal = terminal
 
     async def type(self, *words: str) -> str:
@@ -57,11 +57,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 async def test_every_command_is_answered_by_the_gateway_that_runs(
-    terminal: Terminal, tmp_path: Path, asked: set[str], monkeypatch: pytest.MonkeyPatch
+    terminal: CommandTerminal, tmp_path: Path, asked: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each operation is asked over the socket, and what it answers arrives whole; none is left out."""
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)  # for the commands; the gateway opens no Telegram
-    operator = Operator(terminal)
+    operator = CommandLineOperator(terminal)
     off = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": TOKEN, "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": "http://127.0.0.1:9/bot"}
     async with gateway(terminal.home, **off):
         status = (await operator.lines("status"))[0]
@@ -128,7 +128,7 @@ async def test_a_terminal_hears_why_it_cannot_attach(tmp_path: Path) -> None:
         assert (code, err.strip()) == (2, "parlour: the console is switched off; set channels.console.enabled to true")
 
 
-async def _say_and_search(operator: Operator) -> None:
+async def _say_and_search(operator: CommandLineOperator) -> None:
     reference = re.search(r"accepted as (\S+)\n", await operator.type("send", "web:owner", "remember: I like oolong"))
     assert reference is not None
     await operator.type("send", "web:owner", "and what is the weather like?")
@@ -146,7 +146,7 @@ async def _say_and_search(operator: Operator) -> None:
     assert await operator.lines("usage") == await operator.lines("usage", "--by", "day")
 
 
-async def _correct_memory(operator: Operator) -> None:
+async def _correct_memory(operator: CommandLineOperator) -> None:
     at = ("--scope", "web:owner")
     assert "people/web%3aowner" in await operator.type("memory")
     await operator.type("memory", "rebuild", *at)
@@ -161,7 +161,7 @@ async def _correct_memory(operator: Operator) -> None:
     assert await operator.lines("search", "oolong", *at) == []
 
 
-async def _decide_about_people(operator: Operator, folder: Path) -> None:
+async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> None:
     await operator.type("people", "allow", "telegram:42")
     await operator.type("people", "block", "telegram:666")
     assert {line["who"] for line in await operator.lines("people", "list", "telegram")} >= {"42", "666"}
@@ -183,7 +183,7 @@ async def _decide_about_people(operator: Operator, folder: Path) -> None:
     assert await operator.lines("people", "audit", "web:nobody") == []
 
 
-async def _look_after_the_home(operator: Operator, folder: Path) -> None:
+async def _look_after_the_home(operator: CommandLineOperator, folder: Path) -> None:
     assert (folder / "owner.zip").stat().st_size > 0
     assert "the quarantine is empty" in await operator.type("quarantine", "list")
     await operator.refused("quarantine", "drop", "event")

@@ -18,7 +18,7 @@ from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessag
 from gateway.i18n import load_catalogue
 from gateway.ports import DisplayedMessage, IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 # One browser and one loop for the module; each test has contexts of its own, which share nothing.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -40,13 +40,13 @@ async def browser(chromium: Browser) -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-def house() -> FakeHouse:
+def house() -> FakePageServices:
     """Give a house that answers what it is asked."""
-    return FakeHouse(answer=lambda text: f"You said **{text}**")
+    return FakePageServices(answer=lambda text: f"You said **{text}**")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def served(house: FakeHouse) -> AsyncIterator[Served]:
+async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page of *house*."""
     async with serve_page(house) as served:
         yield served
@@ -79,7 +79,7 @@ async def say(page: Page, text: str) -> None:
 
 
 async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
-    browser: Browser, served: Served, house: FakeHouse
+    browser: Browser, served: ServedPage, house: FakePageServices
 ) -> None:
     """Type, see ✓ once it is durable, read the words as they come, then the answer in their place."""
     house.go_on.clear()
@@ -101,7 +101,9 @@ async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
     assert house.accepted[0].sender.id == "owner"
 
 
-async def test_shift_enter_starts_a_line_and_enter_sends(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_shift_enter_starts_a_line_and_enter_sends(
+    browser: Browser, served: ServedPage, house: FakePageServices
+) -> None:
     """What people know from every chat works here."""
     page = await visit(browser, served.url)
     text = page.locator("#text")
@@ -114,7 +116,7 @@ async def test_shift_enter_starts_a_line_and_enter_sends(browser: Browser, serve
     await expect(text).to_have_value("")
 
 
-async def test_a_reload_shows_the_history(browser: Browser, served: Served) -> None:
+async def test_a_reload_shows_the_history(browser: Browser, served: ServedPage) -> None:
     """The conversation is the server's: a page that was closed has lost nothing."""
     page = await visit(browser, served.url)
     await say(page, "remember me")
@@ -126,7 +128,7 @@ async def test_a_reload_shows_the_history(browser: Browser, served: Served) -> N
 
 
 async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
-    browser: Browser, served: Served, house: FakeHouse
+    browser: Browser, served: ServedPage, house: FakePageServices
 ) -> None:
     """What was streamed so far is there again, and the answer takes its place."""
     house.go_on.clear()
@@ -140,7 +142,7 @@ async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
-async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Browser, house: FakeHouse) -> None:
+async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Browser, house: FakePageServices) -> None:
     """The page says that it is alone, keeps the message over a reload of its own, and sends it when it can."""
     async with AsyncExitStack() as first:
         served = await first.enter_async_context(serve_page(house))
@@ -160,10 +162,10 @@ async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Br
         assert await page.evaluate("localStorage.length") == 0
 
 
-async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Browser, house: FakeHouse) -> None:
+async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Browser, house: FakePageServices) -> None:
     """Stored, but the server died before it could say so: the resend carries the same id."""
 
-    class DiesAfterStoring(FakeHouse):
+    class DiesAfterStoring(FakePageServices):
         async def receive(self, message: Any) -> IntakeResult:
             answer = await super().receive(message)
             if len(self.deliveries) == 1:
@@ -183,7 +185,7 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Bro
 
 
 async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
-    browser: Browser, served: Served, house: FakeHouse
+    browser: Browser, served: ServedPage, house: FakePageServices
 ) -> None:
     """A full queue is told beside the message it was told for."""
     house.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
@@ -197,7 +199,7 @@ async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
     await expect(page.locator(".line.user")).to_have_count(1)
 
 
-async def test_two_windows_show_one_conversation(browser: Browser, served: Served) -> None:
+async def test_two_windows_show_one_conversation(browser: Browser, served: ServedPage) -> None:
     """What is said in one window stands in the other, once, with its answer."""
     here, there = await visit(browser, served.url), await visit(browser, served.url)
     await say(here, "hello over there")
@@ -219,7 +221,7 @@ PHONE_TEXT = "\n\n".join(
 )
 
 
-async def test_nothing_is_wider_than_a_phone(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_nothing_is_wider_than_a_phone(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
     """Tables and code scroll in their own boxes; the page itself never sideways."""
     house.answer = lambda _: PHONE_TEXT
     page = await visit(browser, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
@@ -234,7 +236,7 @@ async def test_nothing_is_wider_than_a_phone(browser: Browser, served: Served, h
     assert box["y"] + box["height"] <= 640
 
 
-async def test_dark_and_light_follow_the_machine(browser: Browser, served: Served) -> None:
+async def test_dark_and_light_follow_the_machine(browser: Browser, served: ServedPage) -> None:
     """Dark is dark, light is light, and text stands out in both (WCAG AA: 4.5 to 1)."""
     for scheme, is_dark in (("dark", True), ("light", False)):
         page = await visit(browser, served.url, color_scheme=scheme)
@@ -267,7 +269,7 @@ https://bank.example@evil.example/ <https://plain.example/path>
 """
 
 
-async def test_hostile_text_is_only_text(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
     """Nothing runs, nothing is loaded, and a link shows where it really goes."""
     house.answer = lambda _: HOSTILE
     page = await visit(browser, served.url)
@@ -294,7 +296,7 @@ async def test_hostile_text_is_only_text(browser: Browser, served: Served, house
     assert await page.locator(".line.user .body").evaluate("body => body.childElementCount") == 0
 
 
-async def test_markdown_is_drawn(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_markdown_is_drawn(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
     """What models write most: headings, emphasis, lists, tables, code, quotes, breaks."""
     house.answer = lambda _: (
         "## Plan\n\nSome *soft*, **loud**, ***both***, ~~gone~~ and `code`\nsecond line\n\n"
@@ -319,7 +321,7 @@ async def test_markdown_is_drawn(browser: Browser, served: Served, house: FakeHo
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
 
 
-async def test_the_keyboard_alone_suffices(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
     """Everything that a mouse reaches, Tab reaches, in reading order and with a visible ring; Enter works it."""
     house.answer = lambda _: "[the plan](https://plan.example/)\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| 1 |"
     page = await visit(browser, served.url, permissions=["clipboard-read", "clipboard-write"])
@@ -344,7 +346,9 @@ async def test_the_keyboard_alone_suffices(browser: Browser, served: Served, hou
     assert await page.evaluate("navigator.clipboard.readText()") == "x = 1"
 
 
-async def test_code_is_coloured_in_colours_that_can_be_read(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_code_is_coloured_in_colours_that_can_be_read(
+    browser: Browser, served: ServedPage, house: FakePageServices
+) -> None:
     """Names, strings and comments differ, by day and by night; copying takes the text without a mark of ours."""
     code = 'def cost(n: int) -> str:  # euros\n    return "<b>" * n'
     house.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
@@ -379,7 +383,7 @@ PATHOLOGICAL = {
 }
 
 
-async def test_no_text_hangs_the_page(browser: Browser, served: Served) -> None:
+async def test_no_text_hangs_the_page(browser: Browser, served: ServedPage) -> None:
     """Texts made to be slow are drawn all the same, none of them lost (docs/attacks.md, attack 84)."""
     page = await visit(browser, served.url)
     for name, text in PATHOLOGICAL.items():
@@ -395,7 +399,7 @@ async def test_no_text_hangs_the_page(browser: Browser, served: Served) -> None:
         assert drawn or not text.strip("|-#\n_`> "), name
 
 
-async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser, served: Served) -> None:
+async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser, served: ServedPage) -> None:
     """A long answer costs its last block per update, and what somebody selected stays selected."""
     page = await visit(browser, served.url)
     same, text = await page.evaluate(
@@ -413,7 +417,7 @@ async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser,
     assert text == "onetwothree bold"
 
 
-async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house: FakeHouse) -> None:
+async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house: FakePageServices) -> None:
     """Beyond loopback the page asks; the code works once; leaving closes the door again."""
     async with serve_page(house, login="always") as served:
         page = await (await browser.new_context()).new_page()
@@ -436,7 +440,7 @@ async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house
         await expect(page.locator(".line")).to_have_count(0)
 
 
-async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served) -> None:
+async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: ServedPage) -> None:
     """A part sent twice stands once; a marked one carries its mark."""
     page = await visit(browser, served.url)
     (part,) = served.channel.render(
@@ -448,7 +452,7 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
-async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: Served, house: FakeHouse) -> None:
+async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
     """Below the answer, with its size, before and after a reload; a page in it never runs in ours."""
     data = b"<script>document.title = 'owned'</script>"
     blob = await house.blobs.put("people/ann", data)
@@ -473,7 +477,7 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: Served, 
     assert (await (await download.value).path()).read_bytes() == data
 
 
-async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: Served) -> None:
+async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, served: ServedPage) -> None:
     """What delivery says of a file that is missing is text, whatever its name looks like."""
     page = await visit(browser, served.url)
     line = "(The file **x** <img src=x> was not sent: it is not available any more.)"
@@ -482,7 +486,7 @@ async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, ser
     await expect(page.locator(".line.assistant strong")).to_have_count(0)
 
 
-async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakeHouse, tmp_path: Path) -> None:
+async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakePageServices, tmp_path: Path) -> None:
     """Chosen with the button: shown above the text, taken out again, sent without a word."""
     house.folder = tmp_path
     async with serve_page(house) as served:
@@ -508,7 +512,7 @@ async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakeHo
             assert [piece async for piece in pieces] == [b"second"]
 
 
-async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakeHouse, tmp_path: Path) -> None:
+async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakePageServices, tmp_path: Path) -> None:
     """Anywhere on it; the place says so while it hovers; what is refused is told in a line, and the text stays."""
     house.folder = tmp_path
     async with serve_page(house) as served:
@@ -536,7 +540,7 @@ async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakeHous
 
 
 async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
-    browser: Browser, house: FakeHouse, tmp_path: Path
+    browser: Browser, house: FakePageServices, tmp_path: Path
 ) -> None:
     """Sent while the server was gone: it comes with its file once the server is back, over a reload of the page."""
     house.folder = tmp_path
@@ -562,7 +566,7 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
     ("language", "spoken", "day"), [("de", "de-AT", "Freitag, 2. Jänner"), ("zh", "en-US", "1月2日")]
 )
 async def test_the_page_speaks_the_language_of_the_chat(
-    browser: Browser, house: FakeHouse, served: Served, language: str, spoken: str, day: str
+    browser: Browser, house: FakePageServices, served: ServedPage, language: str, spoken: str, day: str
 ) -> None:
     """Its words, dates and numbers, and what a screen reader is told, are the chat's, whatever the browser's are."""
     house.language = language

@@ -8,7 +8,7 @@ from gateway.events import InboundKind, MessageButton, MessagePart, OutboundKind
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.e2e.browser import open_browser
 from tests.e2e.test_page import visit
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 CHOICES = (
     MessageButton("Yes (1)", "/memory approve e7"),
@@ -19,7 +19,7 @@ CHOICES = (
 
 
 async def show(
-    served: Served, text: str, turn: str, *, choices: tuple[MessageButton, ...] = (), settles: bool = False
+    served: ServedPage, text: str, turn: str, *, choices: tuple[MessageButton, ...] = (), settles: bool = False
 ) -> None:
     """Send a notice to the page's chat."""
     row = OutboundMessage(id=f"{turn}.1", key=served.key, text=text, kind=OutboundKind.NOTICE)
@@ -36,7 +36,7 @@ async def show(
     await served.channel.send(sent)
 
 
-async def asked(browser: Browser, served: Served) -> Page:
+async def asked(browser: Browser, served: ServedPage) -> Page:
     """Open the page and have it show four buttons in two rows."""
     page = await visit(browser, served.url)
     await show(served, "Some of this needs your yes or no.", "tquestionquestion", choices=CHOICES)
@@ -46,7 +46,7 @@ async def asked(browser: Browser, served: Served) -> Page:
 
 async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> None:
     """By keyboard as by mouse; nothing is written into the conversation, the other row stays, a refusal is told."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with serve_page(house) as served, open_browser() as browser:
         page = await asked(browser, served)
         await page.get_by_role("button", name="No (1)").focus()

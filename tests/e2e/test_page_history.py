@@ -10,7 +10,7 @@ from channels.web.adapter import MOST_WINDOWS
 from gateway.i18n import translate
 from gateway.ports import DisplayedMessage
 from tests.e2e.browser import open_browser
-from tests.fakes.web_services import FakeHouse, serve_page
+from tests.fakes.web_services import FakePageServices, serve_page
 
 
 def line(n: int, text: str, at: datetime) -> DisplayedMessage:
@@ -23,7 +23,7 @@ async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> Non
     """A long history comes in pages; each line is there once, in order, with one heading for each day."""
     today = datetime.now(UTC).replace(hour=12, minute=0)
     lines = [line(n, f"{n}: {'word ' * 6_000}", today - timedelta(days=(23 - n) // 4)) for n in range(24)]
-    async with serve_page(FakeHouse(lines=lines)) as served, open_browser() as browser:
+    async with serve_page(FakePageServices(lines=lines)) as served, open_browser() as browser:
         page = await browser.new_page(timezone_id="UTC")
         await page.goto(served.url)
         await expect(page.locator(".line .body").last).to_contain_text("23: word")
@@ -46,7 +46,7 @@ async def test_scrolling_up_brings_the_rest_without_moving_what_is_read() -> Non
 
 async def test_a_window_too_many_says_why_and_comes_in_when_it_can() -> None:
     """The page shows the server's line, tries again by itself, and forgets the line once it is let in."""
-    async with serve_page(FakeHouse()) as served, open_browser() as browser:
+    async with serve_page(FakePageServices()) as served, open_browser() as browser:
         context = await browser.new_context()
         opener = await context.new_page()
         await opener.goto(served.url)

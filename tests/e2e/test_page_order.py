@@ -15,7 +15,7 @@ from playwright.async_api import Page, expect
 
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
-from tests.faults.process_pool import Zygote
+from tests.faults.process_pool import ForkServer
 
 BEGINNING = "These are the first words of an answer, enough of them to be shown at once."
 
@@ -99,7 +99,7 @@ async def reloaded(page: Page, lines: int) -> list[str]:
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["before the first words", "behind the first words"])
 async def test_a_command_answered_during_a_turn_keeps_its_place(
-    tmp_path: Path, zygote: Zygote, has_begun: bool
+    tmp_path: Path, zygote: ForkServer, has_begun: bool
 ) -> None:
     """Question, /status while it is answered, answer: a reload in the middle and one at the end change nothing."""
     async with gated_model() as model, open_browser() as browser:
@@ -131,7 +131,7 @@ async def test_a_command_answered_during_a_turn_keeps_its_place(
             assert await reloaded(page, 4) == live
 
 
-async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path, zygote: Zygote) -> None:
+async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path, zygote: ForkServer) -> None:
     """Two questions, then two answers: that is what was seen, and what a reload shows."""
     async with gated_model() as model, open_browser() as browser:
         settings = {

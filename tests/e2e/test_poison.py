@@ -16,11 +16,11 @@ from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from tests.fakes.crashing_channel import GIBBERISH, POISON
 from tests.fakes.gateway import COMMAND
-from tests.fakes.relay import Relay, open_relay
+from tests.fakes.relay import RelayServer, open_relay
 
 
 @asynccontextmanager
-async def life(home: Path, relay: Relay, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def life(home: Path, relay: RelayServer, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a gateway; it is gone at the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
     command = [sys.executable, "-m", "tests.fakes.crashing_channel", str(home), relay.base, *words]
@@ -44,7 +44,7 @@ async def operate(home: Path, *command: str) -> int:
     return await process.wait()
 
 
-async def wait_answers(relay: Relay, *chats: str) -> None:
+async def wait_answers(relay: RelayServer, *chats: str) -> None:
     """Return when each chat shows an answer."""
     while not all(relay.chat(chat) for chat in chats):
         await relay.wait_changed()

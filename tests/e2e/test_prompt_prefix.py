@@ -13,8 +13,8 @@ import pytest
 
 from agent.tools.tool import Tool, ToolContext, tool
 from gateway.events import InboundKind, SessionKey
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
 
 TURNS = 50
 CHAT, OTHER = "main", "second"
@@ -22,21 +22,21 @@ pytestmark = pytest.mark.xdist_group("litellm")
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RequestBody:
     """A request body, cut at the end of its messages."""
 
     before: bytes  # everything up to and with the last message
     after: bytes  # closing bracket, model, tools
 
     @classmethod
-    def of(cls, data: bytes) -> Body:
+    def of(cls, data: bytes) -> RequestBody:
         messages = data.index(b'"messages":')
         _, length = json.JSONDecoder().raw_decode(data[messages + 11 :].decode())
         end = messages + 11 + len(data[messages + 11 :].decode()[:length].encode()) - 1
         return cls(data[:end], data[end:])
 
 
-class Gate:
+class GatedTool:
     """A tool that waits until the test lets it go on, so that something can be said meanwhile."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Gate:
         return gate
 
 
-def script(body: Mapping[str, Any], n: int) -> Answer:
+def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Call a tool where the last message asks for one, otherwise answer differently each time."""
     last = body["messages"][-1]
     if "consolidation agent" in str(body["messages"][0]["content"]):
@@ -64,13 +64,15 @@ def script(body: Mapping[str, Any], n: int) -> Answer:
             "history_entry": f"[2026-11-22 10:0{n % 10}] They talked.",
             "memory_update": f"{memory}\n- summary {n}",
         }
-        return Answer(text="", calls=(Call(name="save_memory", arguments=json.dumps(saved), id=f"call_{n}"),))
+        return ScriptedAnswer(
+            text="", calls=(ScriptedToolCall(name="save_memory", arguments=json.dumps(saved), id=f"call_{n}"),)
+        )
     if last["role"] == "user" and "go to the gate" in str(last["content"]):
-        return Answer(text="", calls=(Call(name="gate", id=f"call_{n}"),))
+        return ScriptedAnswer(text="", calls=(ScriptedToolCall(name="gate", id=f"call_{n}"),))
     if last["role"] == "user" and "remember" in str(last["content"]) and "[memory]" not in str(last["content"]):
         fact = json.dumps({"fact": f"fact number {n}"})
-        return Answer(text="", calls=(Call(name="remember", arguments=fact, id=f"call_{n}"),))
-    return Answer(text=f"answer {n} with some words, é and 🙂")
+        return ScriptedAnswer(text="", calls=(ScriptedToolCall(name="remember", arguments=fact, id=f"call_{n}"),))
+    return ScriptedAnswer(text=f"answer {n} with some words, é and 🙂")
 
 
 def is_main(body: bytes) -> bool:
@@ -86,14 +88,14 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
     """
     async with open_server(script) as server:
         for start in range(0, TURNS, 10):
-            gate = Gate()
+            gate = GatedTool()
             async with gateway(
                 home=tmp_path / "home", environment=_environment(server), tools=(gate.tool(),)
             ) as pocket:
                 for n in range(start, start + 10):
                     await _turn(pocket, gate, n)
                 await pocket.idle()
-    bodies = [Body.of(data) for data in server.bodies if is_main(data)]
+    bodies = [RequestBody.of(data) for data in server.bodies if is_main(data)]
     assert len(bodies) >= TURNS
     breaks = [n for n in range(1, len(bodies)) if not _extends(bodies[n - 1], bodies[n])]
     causes = _causes(tmp_path / "home")
@@ -110,11 +112,11 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
     assert any(b"[memory]" in body.before for body in bodies)
 
 
-def _extends(earlier: Body, later: Body) -> bool:
+def _extends(earlier: RequestBody, later: RequestBody) -> bool:
     return later.before.startswith(earlier.before) and later.after == earlier.after
 
 
-async def _turn(pocket: Pocket, gate: Gate, n: int) -> None:
+async def _turn(pocket: InProcessGateway, gate: GatedTool, n: int) -> None:
     """One turn of the script of events; the name changes from turn 12 on."""
     name = "Ann" if n < 12 else "Ann [Example]\nof Berlin"
     say = pocket.channel.say
@@ -145,7 +147,7 @@ async def _turn(pocket: Pocket, gate: Gate, n: int) -> None:
             await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name, number=f"turn-{n}")
 
 
-def _key(pocket: Pocket) -> SessionKey:
+def _key(pocket: InProcessGateway) -> SessionKey:
     return SessionKey(pocket.channel.name, CHAT)
 
 

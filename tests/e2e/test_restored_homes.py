@@ -19,7 +19,7 @@ from gateway.restore import BackupContents, restore
 from tests.e2e.discord.test_gateway_discord import house as discord_house
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_gateway import HeldModel
 from tests.fakes.slack_gateway import house as slack_house
 from tests.fakes.slack_server import ANN as SLACK_ANN
@@ -32,21 +32,21 @@ NO_REACTION = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 
 @dataclass
-class Scene:
+class PrivateChatScene:
     """A platform on which one person writes to the bot in private."""
 
-    live: Callable[[Path, HeldModel], AbstractAsyncContextManager[Pocket]]
+    live: Callable[[Path, HeldModel], AbstractAsyncContextManager[InProcessGateway]]
     ask: Callable[[str], object]
     shown: Callable[[], list[str]]
     until: Callable[[Callable[[], bool]], Awaitable[object]]
 
 
 @asynccontextmanager
-async def telegram() -> AsyncIterator[Scene]:
+async def telegram() -> AsyncIterator[PrivateChatScene]:
     """Telegram has no send key and cannot be asked."""
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        yield Scene(
+        yield PrivateChatScene(
             live=lambda home, model: telegram_house(server, model, home, REACTION=""),
             ask=server.say,
             shown=lambda: [post.text for post in server.posts],
@@ -55,10 +55,10 @@ async def telegram() -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def slack() -> AsyncIterator[Scene]:
+async def slack() -> AsyncIterator[PrivateChatScene]:
     """Slack can be read back."""
     async with slack_server() as server:
-        yield Scene(
+        yield PrivateChatScene(
             live=lambda home, model: slack_house(server, home=home, model=model, environment=NO_REACTION),
             ask=lambda text: server.say(DM, SLACK_ANN, text),
             shown=lambda: server.shown(DM),
@@ -67,11 +67,11 @@ async def slack() -> AsyncIterator[Scene]:
 
 
 @asynccontextmanager
-async def discord() -> AsyncIterator[Scene]:
+async def discord() -> AsyncIterator[PrivateChatScene]:
     """Discord can be read back."""
     async with open_discord() as server:
         chat = server.direct(DISCORD_ANN)
-        yield Scene(
+        yield PrivateChatScene(
             live=lambda home, model: discord_house(server, home=home, model=model),
             ask=lambda text: server.say(chat, DISCORD_ANN, text),
             shown=lambda: server.chat(chat),
@@ -87,7 +87,7 @@ def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
-async def answered_after_the_backup(scene: Scene, folder: Path) -> Path:
+async def answered_after_the_backup(scene: PrivateChatScene, folder: Path) -> Path:
     """Make a backup while a message is thought about, then answer it; return the backup."""
     model, home, target = HeldModel(), folder / "home", folder / "b.tar.gz"
     async with scene.live(home, model) as pocket:

@@ -10,12 +10,12 @@ from tests.e2e.discord.test_gateway_discord import house as discord_house
 from tests.e2e.telegram.test_telegram_buttons import asked, telegram_now
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL
 from tests.fakes.discord_server import open_discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.slack_gateway import house as slack_house
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
 from tests.fakes.staged_changes import staged
-from tests.fakes.telegram_gateway import TEAM, Parrot, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
 from tests.fakes.telegram_gateway import house as telegram_house
 
 REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
@@ -26,7 +26,7 @@ COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "le
 OWNED = {"PARLOUR_OWNERS": f"slack:{SLACK_ANN}"}
 
 
-async def lines(pocket: Pocket) -> list[tuple[str, str, str, str]]:
+async def lines(pocket: InProcessGateway) -> list[tuple[str, str, str, str]]:
     """Return the audit, the oldest first: who, where, what, outcome."""
     found = await pocket.app.store.access.audit(limit=50)
     return [(each.by, each.where, each.what, each.outcome) for each in reversed(found)]
@@ -98,7 +98,7 @@ async def test_new_and_a_press_in_a_telegram_group() -> None:
 
 async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Path) -> None:
     """Nobody is let in; who sends the code owns the bot, allows somebody, blocks them; the code is nowhere."""
-    model = Parrot()
+    model = EchoModel()
     home = tmp_path / "home"
     async with telegram_now() as server, telegram_house(server, model, home, ALLOW_FROM="") as pocket:
         issued = await pocket.app.access.claims.issue()

@@ -11,14 +11,14 @@ from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT as DISCORD_BOT
 from tests.fakes.discord_records import GENERAL
 from tests.fakes.discord_records import TOKEN as DISCORD_TOKEN
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.slack import settings as slack_block
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOT_TOKEN, DM, ROOM, SlackServer, slack_server
 from tests.fakes.telegram_channel import block as telegram_block
 from tests.fakes.telegram_gateway import TEAM, mention
 from tests.fakes.telegram_server import TOKEN, TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 WORK = {"id": 987654321, "is_bot": True, "first_name": "Work", "username": "work_bot"}
 
@@ -33,7 +33,7 @@ def blocks(kind: str, *fields: dict[str, str]) -> dict[str, str]:
     }
 
 
-async def scopes(pocket: Pocket) -> dict[str, str]:
+async def scopes(pocket: InProcessGateway) -> dict[str, str]:
     """Return the scope of every session."""
     return {str(each.key): each.scope for each in await pocket.app.store.records.sessions()}
 
@@ -118,7 +118,7 @@ async def test_two_discord_bots_share_a_person_and_nothing_else() -> None:
     async with open_discord() as one, open_discord() as other:
         other.token = DISCORD_TOKEN.replace("GcanaR", "GcanaS")
 
-        def fields(discord: Discord) -> dict[str, str]:
+        def fields(discord: DiscordServer) -> dict[str, str]:
             where = {"API_URL": f"http://{discord.base}/api/v10", "GATEWAY_URL": f"ws://{discord.base}/gateway"}
             return {"TOKEN": discord.token, "ALLOW_FROM": DISCORD_ANN, "COMMANDS": "off", **where}
 
@@ -155,6 +155,6 @@ def test_each_block_is_called_at_an_address_of_its_own() -> None:
     ]
     for kind, block in built:
         for name in (kind.name, f"{kind.name}-work"):
-            channel = kind.open(FakeHouse().context(name, block))
+            channel = kind.open(FakePageServices().context(name, block))
             (route,) = kind.routes(channel)
             assert route.path == f"/hooks/{name}"

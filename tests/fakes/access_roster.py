@@ -14,17 +14,17 @@ from gateway.admission import AdmissionPolicy, Admitted, Decision, admit, policy
 from gateway.events import InboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import Store, in_english
 from gateway.settings.channel_blocks import entry_error
-from tests.fakes.turns import START, Wall
+from tests.fakes.turns import START, WallClock
 
 KINDS = {"telegram": "telegram", "telegram-work": "telegram", "slack": "slack", "web": "web"}
 
 
 @dataclass(slots=True, kw_only=True)
-class Door:
+class RosterScene:
     """What judges and decides, over one store."""
 
     store: Store
-    wall: Wall
+    wall: WallClock
     roster: AccessRoster
     links: Mapping[PlatformAccount, Sequence[PlatformAccount]] = field(default_factory=dict)
 
@@ -58,15 +58,15 @@ def _wrong(channel: str, entry: str) -> str:
 
 
 def door(
-    store: Store, wall: Wall, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
-) -> Door:
+    store: Store, wall: WallClock, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
+) -> RosterScene:
     """Return a door with two Telegram bots, a Slack workspace and the page."""
     entries = allow or {}
     policies: dict[str, AdmissionPolicy] = {
         name: policy_of(name, entries.get(name, ()), owners, "mention", is_local=kind == "web")
         for name, kind in KINDS.items()
     }
-    return Door(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named_owners=owners))
+    return RosterScene(store=store, wall=wall, roster=AccessRoster(store.access, policies, KINDS, named_owners=owners))
 
 
 def direct(user: str, text: str = "hello", *, channel: str = "telegram", **fields: Any) -> InboundMessage:

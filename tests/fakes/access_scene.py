@@ -26,7 +26,7 @@ POLICIES: Mapping[str, AdmissionPolicy] = {
 DECIDED = {"chat:C-off": "off", "chat:C-on": "mention"}  # the group policy of places that have one of their own
 
 
-class Door:
+class AccessScene:
     """Strangers knock, places take us in, owners decide."""
 
     def __init__(

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 
 CODE = re.compile(r"/link ([A-Z0-9]{8})")
 
 
-async def code_of(pocket: Pocket, account: str) -> str:
+async def code_of(pocket: InProcessGateway, account: str) -> str:
     """Ask for a code in an account's direct chat."""
     found = CODE.search(await pocket.channel.ask(account, "/link", sender=account))
     assert found is not None
     return found[1]
 
 
-async def settled(pocket: Pocket) -> None:
+async def settled(pocket: InProcessGateway) -> None:
     """Return when nobody's accounts are being linked or taken apart."""
     while True:
         await pocket.idle()
@@ -27,7 +27,7 @@ async def settled(pocket: Pocket) -> None:
         await asyncio.sleep(0.01)
 
 
-async def summarised(pocket: Pocket, *scopes: str) -> None:
+async def summarised(pocket: InProcessGateway, *scopes: str) -> None:
     """Return when nothing that was said in *scopes* waits for a summary any more."""
     kinds = {"remember", "consolidate", "apply", "summarise"}
     while True:
@@ -38,7 +38,7 @@ async def summarised(pocket: Pocket, *scopes: str) -> None:
     await pocket.idle()
 
 
-async def link(pocket: Pocket, asker: str, taker: str) -> None:
+async def link(pocket: InProcessGateway, asker: str, taker: str) -> None:
     """Link two accounts, asked for in the first one's chat."""
     code = await code_of(pocket, asker)
     await pocket.channel.ask(taker, f"/link {code}", sender=taker)
@@ -47,7 +47,7 @@ async def link(pocket: Pocket, asker: str, taker: str) -> None:
     await settled(pocket)
 
 
-async def unlink(pocket: Pocket, account: str, which: str = "") -> None:
+async def unlink(pocket: InProcessGateway, account: str, which: str = "") -> None:
     """Take accounts apart again, from one of them."""
     await pocket.channel.ask(account, f"/unlink {which}".strip(), sender=account)
     await settled(pocket)

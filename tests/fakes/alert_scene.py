@@ -19,8 +19,8 @@ from gateway.store.outbox import SqliteOutbox
 from gateway.store.sqlite_store import SqliteStore
 from gateway.store.writer import Operation
 from gateway.web.metrics import PrometheusRecorder
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import KEYED, FakeChannel, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import KEYED, FakeChannel, MemoryPlatform
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 T = TypeVar("T")
@@ -30,12 +30,12 @@ OWNER_HERE, OWNER_THERE = SessionKey("telegram", "1"), SessionKey("slack", "U1")
 
 
 @dataclass
-class Alerting:
+class AlertScene:
     """One installation: its folder, its platforms, who owns it, what can be wrong, and the process that runs now."""
 
     folder: Path
-    clock: Clock
-    sources: Callable[[Alerting], Mapping[str, Source]]
+    clock: VirtualClock
+    sources: Callable[[AlertScene], Mapping[str, Source]]
     owners: list[tuple[SessionKey, ...]] = field(default_factory=lambda: [(OWNER_HERE, OWNER_THERE)])
     hears: dict[str, bool | None] = field(default_factory=lambda: {"telegram": True, "slack": True})
     pages: tuple[SessionKey, ...] = ()
@@ -44,7 +44,7 @@ class Alerting:
     runs: int = 0
 
     def __post_init__(self) -> None:
-        self.platforms = {name: Platform() for name in ("telegram", "slack", "web")}
+        self.platforms = {name: MemoryPlatform() for name in ("telegram", "slack", "web")}
         self.posted = asyncio.Event()
 
     async def start(self, *, mortal: int | None = None) -> None:

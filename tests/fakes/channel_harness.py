@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports import Channel, ChannelPlugin
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 
 @dataclass
-class Shown:
+class ChatView:
     """What one person sees of a chat, folded from whatever the platform sends."""
 
     messages: dict[str, str] = field(default_factory=dict)  # in order, by the platform's id
@@ -36,10 +36,10 @@ class Shown:
             await self.news.wait()
 
 
-class Person(Protocol):
+class PlatformUser(Protocol):
     """Somebody on the platform."""
 
-    shown: Shown
+    shown: ChatView
 
     async def say(self, text: str, ident: str) -> None:
         """Send a message with the platform's id *ident*; the same again is a redelivery."""
@@ -55,13 +55,13 @@ class Person(Protocol):
 
 
 @dataclass
-class Platform:
+class RunningChannel:
     """A channel that is up, and a way to be a person on it."""
 
     channel: Channel
     key: SessionKey
-    join: Callable[[], AbstractAsyncContextManager[Person]]
-    files: Callable[[Person], Awaitable[list[tuple[str, bytes]]]]  # that stand in the chat, in order
+    join: Callable[[], AbstractAsyncContextManager[PlatformUser]]
+    files: Callable[[PlatformUser], Awaitable[list[tuple[str, bytes]]]]  # that stand in the chat, in order
     has_windows: bool = True  # ours: it knows who looks on, and can say a line beside a message
     can_be_asked: bool = True  # whether a part stands there; else a resend is marked
     late: str = "It is **late**."  # how this sentence looks to people
@@ -70,11 +70,11 @@ class Platform:
     ident: Callable[[str], str] = str  # from the id a person said something under to the platform's own
 
 
-class Harness(Protocol):
+class ChannelHarness(Protocol):
     """One kind of channel under test."""
 
     kind: ChannelPlugin
 
-    def open(self, house: FakeHouse) -> AbstractAsyncContextManager[Platform]:
+    def open(self, house: FakePageServices) -> AbstractAsyncContextManager[RunningChannel]:
         """Bring the channel up in front of *house*."""
         ...

@@ -11,7 +11,7 @@ included, runs on a `VirtualLoop`::
 `asyncio.sleep`, `call_later`, `asyncio.timeout` and `wait(timeout=...)` all follow the virtual clock.
 Sockets are polled before every jump; while something runs in a thread of `asyncio.to_thread` the clock
 stands still, so that no timeout fires because a thread was slow. Threads started in another way are not
-seen: use inline stores. A test that waits for what can never happen fails with `Deadlock` instead of hanging.
+seen: use inline stores. A test that waits for what can never happen fails with `VirtualDeadlock` instead of hanging.
 
 Without pytest: ``with asyncio.Runner(loop_factory=VirtualLoop) as runner: runner.run(main())``.
 """
@@ -31,7 +31,7 @@ EPOCH = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 STUCK_AFTER = 10.0  # real seconds of waiting with no timer, no thread and no event
 
 
-class Deadlock(RuntimeError):
+class VirtualDeadlock(RuntimeError):
     """Every task waits and nothing is left that could wake one of them."""
 
 
@@ -52,7 +52,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             return []
         ready = super().select(STUCK_AFTER)
         if not ready:
-            raise Deadlock(f"nothing can happen any more at {self.now:.3f} s of virtual time")
+            raise VirtualDeadlock(f"nothing can happen any more at {self.now:.3f} s of virtual time")
         return ready
 
 
@@ -85,7 +85,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._jumps.threads -= 1
 
 
-class Clock:
+class VirtualClock:
     """What a test reads of the virtual loop it runs on."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -24,12 +24,12 @@ from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.errors import ContextOverflow, ModelUnreachable
 from gateway.events import SessionKey
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FakeJobs, FakeRecords, turn_name
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeJobs, FakeRecords, ProcessCrash, turn_name
 
 TURNS = 6
 
 
-class Model:
+class ConsolidationModel:
     """Summarises politely, and counts."""
 
     name = "test/model"
@@ -75,7 +75,7 @@ class LooseDisk(Disk):
         """Return at once."""
 
 
-class DyingJobs(FakeJobs):
+class KilledJobQueue(FakeJobs):
     """A queue in whose *at*th moment the process dies: before a write, or right behind it."""
 
     def __init__(self, at: int) -> None:
@@ -86,7 +86,7 @@ class DyingJobs(FakeJobs):
     def _live(self) -> None:
         self.moments += 1
         if self.moments - 1 == self.at:
-            raise Crash
+            raise ProcessCrash
 
     async def put(self, job: Job) -> None:
         """Queue once."""
@@ -101,7 +101,7 @@ class DyingJobs(FakeJobs):
         self._live()
 
 
-class World:
+class ConsolidationScene:
     """A home with six turns in a transcript, and a consolidator over it whose disk can die."""
 
     def __init__(self, home: Path, *, question: str = "question", origin: str = "user", turns: int = TURNS) -> None:
@@ -110,7 +110,7 @@ class World:
         self.disk = Disk()
         self.records = FakeRecords()
         self.jobs = FakeJobs()
-        self.model = Model()
+        self.model = ConsolidationModel()
         self.adopted: list[TurnRecord] = []
         self.told: Callable[[TurnRecord], None] = lambda _: None
         for n in range(turns):
@@ -208,9 +208,9 @@ class World:
         return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
 
 
-async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: str) -> World:
+async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: str) -> ConsolidationScene:
     """Return a world with a fact in memory and a consolidation of its first messages due, eight by default."""
-    world = World(home, turns=turns, **fields)
+    world = ConsolidationScene(home, turns=turns, **fields)
     await FileDocumentStore(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")
     await world.jobs.put(consolidation_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, until), START))
     return world

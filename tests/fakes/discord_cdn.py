@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 if TYPE_CHECKING:
-    from tests.fakes.discord_server import Discord
+    from tests.fakes.discord_server import DiscordServer
 
 LASTS = timedelta(hours=24)
 _PIECE = 1 << 16
 
 
-class Cdn:
+class DiscordCdn:
     """The files of one Discord, and the addresses under which they can be had."""
 
-    def __init__(self, discord: Discord) -> None:
+    def __init__(self, discord: DiscordServer) -> None:
         self._discord = discord
         self._serial = count(8001)
         self.files: dict[str, tuple[str, bytes]] = {}  # by attachment id

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import WSMsgType, web
 
 if TYPE_CHECKING:
-    from tests.fakes.discord_server import Discord
+    from tests.fakes.discord_server import DiscordServer
 
 GUILDS, GUILD_MESSAGES, DIRECT_MESSAGES, MESSAGE_CONTENT = 1 << 0, 1 << 9, 1 << 12, 1 << 15
 _PRIVILEGED = (1 << 1) | (1 << 8) | MESSAGE_CONTENT
 
 
 @dataclass(eq=False)
-class Session:
+class DiscordSession:
     """What the gateway knows of one identified connection, for as long as it can be resumed."""
 
     id: str
     intents: int
     sent: list[dict[str, Any]] = field(default_factory=list)
-    line: Line | None = None
+    line: DiscordSocket | None = None
 
 
-class Line:
+class DiscordSocket:
     """One socket, compressed if the client asked for it."""
 
     def __init__(self, socket: web.WebSocketResponse, *, compressed: bool) -> None:
@@ -50,14 +50,14 @@ class Line:
             await self.socket.send_bytes(data)
 
 
-class Gateway:
+class DiscordGatewayServer:
     """All sessions of the one bot."""
 
-    def __init__(self, discord: Discord) -> None:
+    def __init__(self, discord: DiscordServer) -> None:
         self._discord = discord
         self.heartbeat = 41_250  # milliseconds
         self.is_mute = False  # answers no heartbeat any more
-        self.sessions: list[Session] = []
+        self.sessions: list[DiscordSession] = []
         self.identified = 0
         self.resumed = 0
         self.refuses = 0  # connections that are cut before a hello
@@ -67,7 +67,7 @@ class Gateway:
     # What a test does.
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> DiscordSocket | None:
         """The live connection."""
         return next((each.line for each in reversed(self.sessions) if each.line is not None), None)
 
@@ -111,7 +111,7 @@ class Gateway:
             if not needed or session.intents & needed:
                 self._queue(session, name, self._seen_by(session, name, data, guild=guild))
 
-    def _seen_by(self, session: Session, name: str, data: dict[str, Any], *, guild: bool) -> dict[str, Any]:
+    def _seen_by(self, session: DiscordSession, name: str, data: dict[str, Any], *, guild: bool) -> dict[str, Any]:
         data = json.loads(json.dumps(data))
         if name not in ("MESSAGE_CREATE", "MESSAGE_UPDATE") or not guild or session.intents & MESSAGE_CONTENT:
             return data
@@ -120,7 +120,7 @@ class Gateway:
             return data
         return data | {"content": "", "attachments": [], "embeds": [], "components": []}
 
-    def _queue(self, session: Session, name: str, data: dict[str, Any]) -> None:
+    def _queue(self, session: DiscordSession, name: str, data: dict[str, Any]) -> None:
         frame = {"op": 0, "t": name, "s": len(session.sent) + 1, "d": data}
         session.sent.append(frame)
         self._pending.append((session, frame))
@@ -138,9 +138,9 @@ class Gateway:
         assert request.query["v"] == "10"
         socket = web.WebSocketResponse(autoping=True, timeout=0.1)
         await socket.prepare(request)
-        line = Line(socket, compressed=request.query.get("compress") == "zlib-stream")
+        line = DiscordSocket(socket, compressed=request.query.get("compress") == "zlib-stream")
         await line.send({"op": 10, "d": {"heartbeat_interval": self.heartbeat}, "s": None, "t": None})
-        session: Session | None = None
+        session: DiscordSession | None = None
         try:
             async for message in socket:
                 if message.type is not WSMsgType.TEXT:
@@ -157,7 +157,9 @@ class Gateway:
             self._discord.change()
         return socket
 
-    async def _take(self, line: Line, session: Session | None, frame: dict[str, Any]) -> Session | None:
+    async def _take(
+        self, line: DiscordSocket, session: DiscordSession | None, frame: dict[str, Any]
+    ) -> DiscordSession | None:
         match frame["op"]:
             case 1 if not self.is_mute:
                 await line.send({"op": 11, "d": None, "s": None, "t": None})
@@ -167,7 +169,7 @@ class Gateway:
                 return await self._resume(line, frame["d"])
         return session
 
-    async def _identify(self, line: Line, wish: dict[str, Any]) -> Session | None:
+    async def _identify(self, line: DiscordSocket, wish: dict[str, Any]) -> DiscordSession | None:
         self.identified += 1
         if wish["token"] != self._discord.token:
             await line.socket.close(code=4004)
@@ -176,7 +178,7 @@ class Gateway:
         if wish["intents"] & _PRIVILEGED & ~allowed:
             await line.socket.close(code=4014)
             return None
-        session = Session(id=f"s{self.identified}", intents=wish["intents"], line=line)
+        session = DiscordSession(id=f"s{self.identified}", intents=wish["intents"], line=line)
         self.sessions.append(session)
         ready = {
             "v": 10,
@@ -193,7 +195,7 @@ class Gateway:
         self._discord.change()
         return session
 
-    async def _resume(self, line: Line, wish: dict[str, Any]) -> Session | None:
+    async def _resume(self, line: DiscordSocket, wish: dict[str, Any]) -> DiscordSession | None:
         session = next((each for each in self.sessions if each.id == wish["session_id"]), None)
         if session is None:
             await line.send({"op": 9, "d": False, "s": None, "t": None})

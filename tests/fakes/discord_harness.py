@@ -14,13 +14,13 @@ from channels.discord.settings import DiscordSettings
 from gateway.events import ChatKind, DeliveryReceipt, InboundKind, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.ports import ChannelContext, ChannelPlugin, IntakeResult, IntakeVerdict
 from gateway.settings.channel_blocks import combine_models
-from tests.fakes.channel_harness import Person, Platform, Shown
+from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BOT, GENERAL, GUILD, TOKEN, buttons
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.web_services import FakePageServices
 
 
-def block(discord: Discord, **fields: Any) -> Any:
+def block(discord: DiscordServer, **fields: Any) -> Any:
     """Return the settings that point at *discord*."""
     addresses = {"api_url": f"http://{discord.base}/api/v10", "gateway_url": f"ws://{discord.base}/gateway"}
     return combine_models(DiscordSettings)(**{"token": TOKEN, "commands": "off", **addresses, **fields})
@@ -60,7 +60,7 @@ async def ready(channel: DiscordChannel) -> None:
 
 
 @asynccontextmanager
-async def connected(house: FakeHouse, discord: Discord, **fields: Any) -> AsyncIterator[NotedChannel]:
+async def connected(house: FakePageServices, discord: DiscordServer, **fields: Any) -> AsyncIterator[NotedChannel]:
     """Run the channel in front of *house* until the block ends; it hears when the block begins."""
     channel = NotedChannel(house.context("discord", block(discord, **fields)), identify_pause=0.01)
     house.channel = channel
@@ -78,11 +78,11 @@ async def connected(house: FakeHouse, discord: Discord, **fields: Any) -> AsyncI
         await channel.close()
 
 
-class DiscordPerson:
+class DiscordUser:
     """Ann, before her own client, in her direct chat with the bot."""
 
-    def __init__(self, discord: Discord, harness: DiscordHarness) -> None:
-        self.shown = Shown()
+    def __init__(self, discord: DiscordServer, harness: DiscordHarness) -> None:
+        self.shown = ChatView()
         self._discord = discord
         self._harness = harness
         self._chat = discord.direct(ANN)
@@ -171,21 +171,21 @@ class DiscordHarness:
         return f"message-{(int(ident) - self._first) >> 22:04}"
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
-        async with open_discord(Discord(typing_lasts=0.1)) as discord:
+        async with open_discord(DiscordServer(typing_lasts=0.1)) as discord:
             self._first = int(discord.snowflake()) >> 22 << 22
             async with connected(house, discord) as self.channel:
 
                 @asynccontextmanager
-                async def join() -> AsyncIterator[Person]:
-                    person = DiscordPerson(discord, self)
+                async def join() -> AsyncIterator[PlatformUser]:
+                    person = DiscordUser(discord, self)
                     async with asyncio.TaskGroup() as tasks:
                         watch = tasks.create_task(person.watch(), name="person watches")
                         yield person
                         watch.cancel()
 
-                async def files(_: Person) -> list[tuple[str, bytes]]:
+                async def files(_: PlatformUser) -> list[tuple[str, bytes]]:
                     said = discord.messages[discord.direct(ANN)]
                     return [discord.cdn.files[each["id"]] for message in said for each in message["attachments"]]
 
@@ -196,6 +196,6 @@ class DiscordHarness:
                     return replace(message, **place)  # type: ignore[arg-type]
 
                 key = SessionKey("discord", discord.direct(ANN))
-                yield Platform(
+                yield RunningChannel(
                     self.channel, key, join, has_windows=False, ident=self.ident, files=files, unknown=unknown
                 )

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from tests.fakes.discord_records import ADMIN_ROLE, BOT, GUILD, Refusal, checked, checked_components
+from tests.fakes.discord_records import ADMIN_ROLE, BOT, GUILD, FakeDiscordRefusal, checked, checked_components
 
 if TYPE_CHECKING:
-    from tests.fakes.discord_server import Discord
+    from tests.fakes.discord_server import DiscordServer
 
 FIRST_WITHIN = timedelta(seconds=3)
 LASTS = timedelta(minutes=15)
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[-_a-z0-9]{1,32}\Z")
 
 
 @dataclass(slots=True)
-class Interaction:
+class FakeInteraction:
     """One use of a command or a button, and what its user saw of it."""
 
     id: str
@@ -44,37 +44,39 @@ class Interaction:
         return self.acknowledged == 5 and self.original is None and not self.is_deleted
 
 
-class Interactions:
+class FakeInteractions:
     """All of them."""
 
-    def __init__(self, discord: Discord) -> None:
+    def __init__(self, discord: DiscordServer) -> None:
         self._discord = discord
         self.registered: dict[str, list[dict[str, Any]]] = {}  # "" = everywhere, else of a guild
         self.registrations = 0
-        self.made: list[Interaction] = []
+        self.made: list[FakeInteraction] = []
         self._payloads: dict[str, dict[str, Any]] = {}
 
     # What people do.
 
-    def use(self, channel: str, user: str, name: str, text: str = "") -> Interaction:
+    def use(self, channel: str, user: str, name: str, text: str = "") -> FakeInteraction:
         """Let *user* choose a command, which must be registered."""
         known = [*self.registered.get("", ()), *self.registered.get(GUILD, ())]
         command = next(each for each in known if each["name"] == name)
         options = [{"name": command["options"][0]["name"], "type": 3, "value": text}] if text else []
         return self._make(channel, user, 2, {"id": "1", "name": name, "type": 1, "options": options})
 
-    def press(self, message: str, user: str, value: str) -> Interaction:
+    def press(self, message: str, user: str, value: str) -> FakeInteraction:
         """Let *user* press a button of one of our messages."""
         channel, _ = self._discord.find(message)
         return self._make(channel, user, 3, {"custom_id": value, "component_type": 2}, message)
 
-    def repeat(self, interaction: Interaction) -> None:
+    def repeat(self, interaction: FakeInteraction) -> None:
         """Deliver it once more, as a resumed session does."""
         self._discord.gateway.dispatch("INTERACTION_CREATE", self._payloads[interaction.id], guild=True, needs=0)
 
-    def _make(self, channel: str, user: str, kind: int, data: dict[str, Any], message: str = "") -> Interaction:
+    def _make(self, channel: str, user: str, kind: int, data: dict[str, Any], message: str = "") -> FakeInteraction:
         discord = self._discord
-        made = Interaction(discord.snowflake(), f"aW50ZXJhY3Rpb24-{discord.snowflake()}", discord.now(), channel, user)
+        made = FakeInteraction(
+            discord.snowflake(), f"aW50ZXJhY3Rpb24-{discord.snowflake()}", discord.now(), channel, user
+        )
         made.message = message
         self.made.append(made)
         place = discord.channels[channel]
@@ -98,13 +100,13 @@ class Interactions:
     def register(self, app: str, where: list[str], commands: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Overwrite all commands of a place."""
         if app != BOT:
-            raise Refusal(403, 20012, "You are not authorized to perform this action on this application")
+            raise FakeDiscordRefusal(403, 20012, "You are not authorized to perform this action on this application")
         for each in commands:
             texts = [each["description"], *(option["description"] for option in each.get("options", ()))]
             if not _NAME.match(each["name"]) or not all(1 <= len(text) <= 100 for text in texts):
-                raise Refusal(400, 50035, "Invalid Form Body")
+                raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         if len(commands) > 100 or len({each["name"] for each in commands}) != len(commands):
-            raise Refusal(400, 50035, "Invalid Form Body")
+            raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         self.registered[where[1] if where else ""] = commands
         self.registrations += 1
         return commands
@@ -121,28 +123,28 @@ class Interactions:
                 return None
             case "POST", ["webhooks", app, token] if app == BOT:
                 return self._follow_up(self._held(token), body)
-        raise Refusal(404, 0, "404: Not Found")
+        raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _acknowledge(self, ident: str, token: str, body: dict[str, Any]) -> None:
         made = next((each for each in self.made if (each.id, each.token) == (ident, token)), None)
         if made is None or self._discord.now() - made.at > FIRST_WITHIN:
-            raise Refusal(404, 10062, "Unknown interaction")
+            raise FakeDiscordRefusal(404, 10062, "Unknown interaction")
         if made.acknowledged:
-            raise Refusal(400, 40060, "Interaction has already been acknowledged.")
+            raise FakeDiscordRefusal(400, 40060, "Interaction has already been acknowledged.")
         made.acknowledged = body["type"]
         made.is_ephemeral = bool((body.get("data") or {}).get("flags", 0) & _EPHEMERAL)
 
-    def _held(self, token: str) -> Interaction:
+    def _held(self, token: str) -> FakeInteraction:
         made = next((each for each in self.made if each.token == token), None)
         if made is None or not made.acknowledged:
-            raise Refusal(404, 10015, "Unknown Webhook")
+            raise FakeDiscordRefusal(404, 10015, "Unknown Webhook")
         if self._discord.now() - made.at > LASTS:
-            raise Refusal(401, 50027, "Invalid Webhook Token")
+            raise FakeDiscordRefusal(401, 50027, "Invalid Webhook Token")
         return made
 
-    def _edit(self, made: Interaction, body: dict[str, Any]) -> dict[str, Any]:
+    def _edit(self, made: FakeInteraction, body: dict[str, Any]) -> dict[str, Any]:
         if made.is_deleted:
-            raise Refusal(404, 10008, "Unknown Message")
+            raise FakeDiscordRefusal(404, 10008, "Unknown Message")
         if made.message:  # of a press, the message that the button is below
             _, message = self._discord.find(made.message)
             message["components"] = checked_components(body)
@@ -150,7 +152,7 @@ class Interactions:
             return message
         return self._put_original(made, checked(body))
 
-    def _follow_up(self, made: Interaction, body: dict[str, Any]) -> dict[str, Any]:
+    def _follow_up(self, made: FakeInteraction, body: dict[str, Any]) -> dict[str, Any]:
         text = checked(body)
         if made.is_thinking:
             # The first follow-up takes the place of "is thinking", and is as private as that was.
@@ -159,7 +161,7 @@ class Interactions:
         made.follow_ups.append((text, is_ephemeral))
         return self._message(made, text, ephemeral=is_ephemeral)
 
-    def _put_original(self, made: Interaction, text: str) -> dict[str, Any]:
+    def _put_original(self, made: FakeInteraction, text: str) -> dict[str, Any]:
         made.original = text
         if made.stands:
             _, message = self._discord.find(made.stands)
@@ -169,7 +171,7 @@ class Interactions:
         made.stands = "" if made.is_ephemeral else str(message["id"])
         return message
 
-    def _message(self, made: Interaction, text: str, *, ephemeral: bool) -> dict[str, Any]:
+    def _message(self, made: FakeInteraction, text: str, *, ephemeral: bool) -> dict[str, Any]:
         message = self._discord.write(made.channel, BOT, text, flags=_EPHEMERAL if ephemeral else 0)
         message |= {"application_id": BOT, "webhook_id": BOT}
         if not ephemeral:

@@ -1,7 +1,7 @@
 """The whole gateway before the small Discord, as processes that can be killed: forked from one that has imported all.
 
-`Nursery` is the test's half. A life is told when it begins (the clocks of both can stand in the past), how its model
-behaves, and is ended by SIGKILL alone.
+`DiscordForkServer` is the test's half. A life is told when it begins (the clocks of both can stand in the past), how its
+model behaves, and is ended by SIGKILL alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CRASHED = 70
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class DiscordProcessOrder:
     """One life; travels as one JSON line."""
 
     home: str
@@ -39,14 +39,14 @@ class Order:
     words: int = 0  # of an answer beyond what was asked
 
 
-class Nursery:
+class DiscordForkServer:
     """The forking process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self._living: set[int] = set()
 
-    def begin(self, order: Order) -> int:
+    def begin(self, order: DiscordProcessOrder) -> int:
         """Have a gateway made; return its process id. What it has to say is seen on Discord."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -69,12 +69,12 @@ class Nursery:
 
 
 @contextmanager
-def open_nursery() -> Iterator[Nursery]:
+def open_nursery() -> Iterator[DiscordForkServer]:
     """Start the forking process; nothing of it is left afterwards."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
     command = [sys.executable, "-m", "tests.fakes.discord_process"]
     process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=kept)  # noqa: S603 - ours
-    nursery = Nursery(process)
+    nursery = DiscordForkServer(process)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -95,7 +95,7 @@ def main() -> None:
     while select.select([sys.stdin], [], [])[0] and (line := sys.stdin.readline()):
         pid = os.fork()
         if not pid:
-            _live(Order(**json.loads(line)))
+            _live(DiscordProcessOrder(**json.loads(line)))
         print(pid, flush=True)
 
 
@@ -118,7 +118,7 @@ async def _nothing(scope: object, receive: object, send: object) -> None:
     """Be an application."""
 
 
-def _live(order: Order) -> None:
+def _live(order: DiscordProcessOrder) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -133,7 +133,7 @@ def _live(order: Order) -> None:
         os._exit(_CRASHED)
 
 
-def _run(order: Order) -> None:
+def _run(order: DiscordProcessOrder) -> None:
     import time_machine
 
     if order.ago:
@@ -141,7 +141,7 @@ def _run(order: Order) -> None:
     asyncio.run(_serve(order))
 
 
-async def _serve(order: Order) -> None:
+async def _serve(order: DiscordProcessOrder) -> None:
     from gateway.app import ExtraPlugins, run
     from gateway.settings import load_settings
 
@@ -149,7 +149,7 @@ async def _serve(order: Order) -> None:
     await run(settings, plugins=ExtraPlugins(models=(_model(order),)))
 
 
-def _environment(order: Order) -> Mapping[str, str]:
+def _environment(order: DiscordProcessOrder) -> Mapping[str, str]:
     return {
         "PARLOUR_HOME": order.home,
         "PARLOUR_WEB__PORT": "0",
@@ -161,10 +161,10 @@ def _environment(order: Order) -> Mapping[str, str]:
     }
 
 
-def _model(order: Order) -> Any:
+def _model(order: DiscordProcessOrder) -> Any:
     from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 
-    class Parrot:
+    class EchoReply:
         """Repeats what it was asked, or begins to and stops."""
 
         name = "parrot"
@@ -184,7 +184,7 @@ def _model(order: Order) -> Any:
         async def close(self) -> None:
             """There is nothing to close."""
 
-    return Parrot()
+    return EchoReply()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ RIGHTS = {
 }
 
 
-class Refusal(Exception):
+class FakeDiscordRefusal(Exception):
     """An answer that is no success."""
 
     def __init__(self, status: int, code: int, message: str = "") -> None:
@@ -40,9 +40,9 @@ def checked(body: dict[str, Any], *, may_be_empty: bool = False) -> str:
     """Return the content of a message, as Discord trims it; raise what Discord refuses."""
     text = str(body.get("content") or "").strip()
     if not text and not may_be_empty:
-        raise Refusal(400, 50006, "Cannot send an empty message")
+        raise FakeDiscordRefusal(400, 50006, "Cannot send an empty message")
     if len(text) > 2_000:
-        raise Refusal(400, 50035, "Invalid Form Body")
+        raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
     return text
 
 
@@ -56,7 +56,7 @@ def checked_components(body: dict[str, Any]) -> list[dict[str, Any]]:
     )
     too_many = len(rows) > 5 or any(row["type"] != 1 or not 1 <= len(row["components"]) <= 5 for row in rows)
     if is_odd or too_many or len(set(names)) < len(names) or any(not 1 <= len(name) <= 100 for name in names):
-        raise Refusal(400, 50035, "Invalid Form Body")
+        raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
     return rows
 
 
@@ -66,7 +66,7 @@ def buttons(message: dict[str, Any]) -> list[list[str]]:
 
 
 @dataclass(slots=True)
-class Fault:
+class DiscordFault:
     """What happens to the next request of a kind, instead of or after its effect."""
 
     method: str
@@ -78,7 +78,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Request:
+class DiscordRequest:
     """One request as it came."""
 
     method: str

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tests.fakes.discord_interactions import Interactions
+from tests.fakes.discord_interactions import FakeInteractions
 from tests.fakes.discord_records import (
     ANN,
     BOT,
     GUILD,
     NONCE_LASTS,
-    Fault,
-    Refusal,
-    Request,
+    DiscordFault,
+    DiscordRequest,
+    FakeDiscordRefusal,
     checked,
     checked_components,
 )
 
 if TYPE_CHECKING:
-    from tests.fakes.discord_server import Discord
+    from tests.fakes.discord_server import DiscordServer
 
 FILE_LIMIT = 10 << 20  # bytes of one file, in a server without boosts
 _LONGEST_THREAD_NAME = 100
@@ -38,12 +38,12 @@ _ROUTES = re.compile(
 )
 
 
-class Rest:
+class DiscordRest:
     """Answers the bot's requests to one Discord."""
 
-    def __init__(self, discord: Discord) -> None:
+    def __init__(self, discord: DiscordServer) -> None:
         self._discord = discord
-        self.interactions = Interactions(discord)
+        self.interactions = FakeInteractions(discord)
         self._nonces: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._buckets: dict[str, list[float]] = {}
 
@@ -52,7 +52,7 @@ class Rest:
         discord = self._discord
         body = await _body(request)
         kind = (_ROUTES.findall(request.path) or ["?"])[-1]
-        discord.requests.append(Request(request.method, request.path, kind, body))
+        discord.requests.append(DiscordRequest(request.method, request.path, kind, body))
         fault = self._next_fault(request.method, kind)
         what = fault.what if fault else ""
         if discord.on_request("before", request.method, kind) or what == "drop":
@@ -61,7 +61,7 @@ class Rest:
             headers = self._count(request, fault)
             _refuse_as_told(what)
             answer = self._answer(request, body)
-        except Refusal as refusal:
+        except FakeDiscordRefusal as refusal:
             discord.change()
             return _json(refusal.body, refusal.status, _headers(refusal))
         discord.change()
@@ -73,17 +73,17 @@ class Rest:
             return web.Response(status=204, headers=headers)
         return _json(answer, 200, headers)
 
-    def _next_fault(self, method: str, kind: str) -> Fault | None:
+    def _next_fault(self, method: str, kind: str) -> DiscordFault | None:
         for fault in self._discord.faults:
             if (fault.method, fault.kind) == (method, kind):
                 self._discord.faults.remove(fault)
                 return fault
         return None
 
-    def _count(self, request: web.Request, fault: Fault | None) -> dict[str, str]:
+    def _count(self, request: web.Request, fault: DiscordFault | None) -> dict[str, str]:
         """Keep the bucket of this route and channel; raise 429 when it is empty."""
         if fault is not None and fault.what in ("limit", "global", "cloudflare"):
-            refusal = Refusal(429, -1 if fault.what == "cloudflare" else 0, "You are being rate limited.")
+            refusal = FakeDiscordRefusal(429, -1 if fault.what == "cloudflare" else 0, "You are being rate limited.")
             refusal.body |= {"retry_after": fault.seconds, "global": fault.what == "global"}
             raise refusal
         most, seconds = self._discord.limit
@@ -93,7 +93,7 @@ class Rest:
         bucket[:] = [at for at in bucket if now - at < seconds]
         reset = max(seconds - (now - bucket[0]), 0.0) if bucket else seconds
         if len(bucket) >= most:
-            refusal = Refusal(429, 0, "You are being rate limited.")
+            refusal = FakeDiscordRefusal(429, 0, "You are being rate limited.")
             refusal.body |= {"retry_after": reset, "global": False}
             raise refusal
         bucket.append(now)
@@ -107,7 +107,7 @@ class Rest:
         if words[0] in ("interactions", "webhooks"):  # their token stands in the address
             return self.interactions.answer(request.method, words, body)
         if request.headers.get("Authorization") != f"Bot {self._discord.token}":
-            raise Refusal(401, 0, "401: Unauthorized")
+            raise FakeDiscordRefusal(401, 0, "401: Unauthorized")
         match request.method, words:
             case _, ["channels", channel, *rest]:
                 return self._in_channel(request, channel, rest, body)
@@ -117,7 +117,7 @@ class Rest:
                 return self._read(words)
             case "POST", ["users", "@me", "channels"]:
                 return self._discord.channels[self._discord.direct(str(body["recipient_id"]))]
-        raise Refusal(404, 0, "404: Not Found")
+        raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _read(self, words: list[str]) -> Any:
         discord = self._discord
@@ -136,16 +136,16 @@ class Rest:
                 return {"url": "wss://x.invalid", "shards": 1, "session_start_limit": limit | {"max_concurrency": 1}}
             case ["guilds", _, "members", user]:
                 if user not in discord.members:
-                    raise Refusal(404, 10007, "Unknown Member")
+                    raise FakeDiscordRefusal(404, 10007, "Unknown Member")
                 return {"user": discord.users[user], **discord.members[user]}
-        raise Refusal(404, 0, "404: Not Found")
+        raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _in_channel(self, request: web.Request, channel: str, rest: list[str], body: dict[str, Any]) -> Any:
         discord = self._discord
         if channel not in discord.channels:
-            raise Refusal(404, 10003, "Unknown Channel")
+            raise FakeDiscordRefusal(404, 10003, "Unknown Channel")
         if channel in discord.closed:
-            raise Refusal(403, 50001, "Missing Access")
+            raise FakeDiscordRefusal(403, 50001, "Missing Access")
         if request.method == "GET":
             return self._read_channel(channel, rest, dict(request.query))
         match request.method, rest:
@@ -161,7 +161,7 @@ class Rest:
             case "PUT" | "DELETE", ["messages", ident, "reactions", emoji, "@me"]:
                 discord.reactions.append((ident, emoji, request.method == "PUT"))
                 return None
-        raise Refusal(404, 0, "404: Not Found")
+        raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _read_channel(self, channel: str, rest: list[str], query: dict[str, str]) -> Any:
         match rest:
@@ -172,22 +172,22 @@ class Rest:
             case ["messages", ident]:
                 self._need(channel, "read_message_history")
                 return self._discord.cdn.sign(self._message(channel, ident))
-        raise Refusal(404, 0, "404: Not Found")
+        raise FakeDiscordRefusal(404, 0, "404: Not Found")
 
     def _need(self, channel: str, right: str) -> None:
         if "guild_id" in self._discord.channels[channel] and right in self._discord.denied:
-            raise Refusal(403, 50013, "Missing Permissions")
+            raise FakeDiscordRefusal(403, 50013, "Missing Permissions")
 
     def _message(self, channel: str, ident: str) -> dict[str, Any]:
         message = next((each for each in self._discord.messages[channel] if each["id"] == ident), None)
         if message is None:
-            raise Refusal(404, 10008, "Unknown Message")
+            raise FakeDiscordRefusal(404, 10008, "Unknown Message")
         return message
 
     def _history(self, channel: str, query: dict[str, str]) -> list[dict[str, Any]]:
         limit = int(query.get("limit", "50"))
         if not 1 <= limit <= 100:
-            raise Refusal(400, 50035, "Invalid Form Body")
+            raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         if "guild_id" in self._discord.channels[channel] and "read_message_history" in self._discord.denied:
             return []  # Discord says so: no error, no messages
         # What the gateway adds, history lacks; and no nonce is kept.
@@ -207,9 +207,9 @@ class Rest:
         text = checked(body, may_be_empty=bool(files))
         nonce = str(body.get("nonce") or "")
         if len(nonce) > 25:
-            raise Refusal(400, 50035, "Invalid Form Body")
+            raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         if discord.channels[channel]["type"] == 1 and not discord.takes_direct:
-            raise Refusal(403, 50007, "Cannot send messages to this user")
+            raise FakeDiscordRefusal(403, 50007, "Cannot send messages to this user")
         is_thread = discord.channels[channel]["type"] in (11, 12)
         self._need(channel, "send_messages_in_threads" if is_thread else "send_messages")
         if nonce and body.get("enforce_nonce") and nonce in self._nonces:
@@ -220,11 +220,11 @@ class Rest:
         reference = body.get("message_reference") or {}
         if reference:
             if "guild_id" in discord.channels[channel] and "read_message_history" in discord.denied:
-                raise Refusal(403, 160002, "Cannot reply without permission to read message history")
+                raise FakeDiscordRefusal(403, 160002, "Cannot reply without permission to read message history")
             if any(each["id"] == str(reference["message_id"]) for each in discord.messages[channel]):
                 fields["reply_to"] = str(reference["message_id"])
             elif reference.get("fail_if_not_exists", True):
-                raise Refusal(400, 50035, "Invalid Form Body")
+                raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         message = discord.write(channel, BOT, text, attachments=files, **fields)
         message["nonce"] = nonce
         message["components"] = checked_components(body)
@@ -241,15 +241,15 @@ class Rest:
             return []
         self._need(channel, "attach_files")
         if len(files) > 10:
-            raise Refusal(400, 50035, "Invalid Form Body")
+            raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         if any(len(data) > FILE_LIMIT for _, data in files):
-            raise Refusal(413, 40005, "Request entity too large")
+            raise FakeDiscordRefusal(413, 40005, "Request entity too large")
         return [self._discord.cdn.keep(name, data) for name, data in files]
 
     def _patch(self, channel: str, ident: str, body: dict[str, Any]) -> dict[str, Any]:
         message = self._message(channel, ident)
         if message["author"]["id"] != BOT:
-            raise Refusal(403, 50005, "Cannot edit a message authored by another user")
+            raise FakeDiscordRefusal(403, 50005, "Cannot edit a message authored by another user")
         if "components" in body:
             message["components"] = checked_components(body)
         message |= {"content": checked(body), "edited_timestamp": self._discord.now().isoformat()}
@@ -261,9 +261,9 @@ class Rest:
         self._message(channel, ident)
         self._need(channel, "create_public_threads")
         if not 1 <= len(str(body["name"])) <= _LONGEST_THREAD_NAME:
-            raise Refusal(400, 50035, "Invalid Form Body")
+            raise FakeDiscordRefusal(400, 50035, "Invalid Form Body")
         if ident in self._discord.channels:
-            raise Refusal(400, 160004, "A thread has already been created for this message")
+            raise FakeDiscordRefusal(400, 160004, "A thread has already been created for this message")
         self._discord.open_thread(channel, body["name"], ident=ident, owner=BOT)
         return self._discord.channels[ident]
 
@@ -291,7 +291,7 @@ def _abort(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
-def _headers(refusal: Refusal) -> dict[str, str]:
+def _headers(refusal: FakeDiscordRefusal) -> dict[str, str]:
     if refusal.status != 429:
         return {}
     headers = {"Retry-After": str(refusal.body.get("retry_after", 1))}
@@ -308,4 +308,4 @@ def _json(body: Any, status: int, headers: dict[str, str]) -> web.Response:
 def _refuse_as_told(what: str) -> None:
     if what[:1].isdigit():
         status, _, code = what.partition(" ")
-        raise Refusal(int(status), int(code or 0))
+        raise FakeDiscordRefusal(int(status), int(code or 0))

@@ -17,9 +17,9 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes.discord_cdn import Cdn
-from tests.fakes.discord_gateway import Gateway
-from tests.fakes.discord_interactions import Interactions
+from tests.fakes.discord_cdn import DiscordCdn
+from tests.fakes.discord_gateway import DiscordGatewayServer
+from tests.fakes.discord_interactions import FakeInteractions
 from tests.fakes.discord_records import (
     ADMIN_ROLE,
     ANN,
@@ -34,18 +34,18 @@ from tests.fakes.discord_records import (
     RIGHTS,
     TEAM_ROLE,
     TOKEN,
-    Fault,
-    Request,
+    DiscordFault,
+    DiscordRequest,
     guild,
     role,
 )
-from tests.fakes.discord_rest import Rest
+from tests.fakes.discord_rest import DiscordRest
 
 CONTENT_INTENT, CONTENT_INTENT_LIMITED = 1 << 18, 1 << 19  # flags of the application
 
 
 @dataclass
-class Discord:
+class DiscordServer:
     """The platform's state."""
 
     base: str = ""
@@ -67,20 +67,20 @@ class Discord:
     application_flags: int = CONTENT_INTENT_LIMITED
     interactions_url: str | None = None  # where interactions are posted, instead of over the gateway
     on_request: Callable[[str, str, str], bool] = lambda _when, _method, _kind: False  # True = the line is cut
-    faults: list[Fault] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
+    faults: list[DiscordFault] = field(default_factory=list)
+    requests: list[DiscordRequest] = field(default_factory=list)
     typing: list[tuple[str, float]] = field(default_factory=list)  # where, and when by the loop's clock
     reactions: list[tuple[str, str, bool]] = field(default_factory=list)  # message, emoji, added
-    gateway: Gateway = field(init=False)
-    cdn: Cdn = field(init=False)
-    rest: Rest = field(init=False)
+    gateway: DiscordGatewayServer = field(init=False)
+    cdn: DiscordCdn = field(init=False)
+    rest: DiscordRest = field(init=False)
     token: str = TOKEN
     _serial: Any = field(default_factory=count)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _sending: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
-        self.gateway, self.cdn, self.rest = Gateway(self), Cdn(self), Rest(self)
+        self.gateway, self.cdn, self.rest = DiscordGatewayServer(self), DiscordCdn(self), DiscordRest(self)
         for ident, name in ((BOT, "Parlour"), (ANN, "ann"), (BEN, "ben"), (EVA, "eva")):
             self.users[ident] = {"id": ident, "username": name, "discriminator": "0", "global_name": name.title()}
             self.users[ident] |= {"avatar": None, "bot": True} if ident == BOT else {"avatar": None}
@@ -214,7 +214,7 @@ class Discord:
         raise KeyError(ident)
 
     @property
-    def interactions(self) -> Interactions:
+    def interactions(self) -> FakeInteractions:
         """Commands and buttons."""
         return self.rest.interactions
 
@@ -257,7 +257,7 @@ class Discord:
 
     def fail(self, method: str, kind: str, what: str, *, times: int = 1, seconds: float = 0.05) -> None:
         """Let the next requests of a kind fail."""
-        self.faults.extend(Fault(method, kind, what, seconds) for _ in range(times))
+        self.faults.extend(DiscordFault(method, kind, what, seconds) for _ in range(times))
 
     def now(self) -> datetime:
         """Return the platform's time."""
@@ -311,9 +311,9 @@ class Discord:
 
 
 @asynccontextmanager
-async def open_discord(discord: Discord | None = None, *, port: int = 0) -> AsyncIterator[Discord]:
+async def open_discord(discord: DiscordServer | None = None, *, port: int = 0) -> AsyncIterator[DiscordServer]:
     """Serve the platform on loopback until the block ends."""
-    discord = discord or Discord()
+    discord = discord or DiscordServer()
     app = web.Application(client_max_size=64 << 20)
     app.router.add_get("/gateway", discord.gateway.serve)
     app.router.add_get("/attachments/1/{ident}/{name}", discord.cdn.serve)

@@ -88,7 +88,7 @@ class DreamModel:
         return [str(each.messages[-1]["content"]) for each in self.asked]
 
 
-class DyingJobs(FakeJobs):
+class KilledDreamJobs(FakeJobs):
     """The journal, which the process may die in or behind like in any other write."""
 
     disk: FaultyDisk | None = None
@@ -110,8 +110,8 @@ class DyingJobs(FakeJobs):
             self.disk.step("journal")
 
 
-class DyingRecords(FakeRecords):
-    """As `DyingJobs`."""
+class KilledRecords(FakeRecords):
+    """As `KilledDreamJobs`."""
 
     disk: FaultyDisk | None = None
 
@@ -124,14 +124,14 @@ class DyingRecords(FakeRecords):
             self.disk.step("journal")
 
 
-class DreamWorld:
+class DreamScene:
     """One scope and its Dreamer."""
 
     def __init__(self, home: Path, *answers: Answer, scope: str = SCOPE) -> None:
         self.home = home
         self.scope = scope
-        self.jobs = DyingJobs()
-        self.records = DyingRecords()
+        self.jobs = KilledDreamJobs()
+        self.records = KilledRecords()
         self.model = DreamModel(*answers)
         self.versions = VersionStore(home)
         self.now = START

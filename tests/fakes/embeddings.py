@@ -28,7 +28,7 @@ _WORD = re.compile(r"\w+")
 _EMPTY = frozenset({"a", "an", "the", "is", "my", "i", "what", "who", "which", "did", "do", "ann", "and", "of", "to"})
 
 
-class Trouble(StrEnum):
+class EmbeddingFault(StrEnum):
     """What goes wrong with every call while it is set."""
 
     ERROR = "500"
@@ -43,7 +43,7 @@ class FakeEmbeddings:
     """The endpoint's state: how it behaves, and what it was asked."""
 
     dimensions: int = 64
-    trouble: Trouble | None = None
+    trouble: EmbeddingFault | None = None
     asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # (model, texts) of every call
     billed: int = 0  # tokens of the calls that were answered
     keys: set[str] = field(default_factory=set)  # that calls came with
@@ -61,17 +61,17 @@ class FakeEmbeddings:
         self.asked.append((body["model"], tuple(texts)))
         self.keys.add(request.headers.get("Authorization", "").removeprefix("Bearer "))
         self.came.set()
-        if self.trouble is Trouble.HANG:
+        if self.trouble is EmbeddingFault.HANG:
             await asyncio.Event().wait()
-        if self.trouble in (Trouble.ERROR, Trouble.UNAUTHORISED):
+        if self.trouble in (EmbeddingFault.ERROR, EmbeddingFault.UNAUTHORISED):
             said = {"message": "Incorrect API key provided: sk-SECRET", "type": "error", "code": "x", "param": None}
             return web.json_response({"error": said}, status=int(self.trouble))
-        if self.trouble is Trouble.GARBLED:
+        if self.trouble is EmbeddingFault.GARBLED:
             return web.json_response({"object": "list", "data": [{"embedding": "?"}], "model": body["model"]})
         tokens = sum(len(_WORD.findall(text)) for text in texts)
         self.billed += tokens
         return web.json_response(
-            self._answer(body, texts[1:] if self.trouble is Trouble.WRONG_COUNT else texts, tokens)
+            self._answer(body, texts[1:] if self.trouble is EmbeddingFault.WRONG_COUNT else texts, tokens)
         )
 
     def _answer(self, body: Mapping[str, Any], texts: Sequence[str], tokens: int) -> Mapping[str, Any]:

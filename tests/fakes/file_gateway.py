@@ -12,8 +12,8 @@ from typing import Any
 
 from gateway.admission import AdmissionPolicy
 from gateway.events import SessionKey
-from tests.fakes.inprocess_files import FilePocket, FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, Script, chatter, open_server
 
 KEY = SessionKey("pocket", "c")
@@ -21,17 +21,17 @@ SCOPE = "people/pocket%3aann"
 
 
 @dataclass(slots=True)
-class House:
+class FileGateway:
     """A gateway, its model server and the platform's shelf."""
 
-    pocket: Pocket
+    pocket: InProcessGateway
     server: FakeOpenAI
-    shelf: Shelf
+    shelf: PlatformFiles
 
     @property
-    def channel(self) -> FilePocket:
+    def channel(self) -> InProcessFileChannel:
         """The platform."""
-        assert isinstance(self.pocket.channel, FilePocket)
+        assert isinstance(self.pocket.channel, InProcessFileChannel)
         return self.pocket.channel
 
     async def sends(self, text: str, name: str, data: bytes, **facts: Any) -> Any:
@@ -58,7 +58,7 @@ class House:
 @asynccontextmanager
 async def house(
     script: Script = chatter, *, home: Path | None = None, policy: AdmissionPolicy | None = None, **environment: str
-) -> AsyncIterator[House]:
+) -> AsyncIterator[FileGateway]:
     """Run a gateway whose model sees."""
     async with open_server(script) as server:
         settings = {
@@ -68,10 +68,10 @@ async def house(
             "PARLOUR_LLM__VISION": "on",
             **environment,
         }
-        shelf = Shelf()
-        kind = FilePocketKind(shelf)
+        shelf = PlatformFiles()
+        kind = InProcessFilePlugin(shelf)
         async with gateway(environment=settings, kind=kind, home=home, policy=policy) as pocket:
-            yield House(pocket, server, shelf)
+            yield FileGateway(pocket, server, shelf)
 
 
 def words(content: Any) -> str:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-from tests.faults.process_pool import Zygote
+from tests.faults.process_pool import ForkServer
 
 
 class ForkedCommand:
@@ -40,7 +40,7 @@ class ForkedCommand:
         return self.returncode
 
 
-async def fork_command(zygote: Zygote, words: tuple[str, ...], environment: Mapping[str, str]) -> ForkedCommand:
+async def fork_command(zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str]) -> ForkedCommand:
     """Run ``parlour *words*`` under *environment*; standard output and standard error are one stream."""
     reading, writing = os.pipe()
     connection = socket.socket(socket.AF_UNIX)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.forked_command import ForkedCommand, fork_command
-from tests.faults.process_pool import Zygote
+from tests.faults.process_pool import ForkServer
 
 COMMAND = str(Path(sys.executable).with_name("parlour"))  # as it is installed beside the tests' own Python
 
@@ -26,7 +26,7 @@ class GatewayProcess:
     With a *zygote* its processes are forked from one that has imported everything, which takes a fifth of the time.
     """
 
-    def __init__(self, home: Path, port: int, zygote: Zygote | None = None, /, **settings: str) -> None:
+    def __init__(self, home: Path, port: int, zygote: ForkServer | None = None, /, **settings: str) -> None:
         self._zygote = zygote
         self.home = home
         self.port = port
@@ -148,7 +148,7 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def gateway(home: Path, zygote: Zygote | None = None, /, **settings: str) -> AsyncIterator[GatewayProcess]:
+async def gateway(home: Path, zygote: ForkServer | None = None, /, **settings: str) -> AsyncIterator[GatewayProcess]:
     """Run the gateway on *home*; it is killed at the end of the block, if nobody stopped it."""
     process = GatewayProcess(home, free_port(), zygote, **settings)
     try:

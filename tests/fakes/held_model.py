@@ -10,7 +10,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 
 
-class Stage:
+class HeldScriptModel:
     """Says *script* in turn, then ``answer <n>`` for ever; call n waits for `go(n)` when it is in *held*."""
 
     def __init__(self, *script: ScriptEntry | str, held: Iterable[int] = ()) -> None:

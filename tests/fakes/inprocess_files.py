@@ -20,14 +20,14 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports import Channel, ChannelCapabilities, ChannelContext
-from tests.fakes.inprocess_gateway import PLAIN, PocketChannel, PocketKind
+from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 WITH_FILES = replace(PLAIN, file_limit=1_000_000)
 PIECE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentFile:
     """A file as it arrived in a chat."""
 
     name: str
@@ -36,7 +36,7 @@ class Sent:
 
 
 @dataclass(slots=True)
-class Shelf:
+class PlatformFiles:
     """What the platform keeps: files by address, and what people said by chat."""
 
     files: dict[str, bytes] = field(default_factory=dict)
@@ -70,13 +70,13 @@ class Shelf:
         return message
 
 
-class FilePocket(PocketChannel):
+class InProcessFileChannel(InProcessChannel):
     """`SupportsFiles` and `SupportsHistory`, over a shelf."""
 
-    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities, shelf: Shelf) -> None:
+    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities, shelf: PlatformFiles) -> None:
         super().__init__(context, capabilities)
         self.shelf = shelf
-        self.arrived: list[Sent] = []
+        self.arrived: list[SentFile] = []
         self.kinds: dict[str, ChatKind] = {}
         self._blobs = context.blobs
 
@@ -112,21 +112,21 @@ class FilePocket(PocketChannel):
         if part.file is not None:
             data = await self._blobs.get(part.file.blob) if part.file.blob else part.plain.encode()
             assert data is not None, f"{part.file.name} has no bytes"
-            self.arrived.append(Sent(part.file.name, data, part.file.media_type))
+            self.arrived.append(SentFile(part.file.name, data, part.file.media_type))
         return await super().send(part, may_be_duplicate=may_be_duplicate)
 
 
-class FilePocketKind(PocketKind):
-    """Opens a `FilePocket`."""
+class InProcessFilePlugin(InProcessPlugin):
+    """Opens a `InProcessFileChannel`."""
 
-    def __init__(self, shelf: Shelf, capabilities: ChannelCapabilities = WITH_FILES) -> None:
+    def __init__(self, shelf: PlatformFiles, capabilities: ChannelCapabilities = WITH_FILES) -> None:
         super().__init__(capabilities)
         self.shelf = shelf
         self._limits = capabilities
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
-        self.channel = FilePocket(context, self._limits, self.shelf)
+        self.channel = InProcessFileChannel(context, self._limits, self.shelf)
         return self.channel
 
 

@@ -76,7 +76,7 @@ STREAMING = ChannelCapabilities(
 
 
 @dataclass(slots=True)
-class Post:
+class PostedMessage:
     """A message as it stands on the platform, with every text it ever had."""
 
     id: str
@@ -87,13 +87,13 @@ class Post:
     was: list[str] = field(default_factory=list)
 
 
-class PocketChannel:
+class InProcessChannel:
     """A platform inside the process: what is sent is noted, and wakes whoever waits for that answer."""
 
     def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities = PLAIN) -> None:
         self.name = context.name
         self.capabilities = capabilities
-        self.posts: dict[str, list[Post]] = {}
+        self.posts: dict[str, list[PostedMessage]] = {}
         self.activities: list[ChatActivity] = []
         self._posted = asyncio.Condition()
         self._intake = context.intake
@@ -157,7 +157,7 @@ class PocketChannel:
         await answer
         return next(post.text for post in reversed(self.posts[chat]) if post.reply_to == number)
 
-    async def posted(self, chat: str, number: int) -> list[Post]:
+    async def posted(self, chat: str, number: int) -> list[PostedMessage]:
         """Return what stands in *chat* once it is that many messages."""
         await self.until(lambda: len(self.posts.get(chat, ())) >= number)
         return self.posts[chat]
@@ -194,7 +194,7 @@ class PocketChannel:
         self.sent += 1
         self.order.setdefault(part.key.chat, []).append(part.reply_to)
         self.texts.setdefault(part.key.chat, []).append(part.plain)
-        post = Post(str(self.sent), part.plain, part.kind, part.reply_to, part.visible_to)
+        post = PostedMessage(str(self.sent), part.plain, part.kind, part.reply_to, part.visible_to)
         self.posts.setdefault(part.key.chat, []).append(post)
         await self._note(part)
         return DeliveryReceipt(part=part.id, message_id=post.id, at=datetime.now(UTC))
@@ -228,7 +228,7 @@ class PocketChannel:
         """Nothing to close."""
 
 
-class PocketKind:
+class InProcessPlugin:
     """The kind `pocket`; keeps the channel it opened."""
 
     name = "pocket"
@@ -236,12 +236,12 @@ class PocketKind:
     traits = PlatformTraits(chat_is_person=True, group_prefix="-")
 
     def __init__(self, capabilities: ChannelCapabilities = PLAIN) -> None:
-        self.channel: PocketChannel | None = None
+        self.channel: InProcessChannel | None = None
         self._capabilities = capabilities
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
-        self.channel = PocketChannel(context, self._capabilities)
+        self.channel = InProcessChannel(context, self._capabilities)
         return self.channel
 
     def routes(self, channel: Channel) -> Sequence[Any]:
@@ -254,11 +254,11 @@ class PocketKind:
 
 
 @dataclass(slots=True)
-class Pocket:
+class InProcessGateway:
     """A gateway at work."""
 
     app: GatewayApp
-    channel: PocketChannel
+    channel: InProcessChannel
     home: Path
 
     async def idle(self) -> None:
@@ -297,7 +297,7 @@ def _installed(tools: Sequence[Any], platform: str) -> InstalledPlugins:
     )
 
 
-class Everybody(frozenset[str]):
+class AllAccounts(frozenset[str]):
     """Ids that need not be listed: whoever writes in a pocket is its owner, if the test says nothing else."""
 
     def __contains__(self, _: object) -> bool:
@@ -313,13 +313,13 @@ async def gateway(
     environment: Mapping[str, str] | None = None,
     capabilities: ChannelCapabilities = PLAIN,
     policy: AdmissionPolicy | None = None,
-    kind: PocketKind | None = None,
-) -> AsyncIterator[Pocket]:
+    kind: InProcessPlugin | None = None,
+) -> AsyncIterator[InProcessGateway]:
     """Run the whole gateway, web server included, on a fresh home (or *home*)."""
     # A thread that keeps a version when we stop ends after us; a process would wait for it.
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-", ignore_cleanup_errors=True) as folder:
         place = home or Path(folder) / "home"
-        kind = kind or PocketKind(capabilities)
+        kind = kind or InProcessPlugin(capabilities)
         settings = load_settings(
             {
                 "PARLOUR_HOME": str(place),
@@ -329,7 +329,7 @@ async def gateway(
             },
             _installed(tools, kind.name),
         )
-        policy = policy or AdmissionPolicy(channel=kind.name, is_local=True, owners=Everybody())
+        policy = policy or AdmissionPolicy(channel=kind.name, is_local=True, owners=AllAccounts())
         extra = ExtraChannel(name=kind.name, kind=kind, settings=None, policy=policy, traits=kind.traits)
         plugins = ExtraPlugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -341,7 +341,7 @@ async def gateway(
                 await serving
             assert kind.channel is not None
             try:
-                yield Pocket(app, kind.channel, place)
+                yield InProcessGateway(app, kind.channel, place)
             finally:
                 stop.set()
                 await serving

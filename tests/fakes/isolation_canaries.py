@@ -23,7 +23,7 @@ _ECHOED = 60
 
 
 @dataclass
-class Watch:
+class CanaryWatch:
     """Knows whose each canary is, and notes every one that turns up where it must not."""
 
     whose: dict[str, str] = field(default_factory=dict)  # canary -> account or chat
@@ -61,10 +61,10 @@ class Watch:
                 self.crossings.append((where, f"{word} of {self.whose.get(word)}"))
 
 
-class Hijacked:
+class HijackedModel:
     """Calls every tool it is given with hostile arguments, then says all it knows. Its summaries are honest."""
 
-    def __init__(self, watch: Watch, *, attacks: bool = True) -> None:
+    def __init__(self, watch: CanaryWatch, *, attacks: bool = True) -> None:
         self.name = "test/hijacked"
         self.attacks = attacks
         self.watch = watch
@@ -155,7 +155,7 @@ def _hostile(schema: Mapping[str, Any], n: int) -> Any:
 # -- what stands on the disk -----------------------------------------------------------------------------
 
 
-def look_at_files(watch: Watch, home: Path) -> None:
+def look_at_files(watch: CanaryWatch, home: Path) -> None:
     """Read every file of every scope: raw, inflated, versions, and the tables of databases."""
     for area in ("people", "chats"):
         for folder in sorted((home / area).glob("*")):

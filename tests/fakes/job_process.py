@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10", "PARLOUR_AGENTS__DEFAULTS__DREAM__ENABLED": "false"}
@@ -30,7 +30,7 @@ def tell(word: str) -> None:
     print(word, flush=True)
 
 
-class Model:
+class HangingJobModel:
     """Answers at once; what is asked in the background hangs where the stage says so."""
 
     name = "test/model"
@@ -63,7 +63,7 @@ class Model:
         """Nothing to close."""
 
 
-async def left(pocket: Pocket, *, apply: bool) -> None:
+async def left(pocket: InProcessGateway, *, apply: bool) -> None:
     """Return when an answer waits to be applied, or when nothing is left to be done."""
     while True:
         kinds = {job.kind for job in await pocket.app.store.jobs.pending_in(SCOPE)}
@@ -75,7 +75,7 @@ async def left(pocket: Pocket, *, apply: bool) -> None:
 async def main(home: Path, stage: str) -> None:
     """Run one stage, then wait for the kill."""
     hangs = {"consolidate": "consolidation", "note": "note"}.get(stage, "")
-    async with gateway(model=Model(hangs), environment=WINDOW, home=home) as pocket:
+    async with gateway(model=HangingJobModel(hangs), environment=WINDOW, home=home) as pocket:
         if stage == "consolidate":
             for n in range(5):
                 await pocket.channel.ask("ann", f"thing {n}")

@@ -17,7 +17,7 @@ from gateway.ports import MEMORY, SearchHit, SearchHits
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
 
-class Tally:
+class SummingMeter:
     """A `Meter` that keeps sums by name and labels."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ def _key(name: str, labels: Mapping[str, str]) -> str:
     return " ".join([name, *(f"{label}={value}" for label, value in sorted(labels.items()))])
 
 
-class Usages:
+class FakeUsageRecorder:
     """`Books` that keep what calls took, and how many were opened and closed."""
 
     def __init__(self) -> None:
@@ -51,17 +51,17 @@ class Usages:
         self.opened: list[str] = []  # models
         self.closed = 0
 
-    def begin_call(self, request: ChatRequest, model: str) -> Entry:
+    def begin_call(self, request: ChatRequest, model: str) -> OpenUsageRecord:
         """Open a call."""
         self.opened.append(model)
-        return Entry(self, request)
+        return OpenUsageRecord(self, request)
 
 
 @dataclass
-class Entry:
+class OpenUsageRecord:
     """A call under way."""
 
-    usages: Usages
+    usages: FakeUsageRecorder
     request: ChatRequest
 
     def end(self, spent: ChatReply | None, *, was_refused: bool = False) -> None:
@@ -73,7 +73,7 @@ class Entry:
             self.usages.requests.append(self.request)
 
 
-class Shelf:
+class FakeSearchIndex:
     """A `SearchIndex` over hits by scope: everything whose text holds a word of the query."""
 
     def __init__(self, hits: Mapping[str, Sequence[SearchHit]] | None = None) -> None:
@@ -114,7 +114,9 @@ def request(
     return ChatRequest(messages=messages, tools=tools, turn=turn, purpose=purpose)
 
 
-def context(shelf: Shelf | None = None, *, scope: str = "people/ann", staged: list[str] | None = None) -> ToolContext:
+def context(
+    shelf: FakeSearchIndex | None = None, *, scope: str = "people/ann", staged: list[str] | None = None
+) -> ToolContext:
     """A tool context of one person; *staged* collects what is to be remembered."""
     kept: list[str] = [] if staged is None else staged
     return ToolContext(
@@ -125,7 +127,7 @@ def context(shelf: Shelf | None = None, *, scope: str = "people/ann", staged: li
         turn="tabc",
         call="call_0",
         now=NOW,
-        recall=bind_recall(shelf or Shelf(), scope),
+        recall=bind_recall(shelf or FakeSearchIndex(), scope),
         remember=kept.append,
     )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel
 
 from gateway.ports import Channel, ChannelContext, PlatformTraits
-from tests.fakes.inprocess_gateway import PLAIN, PocketChannel, PocketKind
+from tests.fakes.inprocess_gateway import PLAIN, InProcessChannel, InProcessPlugin
 
 SERVER = "example.org"
 
@@ -33,7 +33,7 @@ class MatrixSettings(BaseModel):
     traits: ClassVar[PlatformTraits] = PlatformTraits()
 
 
-class MatrixChannel(PocketChannel):
+class MatrixChannel(InProcessChannel):
     """A homeserver inside the process: members write in rooms of two, or in rooms that several read."""
 
     async def write(self, name: str, text: str, *, room: str = "", **facts: Any) -> str:
@@ -42,7 +42,7 @@ class MatrixChannel(PocketChannel):
         return await self.ask(chat, text, sender=user_id(name), name=name.title(), group=bool(room), **facts)
 
 
-class MatrixPlugin(PocketKind):
+class MatrixPlugin(InProcessPlugin):
     """The plugin `matrix`."""
 
     name = "matrix"

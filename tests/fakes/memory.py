@@ -217,7 +217,7 @@ class CountingDisk(Disk):
         self.calls.clear()
 
 
-class Crash(BaseException):
+class ProcessCrash(BaseException):
     """The process is gone: no handler runs, no promise is kept."""
 
 

@@ -1,6 +1,6 @@
 """A platform in memory and the channel that speaks to it, with every way a platform can fail.
 
-`Platform` is what people see and what outlives the gateway; a `FakeChannel` dies with its process::
+`MemoryPlatform` is what people see and what outlives the gateway; a `FakeChannel` dies with its process::
 
     platform = Platform()
     channel = FakeChannel(platform, capabilities=RINGING)
@@ -34,7 +34,7 @@ KEYED = replace(RINGING, send_key=True)
 FILING = replace(RINGING, file_limit=10_000)
 
 
-class Fault(Enum):
+class ChannelFault(Enum):
     """What goes wrong with one call."""
 
     LATER = auto()  # 429 with Retry-After; nothing happens
@@ -47,7 +47,7 @@ class Fault(Enum):
 
 
 @dataclass
-class Posted:
+class ChatMessage:
     """A message as it stands in a chat."""
 
     id: str
@@ -62,7 +62,7 @@ class Posted:
 
 
 @dataclass(frozen=True)
-class Call:
+class ChannelCall:
     """One call that reached the channel."""
 
     at: float  # seconds of the loop's clock
@@ -73,30 +73,30 @@ class Call:
 
 
 @dataclass
-class _Planned:
-    fault: Fault
+class _PlannedFault:
+    fault: ChannelFault
     what: str
     chat: str
     seconds: float
     calls: int
 
 
-class Platform:
+class MemoryPlatform:
     """Chats, and the faults that are coming."""
 
     def __init__(self, *, finds: bool = True) -> None:
         self.finds = finds  # whether history can be read back
-        self.chats: dict[str, list[Posted]] = defaultdict(list)
+        self.chats: dict[str, list[ChatMessage]] = defaultdict(list)
         self.blobs: dict[str, bytes] = {}  # the house's, which outlive its processes as well
-        self.calls: list[Call] = []
+        self.calls: list[ChannelCall] = []
         self.latency = 0.0  # seconds each call takes
         self.news = asyncio.Event()
-        self._planned: list[_Planned] = []
+        self._planned: list[_PlannedFault] = []
         self._ids = 900
 
-    def fail(self, fault: Fault, *, what: str = "", chat: str = "", seconds: float = 0, calls: int = 1) -> None:
+    def fail(self, fault: ChannelFault, *, what: str = "", chat: str = "", seconds: float = 0, calls: int = 1) -> None:
         """Plan *fault* for the next *calls* calls (of one kind, of one chat)."""
-        self._planned.append(_Planned(fault, what, chat, seconds, calls))
+        self._planned.append(_PlannedFault(fault, what, chat, seconds, calls))
 
     def heal(self) -> None:
         """Plan nothing any more."""
@@ -121,7 +121,7 @@ class Platform:
     ) -> DeliveryReceipt | None:
         """Do one call, or what is planned for it."""
         text = part.payload or part.plain
-        self.calls.append(Call(asyncio.get_running_loop().time(), what, part.key.chat, part.id, text))
+        self.calls.append(ChannelCall(asyncio.get_running_loop().time(), what, part.key.chat, part.id, text))
         if self.latency:
             await asyncio.sleep(self.latency)
         planned = self._take(what, part)
@@ -130,10 +130,10 @@ class Platform:
         finally:
             self.news.set()
 
-    def _take(self, what: str, part: MessagePart) -> _Planned | None:
+    def _take(self, what: str, part: MessagePart) -> _PlannedFault | None:
         for planned in self._planned:
             if planned.what in ("", what) and planned.chat in ("", part.key.chat):
-                if planned.fault is Fault.FORMAT and not part.payload:
+                if planned.fault is ChannelFault.FORMAT and not part.payload:
                     continue
                 planned.calls -= 1
                 if planned.calls <= 0:
@@ -142,24 +142,24 @@ class Platform:
         return None
 
     async def _suffer(
-        self, planned: _Planned | None, act: Callable[[], DeliveryReceipt | None]
+        self, planned: _PlannedFault | None, act: Callable[[], DeliveryReceipt | None]
     ) -> DeliveryReceipt | None:
         match planned.fault if planned else None:
-            case Fault.LATER:
+            case ChannelFault.LATER:
                 assert planned is not None
                 raise RetryLater(timedelta(seconds=planned.seconds))
-            case Fault.REFUSED:
+            case ChannelFault.REFUSED:
                 raise SendRefused("403 blocked")
-            case Fault.FORMAT:
+            case ChannelFault.FORMAT:
                 raise FormatRefused("400 can't parse entities")
-            case Fault.LOST:
+            case ChannelFault.LOST:
                 act()
                 raise OutcomeUnknown("connection reset")
-            case Fault.DROPPED:
+            case ChannelFault.DROPPED:
                 raise OutcomeUnknown("timed out")
-            case Fault.BUG:
+            case ChannelFault.BUG:
                 raise KeyError("message_id")
-            case Fault.HANG:
+            case ChannelFault.HANG:
                 await asyncio.Event().wait()
         return act()
 
@@ -172,7 +172,7 @@ class Platform:
                     return posted.id
         self._ids += 1
         chat.append(
-            Posted(
+            ChatMessage(
                 str(self._ids),
                 part.id,
                 text,
@@ -202,10 +202,10 @@ class Platform:
 
 
 class FakeChannel:
-    """One process's channel to a `Platform`. Its dialect: the payload is Markdown, plain is without marks."""
+    """One process's channel to a `MemoryPlatform`. Its dialect: the payload is Markdown, plain is without marks."""
 
     def __init__(
-        self, platform: Platform, *, name: str = "telegram", capabilities: ChannelCapabilities = PLAIN
+        self, platform: MemoryPlatform, *, name: str = "telegram", capabilities: ChannelCapabilities = PLAIN
     ) -> None:
         self.name = name
         self.capabilities = capabilities

@@ -25,7 +25,7 @@ CUT = b'{"id": "x", "object": "chat.completion", "choices": [{"index": 0, "mess'
 OVERFLOW = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
 
 
-class Fault(StrEnum):
+class ModelFault(StrEnum):
     """What goes wrong with one call."""
 
     BUSY = "429"
@@ -50,7 +50,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ScriptedToolCall:
     """A tool call as the model sends it; `arguments` is raw text and need not be JSON."""
 
     name: str
@@ -59,12 +59,12 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ScriptedAnswer:
     """One scripted reply. `pieces` is how many characters a stream sends at a time."""
 
     text: str | None = ""
-    calls: tuple[Call, ...] = ()
-    fault: Fault | None = None
+    calls: tuple[ScriptedToolCall, ...] = ()
+    fault: ModelFault | None = None
     retry_after: str = ""  # the header, verbatim
     latency: float = 0.0  # seconds, on top of the server's own
     gap: float = 0.0  # seconds between two chunks of a stream
@@ -75,17 +75,17 @@ class Answer:
     is_unstreamed: bool = False  # plain JSON even where a stream was asked for
 
 
-Script: TypeAlias = "Callable[[Mapping[str, Any], int], Answer | str] | Sequence[Answer | str]"
+Script: TypeAlias = "Callable[[Mapping[str, Any], int], ScriptedAnswer | str] | Sequence[ScriptedAnswer | str]"
 
 
-def chatter(body: Mapping[str, Any], n: int) -> Answer:
+def chatter(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """The default script: another answer at each call, so that a repeated question shows."""
     last = next((m["content"] for m in reversed(body["messages"]) if m["role"] == "user"), "")
-    return Answer(text=f"Answer {n} to {str(last)[-60:]!r}.")
+    return ScriptedAnswer(text=f"Answer {n} to {str(last)[-60:]!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sound:
+class TranscribedSound:
     """What came to be listened to."""
 
     model: str
@@ -106,9 +106,11 @@ class FakeOpenAI:
     base: str = ""
     bodies: list[bytes] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
-    transcript: Answer = field(default_factory=lambda: Answer(text="what was said"))  # of every sound; faults count
+    transcript: ScriptedAnswer = field(
+        default_factory=lambda: ScriptedAnswer(text="what was said")
+    )  # of every sound; faults count
     models: list[str] = field(default_factory=list)  # what /v1/models lists
-    sounds: list[Sound] = field(default_factory=list)
+    sounds: list[TranscribedSound] = field(default_factory=list)
     embeddings: FakeEmbeddings = field(default_factory=FakeEmbeddings)
     peers: set[tuple[str, int]] = field(default_factory=set)  # one per connection
     arrived: asyncio.Event = field(default_factory=asyncio.Event)  # set at each request; clear it to wait for the next
@@ -137,13 +139,13 @@ class FakeOpenAI:
         file, answer = form["file"], self.transcript
         assert isinstance(file, web.FileField)
         self.headers.append(dict(request.headers))
-        self.sounds.append(Sound(model=str(form["model"]), name=file.filename, data=file.file.read()))
+        self.sounds.append(TranscribedSound(model=str(form["model"]), name=file.filename, data=file.file.read()))
         self.arrived.set()
         if file.filename.rpartition(".")[2] not in _SOUNDS:
-            return _refusal(Answer(fault=Fault.BAD_REQUEST))
+            return _refusal(ScriptedAnswer(fault=ModelFault.BAD_REQUEST))
         if answer.fault in _STATUS:
             return _refusal(answer)
-        if answer.fault is Fault.HANG:
+        if answer.fault is ModelFault.HANG:
             await asyncio.Event().wait()
         tokens_in, tokens_out, _ = answer.tokens
         usage = {
@@ -173,31 +175,31 @@ class FakeOpenAI:
             self.left.set()
             raise
 
-    def _answer(self, body: Mapping[str, Any], n: int) -> Answer:
+    def _answer(self, body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         answer = self.script(body, n) if callable(self.script) else self.script[min(n, len(self.script)) - 1]
-        return Answer(text=answer) if isinstance(answer, str) else answer
+        return ScriptedAnswer(text=answer) if isinstance(answer, str) else answer
 
-    async def _serve(self, request: web.Request, body: Mapping[str, Any], answer: Answer) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, body: Mapping[str, Any], answer: ScriptedAnswer) -> web.StreamResponse:
         if delay := self.latency + answer.latency:
             await asyncio.sleep(delay)
         if answer.fault in _STATUS:
             return _refusal(answer)
         if not all(map(_is_readable, _pictures(body))):
-            return _refusal(Answer(fault=Fault.BAD_REQUEST))
-        if answer.fault is Fault.HANG:
+            return _refusal(ScriptedAnswer(fault=ModelFault.BAD_REQUEST))
+        if answer.fault is ModelFault.HANG:
             await asyncio.Event().wait()
-        if answer.fault is Fault.DROP:
+        if answer.fault is ModelFault.DROP:
             _hang_up(request)
             return web.Response()
         if body.get("stream") and not answer.is_unstreamed:
             return await self._stream(request, body, answer)
         return await self._plain(request, body, answer)
 
-    async def _plain(self, request: web.Request, body: Mapping[str, Any], answer: Answer) -> web.StreamResponse:
+    async def _plain(self, request: web.Request, body: Mapping[str, Any], answer: ScriptedAnswer) -> web.StreamResponse:
         data = json.dumps(_completion(body, answer)).encode()
-        if answer.fault is Fault.CUT_JSON:
+        if answer.fault is ModelFault.CUT_JSON:
             return web.Response(body=CUT, content_type="application/json")
-        if answer.fault is Fault.CUT_BODY:
+        if answer.fault is ModelFault.CUT_BODY:
             response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "9999"})
             await response.prepare(request)
             await response.write(CUT)
@@ -205,22 +207,24 @@ class FakeOpenAI:
             return response
         return web.Response(body=data, content_type="application/json")
 
-    async def _stream(self, request: web.Request, body: Mapping[str, Any], answer: Answer) -> web.StreamResponse:
+    async def _stream(
+        self, request: web.Request, body: Mapping[str, Any], answer: ScriptedAnswer
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         chunks = list(_chunks(body, answer))
         half = len(chunks) // 2
         for n, chunk in enumerate(chunks):
-            if n == half and answer.fault is Fault.PAUSE:
+            if n == half and answer.fault is ModelFault.PAUSE:
                 await asyncio.Event().wait()
-            if n == half and answer.fault is Fault.END_STREAM:
+            if n == half and answer.fault is ModelFault.END_STREAM:
                 await response.write_eof()
                 return response
-            if n == half and answer.fault is Fault.CUT_STREAM:
+            if n == half and answer.fault is ModelFault.CUT_STREAM:
                 await response.write(b'data: {"id": "x", "choi')
                 _hang_up(request)
                 return response
-            if n == half and answer.fault is Fault.ERROR_IN_STREAM:
+            if n == half and answer.fault is ModelFault.ERROR_IN_STREAM:
                 await response.write(
                     b'data: {"error": {"message": "overloaded", "type": "server_error", "code": 500}}\n\n'
                 )
@@ -233,15 +237,15 @@ class FakeOpenAI:
         return response
 
 
-_STATUS: dict[Fault | None, tuple[int, str, str]] = {
-    Fault.BUSY: (429, "rate_limit_exceeded", "Rate limit reached"),
-    Fault.QUOTA: (429, "insufficient_quota", "You exceeded your current quota"),
-    Fault.ERROR: (500, "server_error", "The server had an error"),
-    Fault.OVERLOADED: (503, "overloaded", "Overloaded"),
-    Fault.BAD_REQUEST: (400, "invalid_request_error", "Unknown parameter"),
-    Fault.UNAUTHORISED: (401, "invalid_api_key", "Incorrect API key provided: sk-SECRET"),
-    Fault.NOT_FOUND: (404, "model_not_found", "The model does not exist"),
-    Fault.OVERFLOW: (400, "context_length_exceeded", OVERFLOW),
+_STATUS: dict[ModelFault | None, tuple[int, str, str]] = {
+    ModelFault.BUSY: (429, "rate_limit_exceeded", "Rate limit reached"),
+    ModelFault.QUOTA: (429, "insufficient_quota", "You exceeded your current quota"),
+    ModelFault.ERROR: (500, "server_error", "The server had an error"),
+    ModelFault.OVERLOADED: (503, "overloaded", "Overloaded"),
+    ModelFault.BAD_REQUEST: (400, "invalid_request_error", "Unknown parameter"),
+    ModelFault.UNAUTHORISED: (401, "invalid_api_key", "Incorrect API key provided: sk-SECRET"),
+    ModelFault.NOT_FOUND: (404, "model_not_found", "The model does not exist"),
+    ModelFault.OVERFLOW: (400, "context_length_exceeded", OVERFLOW),
 }
 
 
@@ -267,7 +271,7 @@ def _is_readable(address: str) -> bool:
     return kind in _PICTURES and start.startswith(_PICTURES[kind])
 
 
-def _refusal(answer: Answer) -> web.Response:
+def _refusal(answer: ScriptedAnswer) -> web.Response:
     status, code, message = _STATUS[answer.fault]
     headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
     error = {"error": {"message": message, "type": code, "param": None, "code": code}}
@@ -279,7 +283,7 @@ def _hang_up(request: web.Request) -> None:
         request.transport.close()
 
 
-def _usage(answer: Answer) -> dict[str, Any]:
+def _usage(answer: ScriptedAnswer) -> dict[str, Any]:
     prompt, completion, cached = answer.tokens
     return {
         "prompt_tokens": prompt,
@@ -289,11 +293,11 @@ def _usage(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _finish(answer: Answer) -> str:
+def _finish(answer: ScriptedAnswer) -> str:
     return answer.finish or ("tool_calls" if answer.calls else "stop")
 
 
-def _tool_calls(answer: Answer) -> list[dict[str, Any]]:
+def _tool_calls(answer: ScriptedAnswer) -> list[dict[str, Any]]:
     return [
         {
             "id": call.id or f"call_{n}",
@@ -304,13 +308,13 @@ def _tool_calls(answer: Answer) -> list[dict[str, Any]]:
     ]
 
 
-def _content(answer: Answer) -> str | None:
-    if answer.fault is Fault.NULL:
+def _content(answer: ScriptedAnswer) -> str | None:
+    if answer.fault is ModelFault.NULL:
         return None
-    return "" if answer.fault is Fault.EMPTY else answer.text
+    return "" if answer.fault is ModelFault.EMPTY else answer.text
 
 
-def _completion(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
+def _completion(body: Mapping[str, Any], answer: ScriptedAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _content(answer)}
     if answer.calls:
         message["tool_calls"] = _tool_calls(answer)
@@ -320,15 +324,15 @@ def _completion(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
         "object": "chat.completion",
         "created": 1_790_000_000,
         "model": body["model"],
-        "choices": [] if answer.fault is Fault.NO_CHOICES else choices,
+        "choices": [] if answer.fault is ModelFault.NO_CHOICES else choices,
     }
     if not answer.no_usage:
         completion["usage"] = _usage(answer)
     return completion
 
 
-def _deltas(answer: Answer) -> Iterator[dict[str, Any]]:
-    yield {"role": "assistant", "content": None if answer.fault is Fault.NULL else ""}
+def _deltas(answer: ScriptedAnswer) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": None if answer.fault is ModelFault.NULL else ""}
     text = _content(answer) or ""
     for start in range(0, len(text), answer.pieces):
         yield {"content": text[start : start + answer.pieces]}
@@ -340,14 +344,14 @@ def _deltas(answer: Answer) -> Iterator[dict[str, Any]]:
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
-def _chunks(body: Mapping[str, Any], answer: Answer) -> Iterator[dict[str, Any]]:
+def _chunks(body: Mapping[str, Any], answer: ScriptedAnswer) -> Iterator[dict[str, Any]]:
     head = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
         "created": 1_790_000_000,
         "model": body["model"],
     }
-    if answer.fault is not Fault.NO_CHOICES:
+    if answer.fault is not ModelFault.NO_CHOICES:
         for delta in _deltas(answer):
             yield {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
         yield {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": _finish(answer)}]}
@@ -372,22 +376,23 @@ async def open_server(
         await runner.cleanup()
 
 
-def read_script(path: Path) -> tuple[Answer, ...]:
-    """Read a JSON list of answers: strings, or objects with the fields of `Answer` (the last one repeats)."""
+def read_script(path: Path) -> tuple[ScriptedAnswer, ...]:
+    """Read a JSON list of answers: strings, or objects with the fields of `ScriptedAnswer` (the last one repeats)."""
     return tuple(
-        Answer(text=entry) if isinstance(entry, str) else _read_answer(entry) for entry in json.loads(path.read_text())
+        ScriptedAnswer(text=entry) if isinstance(entry, str) else _read_answer(entry)
+        for entry in json.loads(path.read_text())
     )
 
 
-def _read_answer(entry: Mapping[str, Any]) -> Answer:
+def _read_answer(entry: Mapping[str, Any]) -> ScriptedAnswer:
     known = dict(entry)
     if "calls" in known:
-        known["calls"] = tuple(Call(**call) for call in known["calls"])
+        known["calls"] = tuple(ScriptedToolCall(**call) for call in known["calls"])
     if "fault" in known:
-        known["fault"] = Fault(known["fault"])
+        known["fault"] = ModelFault(known["fault"])
     if "tokens" in known:
         known["tokens"] = tuple(known["tokens"])
-    return Answer(**known)
+    return ScriptedAnswer(**known)
 
 
 async def _serve_forever(port: int, latency: float, script: Path | None, log: Path | None) -> None:

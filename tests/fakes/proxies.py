@@ -26,7 +26,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @dataclass
-class Proxy:
+class FakeProxy:
     """One proxy: who may pass, which names it knows, and where it was asked to connect."""
 
     names: Names
@@ -67,9 +67,9 @@ class Proxy:
 
 
 @asynccontextmanager
-async def open_socks(names: Names = {}, *, user: str = "", password: str = "") -> AsyncIterator[Proxy]:  # noqa: B006 - never changed
+async def open_socks(names: Names = {}, *, user: str = "", password: str = "") -> AsyncIterator[FakeProxy]:  # noqa: B006 - never changed
     """Serve SOCKS5 (RFC 1928, and 1929 where a *user* is given)."""
-    proxy = Proxy(names, user, password)
+    proxy = FakeProxy(names, user, password)
     async with _serving(proxy, _socks):
         yield proxy
 
@@ -81,16 +81,16 @@ async def open_http_proxy(
     user: str = "",
     password: str = "",
     tls: ssl.SSLContext | None = None,
-) -> AsyncIterator[Proxy]:
+) -> AsyncIterator[FakeProxy]:
     """Serve CONNECT, and requests with whole addresses as http:// ones may be sent."""
-    proxy = Proxy(names, user, password)
+    proxy = FakeProxy(names, user, password)
     async with _serving(proxy, _http, tls):
         yield proxy
 
 
 @asynccontextmanager
 async def _serving(
-    proxy: Proxy, serve: Callable[[Proxy, Streams], Awaitable[None]], tls: ssl.SSLContext | None = None
+    proxy: FakeProxy, serve: Callable[[FakeProxy, Streams], Awaitable[None]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[None]:
     tasks = proxy._open
 
@@ -120,7 +120,7 @@ async def _serving(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _socks(proxy: Proxy, streams: Streams) -> None:
+async def _socks(proxy: FakeProxy, streams: Streams) -> None:
     reader, writer = streams
     _, count = await reader.readexactly(2)
     offered = await reader.readexactly(count)
@@ -146,7 +146,7 @@ async def _socks(proxy: Proxy, streams: Streams) -> None:
     await _splice(streams, there)
 
 
-async def _knows(proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+async def _knows(proxy: FakeProxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     await reader.readexactly(1)
     said = [await reader.readexactly((await reader.readexactly(1))[0]) for _ in range(2)]
     is_known = said == [proxy.user.encode(), proxy.password.encode()]
@@ -162,7 +162,7 @@ async def _address(reader: asyncio.StreamReader, kind: int) -> str:
     return str(ip_address(await reader.readexactly(4 if kind == 1 else 16)))
 
 
-async def _http(proxy: Proxy, streams: Streams) -> None:
+async def _http(proxy: FakeProxy, streams: Streams) -> None:
     reader, writer = streams
     head = await reader.readuntil(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -243,14 +243,14 @@ def needed(command: str) -> str:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class HostCertificate:
     """A name's certificate, which whoever trusts it can verify."""
 
     file: Path
     key: Path
 
     @classmethod
-    def of(cls, name: str, folder: Path) -> Certificate:
+    def of(cls, name: str, folder: Path) -> HostCertificate:
         """Make one for *name*."""
         made = cls(folder / f"{name}.pem", folder / f"{name}.key")
         words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
@@ -270,9 +270,9 @@ class Certificate:
 @asynccontextmanager
 async def far_away(port: int) -> AsyncIterator[int]:
     """Show what listens on *port* of this machine at `FAR_NAME` too, to those alone who come by way of `EXIT`."""
-    place = Proxy({})
+    place = FakeProxy({})
 
-    async def pass_on(_: Proxy, streams: Streams) -> None:
+    async def pass_on(_: FakeProxy, streams: Streams) -> None:
         if streams[1].get_extra_info("peername")[0] != EXIT:
             return  # it came round the proxy
         await _splice(streams, await asyncio.open_connection("127.0.0.1", port))
@@ -303,7 +303,7 @@ async def microsocks(folder: Path, port: int, *, user: str, password: str) -> As
         yield f"socks5h://{user}:{password}@127.0.0.1:{port}"
 
 
-class Process:
+class ServerProcess:
     """A server of its own, which can be stopped and started again."""
 
     def __init__(self, *command: str, port: int, **environment: str) -> None:
@@ -342,9 +342,9 @@ class Process:
 
 
 @asynccontextmanager
-async def running(*command: str, port: int, **environment: str) -> AsyncIterator[Process]:
+async def running(*command: str, port: int, **environment: str) -> AsyncIterator[ServerProcess]:
     """Run a server until the block ends; it takes connections on *port* when the block begins."""
-    process = Process(*command, port=port, **environment)
+    process = ServerProcess(*command, port=port, **environment)
     try:
         await process.start()
         yield process
@@ -357,23 +357,23 @@ _CONF = Path(__file__).resolve().parents[2] / "deploy" / "nginx.conf"
 
 
 @dataclass(frozen=True)
-class Front:
+class NginxFront:
     """An nginx before us: the address people type, and a door without TLS for callers on this machine."""
 
     url: str
     plain: str
-    process: Process
+    process: ServerProcess
 
 
 @asynccontextmanager
 async def nginx(
     folder: Path, upstream: int, port: int, plain: int, *, is_cut: bool = False, is_bare: bool = False
-) -> AsyncIterator[Front]:
+) -> AsyncIterator[NginxFront]:
     """Run deploy/nginx.conf, ports and certificate replaced; where it *is_cut*, nginx keeps the path to itself.
 
     One that *is_bare* says nothing of whom it speaks for, as many people's does, and runs under an account of its own.
     """
-    program, made = needed("nginx"), Certificate.of(PUBLIC, folder)
+    program, made = needed("nginx"), HostCertificate.of(PUBLIC, folder)
     conf = _CONF.read_text("utf-8")
     for before, after in (
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl; listen 127.0.0.1:{plain};"),
@@ -394,4 +394,4 @@ async def nginx(
     (folder / "nginx.conf").write_text(f"{head} http {{ access_log off; {temporary} {conf} }}", "utf-8")
     words = ["-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
     async with running(program, *words, port=port) as process:
-        yield Front(f"https://{PUBLIC}:{port}/chat/", f"http://127.0.0.1:{plain}/chat/", process)
+        yield NginxFront(f"https://{PUBLIC}:{port}/chat/", f"http://127.0.0.1:{plain}/chat/", process)

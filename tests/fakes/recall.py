@@ -12,7 +12,7 @@ from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSourc
 from gateway.errors import ModelUnreachable
 
 
-class Shelf:
+class ListSources:
     """`Sources` over lists of units; `reads` counts what was asked for, as (name, since)."""
 
     def __init__(self, **files: Sequence[SearchUnit]) -> None:

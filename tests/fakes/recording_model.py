@@ -9,7 +9,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 
 
-class Listening:
+class RecordingModel:
     """Answers `re: …`; a summary is made of nothing new, unless *fails* is set: then it says nothing of use."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ _PAUSE = 0.05  # before a poll that follows a failure
 
 
 @dataclass(slots=True)
-class Shown:
+class RelayMessage:
     """A message as people see it. `versions` holds every text it had, the present one last."""
 
     id: str
@@ -43,7 +43,7 @@ class Shown:
 
 
 @dataclass(slots=True)
-class Relay:
+class RelayServer:
     """The platform's state: what people wrote, and what every chat shows."""
 
     base: str = ""
@@ -52,7 +52,7 @@ class Relay:
     lose_replies: int = 0  # so many posts are shown but never confirmed
     updates: list[dict[str, Any]] = field(default_factory=list)
     confirmed: int = 0  # every update up to this number
-    shown: list[Shown] = field(default_factory=list)
+    shown: list[RelayMessage] = field(default_factory=list)
     posts: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -63,7 +63,7 @@ class Relay:
         self.updates.append({"update": number, "chat": chat, "sender": sender, "text": text, "at": at})
         self._change()
 
-    def chat(self, name: str) -> list[Shown]:
+    def chat(self, name: str) -> list[RelayMessage]:
         """Return what the chat shows, oldest first."""
         return [message for message in self.shown if message.chat == name]
 
@@ -102,7 +102,7 @@ class Relay:
         self.posts += 1
         known = next((each for each in self.shown if self.knows_keys and each.key == body["key"]), None)
         if known is None:
-            known = Shown(
+            known = RelayMessage(
                 id=f"m{len(self.shown) + 1}",
                 chat=body["chat"],
                 text=body["text"],
@@ -132,9 +132,9 @@ class Relay:
 
 
 @asynccontextmanager
-async def open_relay(relay: Relay | None = None) -> AsyncIterator[Relay]:
+async def open_relay(relay: RelayServer | None = None) -> AsyncIterator[RelayServer]:
     """Serve the platform on loopback until the block ends; polls that hang are cut off then."""
-    relay = relay or Relay()
+    relay = relay or RelayServer()
     runner = web.AppRunner(relay.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:

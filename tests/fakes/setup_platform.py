@@ -20,7 +20,7 @@ _Held = TypeVar("_Held")
 
 
 @dataclass(slots=True)
-class Aviary:
+class SetupPlatform:
     """The platform: which tokens it knows, and what a bot may not do there."""
 
     base: str = ""
@@ -37,7 +37,7 @@ class Aviary:
 
 
 @asynccontextmanager
-async def open_aviary(aviary: Aviary) -> AsyncIterator[Aviary]:
+async def open_aviary(aviary: SetupPlatform) -> AsyncIterator[SetupPlatform]:
     """Serve it on loopback."""
     app = web.Application()
     app.router.add_get("/me", aviary.whoami)
@@ -51,7 +51,7 @@ async def open_aviary(aviary: Aviary) -> AsyncIterator[Aviary]:
         await runner.cleanup()
 
 
-class ParrotSettings(BaseModel):
+class SetupPlatformSettings(BaseModel):
     """The block of a parrot."""
 
     token: SecretStr | None = None
@@ -65,7 +65,7 @@ class ParrotSettings(BaseModel):
         return token
 
 
-class ParrotKind:
+class SetupPlatformPlugin:
     """Implements `gateway.ports.setup.SupportsSetup`."""
 
     title = "Parrot"

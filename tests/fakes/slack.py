@@ -17,7 +17,7 @@ from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.settings.channel_blocks import ChannelSettings, combine_models
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 TURN = "tabcdefghijklmnop"
 PING = timedelta(milliseconds=200)
@@ -43,19 +43,19 @@ async def eventually(holds: Callable[[], bool]) -> None:
 
 
 @dataclass
-class Slack:
+class RunningSlack:
     """A channel that is up."""
 
     server: SlackServer
     channel: SlackChannel
-    house: FakeHouse
+    house: FakePageServices
 
     def render(self, place: str, text: str, **more: Any) -> list[MessagePart]:
         """Cut *text* for a place."""
         return list(self.channel.render(message(place, text, **more)))
 
 
-def build(server: SlackServer, house: FakeHouse, **more: Any) -> SlackChannel:
+def build(server: SlackServer, house: FakePageServices, **more: Any) -> SlackChannel:
     """Return a channel that is not connected yet."""
     built = plugin.open(house.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
@@ -76,7 +76,7 @@ async def _supervised(channel: SlackChannel) -> None:
 
 
 @asynccontextmanager
-async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIterator[Slack]:
+async def running(server: SlackServer, house: FakePageServices, **more: Any) -> AsyncIterator[RunningSlack]:
     """Run the channel in front of *house* until the end of the block."""
     channel = build(server, house, **more)
     task = asyncio.create_task(_supervised(channel), name="slack channel")
@@ -84,7 +84,7 @@ async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIt
         await eventually(lambda: (channel.is_ready() and channel._catch_up.passes > 0) or task.done())
         if task.done():
             await task
-        yield Slack(server, channel, house)
+        yield RunningSlack(server, channel, house)
     finally:
         task.cancel()
         await asyncio.wait({task})
@@ -92,7 +92,7 @@ async def running(server: SlackServer, house: FakeHouse, **more: Any) -> AsyncIt
 
 
 @asynccontextmanager
-async def slack(house: FakeHouse | None = None, **more: Any) -> AsyncIterator[Slack]:
+async def slack(house: FakePageServices | None = None, **more: Any) -> AsyncIterator[RunningSlack]:
     """Run a workspace and a channel."""
-    async with slack_server() as server, running(server, house or FakeHouse(), **more) as up:
+    async with slack_server() as server, running(server, house or FakePageServices(), **more) as up:
         yield up

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.fakes.slack_workspace import TEAM, SlackError, Workspace
+from tests.fakes.slack_workspace import TEAM, SlackError, SlackWorkspace
 
 
 def checked_blocks(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def buttons(message: Mapping[str, Any]) -> list[list[str]]:
     return [[each["text"]["text"] for each in row] for row in rows]
 
 
-class Buttons(Workspace):
+class FakeSlackButtons(SlackWorkspace):
     """Adds presses to a workspace."""
 
     is_interactive = True  # the app's *Interactivity* is on

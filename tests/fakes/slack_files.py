@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, Place, SlackError, Workspace
+from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, FakeSlackChat, SlackError, SlackWorkspace
 
 LOGIN = "<!DOCTYPE html><html><head><title>Sign in</title></head></html>"
 _LONGEST_STREAM = 12_000
@@ -27,7 +27,7 @@ class KeptFile:
     shares: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
 
-class FileShelf(Workspace):
+class FileShelf(SlackWorkspace):
     """The part of a workspace that keeps files."""
 
     on_call: Callable[[str, str], None]
@@ -174,6 +174,6 @@ class FileShelf(Workspace):
         if not self.knows_streams:
             raise SlackError("unknown_method")
 
-    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> Place:
+    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> FakeSlackChat:
         """Find a conversation we are in; the server's affair."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOB, BOT_TOKEN, BOT_USER, SlackServer
 
 CALL = f"<@{BOT_USER}>"
@@ -35,7 +35,7 @@ class HeldModel(InstantModel):
         return await super().complete(request, sink=sink)
 
 
-class Speaker(InstantModel):
+class TwoPieceModel(InstantModel):
     """Says what it is given: a first piece at once, the whole when it is let."""
 
     def __init__(self, text: str, *, first: int = 0, held: bool = False) -> None:
@@ -68,7 +68,7 @@ def variables(server: SlackServer) -> dict[str, str]:
 @asynccontextmanager
 async def house(
     server: SlackServer, *, home: Path | None = None, model: Any = None, environment: Mapping[str, str] | None = None
-) -> AsyncIterator[Pocket]:
+) -> AsyncIterator[InProcessGateway]:
     """Run the gateway; it is connected, and has read what it missed, when the block begins."""
     before = server.connections
     found = {**variables(server), **(environment or {})}

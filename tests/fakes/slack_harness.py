@@ -11,11 +11,11 @@ from dataclasses import replace
 from channels.slack import plugin
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelPlugin
-from tests.fakes.channel_harness import Person, Platform, Shown
+from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.slack import slack
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, Fault, SlackServer
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackFault, SlackServer
+from tests.fakes.web_services import FakePageServices
 
 _ROOT = "1700000000.000100"
 _FIRST = 1_700_000_000
@@ -25,11 +25,11 @@ def _ts(ident: str) -> str:
     return f"{_FIRST + int(ident.rpartition('-')[2]) + 1}.000200"
 
 
-class SlackPerson:
+class SlackUser:
     """Ann, before her own client."""
 
     def __init__(self, server: SlackServer) -> None:
-        self.shown = Shown()
+        self.shown = ChatView()
         self._server = server
         self._names: dict[str, str] = {}  # event id -> what the suite calls the message
 
@@ -92,34 +92,34 @@ class SlackHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with slack(house, reaction="") as up:
             up.server.say(DM, ANN, "so", ts=_ROOT, quiet=True)
 
             @asynccontextmanager
-            async def join() -> AsyncIterator[Person]:
-                person = SlackPerson(up.server)
+            async def join() -> AsyncIterator[PlatformUser]:
+                person = SlackUser(up.server)
                 async with watching(person):
                     yield person
 
-            async def files(_: Person) -> list[tuple[str, bytes]]:
+            async def files(_: PlatformUser) -> list[tuple[str, bytes]]:
                 shared = [each for said in up.server.places[DM].messages for each in said.get("files", ())]
                 return [(up.server.files[each["id"]].name, up.server.files[each["id"]].data) for each in shared]
 
             def unknown(message: InboundMessage) -> InboundMessage:
                 up.channel._inbound.users.profiles.forget(ANN)
-                up.server.faults["users.info"] = [Fault(status=503)]
+                up.server.faults["users.info"] = [SlackFault(status=503)]
                 return replace(message, key=SessionKey("slack", ROOM), chat_kind=ChatKind.GROUP)
 
             key = SessionKey("slack", f"{DM}/{_ROOT}")
-            yield Platform(
+            yield RunningChannel(
                 up.channel, key, join, has_windows=False, late="It is *late*.", ident=_ts, files=files, unknown=unknown
             )
 
 
 @asynccontextmanager
-async def watching(person: SlackPerson) -> AsyncIterator[None]:
+async def watching(person: SlackUser) -> AsyncIterator[None]:
     """Let *person* look on until the end of the block."""
     async with asyncio.TaskGroup() as tasks:
         watch = tasks.create_task(person.watch(), name="person watches")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.fakes.slack_buttons import Buttons, checked_blocks
+from tests.fakes.slack_buttons import FakeSlackButtons, checked_blocks
 from tests.fakes.slack_files import FileShelf
-from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, Place, SlackError
+from tests.fakes.slack_workspace import BOT_ID, BOT_USER, TEAM, FakeSlackChat, SlackError
 
 _HISTORY = {"im": "im:history", "channel": "channels:history", "group": "groups:history", "mpim": "mpim:history"}
 _INFO = {"im": "im:read", "channel": "channels:read", "group": "groups:read", "mpim": "mpim:read"}
@@ -16,7 +16,7 @@ _TOO_LONG = 40_000
 _TOO_LONG_TO_EDIT = 4_000
 
 
-class SlackMethods(Buttons, FileShelf):
+class SlackMethods(FakeSlackButtons, FileShelf):
     """What the app may ask of the workspace; the server knows how it is asked."""
 
     app_id = "A0PARLOUR"
@@ -25,7 +25,7 @@ class SlackMethods(Buttons, FileShelf):
         if scope and scope not in self.scopes:
             raise SlackError("missing_scope", needed=scope, provided=",".join(sorted(self.scopes)))
 
-    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> Place:
+    def _place(self, arguments: Mapping[str, Any], *, writes: bool = False) -> FakeSlackChat:
         place = self.places.get(str(arguments.get("channel") or arguments.get("channel_id")))
         if place is None and writes:  # chat.postMessage takes a person's id for the direct chat with them
             direct = (each for each in self.places.values() if each.kind == "im")

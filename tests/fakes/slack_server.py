@@ -34,9 +34,9 @@ from tests.fakes.slack_workspace import EVE as EVE
 from tests.fakes.slack_workspace import ROOM as ROOM
 from tests.fakes.slack_workspace import SECRET as SECRET
 from tests.fakes.slack_workspace import TEAM as TEAM
-from tests.fakes.slack_workspace import Fault as Fault
-from tests.fakes.slack_workspace import Place as Place
+from tests.fakes.slack_workspace import FakeSlackChat as FakeSlackChat
 from tests.fakes.slack_workspace import SlackError as SlackError
+from tests.fakes.slack_workspace import SlackFault as SlackFault
 
 NEEDS = {
     "chat.postMessage": "chat:write",
@@ -238,11 +238,11 @@ class SlackServer(SlackMethods):
             self.holds[when].set()
             await asyncio.Event().wait()
 
-    def _fault(self, method: str) -> Fault | None:
+    def _fault(self, method: str) -> SlackFault | None:
         waiting = self.faults.get(method)
         return waiting.pop(0) if waiting else None
 
-    def _overrun(self, method: str, arguments: Mapping[str, Any]) -> Fault | None:
+    def _overrun(self, method: str, arguments: Mapping[str, Any]) -> SlackFault | None:
         """Count a call in its bucket; past the limit it is a 429 that says how long to wait."""
         limit = _TIERS.get(method)
         if limit is None:
@@ -252,11 +252,13 @@ class SlackServer(SlackMethods):
         while recent and now - recent[0] > _MINUTE:
             recent.popleft()
         if len(recent) >= limit:
-            return Fault(status=429, error="ratelimited", retry_after=math.ceil(_MINUTE - now + recent[0]))
+            return SlackFault(status=429, error="ratelimited", retry_after=math.ceil(_MINUTE - now + recent[0]))
         recent.append(now)
         return None
 
-    async def _answer(self, request: web.Request, answer: dict[str, Any], fault: Fault | None) -> web.StreamResponse:
+    async def _answer(
+        self, request: web.Request, answer: dict[str, Any], fault: SlackFault | None
+    ) -> web.StreamResponse:
         headers = {"x-oauth-scopes": ",".join(sorted(self.scopes))}
         if fault is None:
             return web.json_response(answer, headers=headers)

@@ -25,7 +25,7 @@ ALL_SCOPES = frozenset(
 
 
 @dataclass(slots=True, kw_only=True)
-class Fault:
+class SlackFault:
     """What one call shall suffer instead of, or after, being done."""
 
     status: int = 200
@@ -36,7 +36,7 @@ class Fault:
 
 
 @dataclass(slots=True)
-class Place:
+class FakeSlackChat:
     """A conversation."""
 
     id: str
@@ -57,7 +57,7 @@ class SlackError(Exception):
         self.answer = {"ok": False, "error": error, **more}
 
 
-class Workspace:
+class SlackWorkspace:
     """One workspace with one app."""
 
     def __init__(self) -> None:
@@ -65,16 +65,16 @@ class Workspace:
         self.scopes = set(ALL_SCOPES)
         self.bot_token, self.app_token = BOT_TOKEN, APP_TOKEN
         self.places = {
-            DM: Place(DM, "im", {ANN, BOT_USER}),
-            ROOM: Place(ROOM, "channel", {ANN, BOB, EVE, BOT_USER}),
-            SECRET: Place(SECRET, "group", {BOB}),
+            DM: FakeSlackChat(DM, "im", {ANN, BOT_USER}),
+            ROOM: FakeSlackChat(ROOM, "channel", {ANN, BOB, EVE, BOT_USER}),
+            SECRET: FakeSlackChat(SECRET, "group", {BOB}),
         }
         self.users: dict[str, dict[str, Any]] = {
             ANN: {"id": ANN, "team_id": TEAM, "profile": {"display_name": "Ann"}, "is_admin": True},
             BOB: {"id": BOB, "team_id": TEAM, "profile": {"display_name": "", "real_name": "Bob"}},
             EVE: {"id": EVE, "team_id": TEAM, "profile": {"display_name": "Eve"}},
         }
-        self.faults: dict[str, list[Fault]] = {}
+        self.faults: dict[str, list[SlackFault]] = {}
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.reactions: set[tuple[str, str, str]] = set()
         self.statuses: dict[tuple[str, str], str] = {}
@@ -195,7 +195,7 @@ class Workspace:
         for user in users:
             self.users[user] = {"id": user, "team_id": TEAM, "profile": {"display_name": user.title()}}
             self.places[ROOM].members.add(user)
-            self.places[f"D{user[1:]}"] = Place(f"D{user[1:]}", "im", {user, BOT_USER})
+            self.places[f"D{user[1:]}"] = FakeSlackChat(f"D{user[1:]}", "im", {user, BOT_USER})
         return users
 
     def invite(self, place: str, by: str = "") -> str:

@@ -12,13 +12,13 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 from gateway.ports import Job
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 
 FACT = "Ann keeps bees"
 
 
 async def staged(
-    pocket: Pocket,
+    pocket: InProcessGateway,
     scope: str,
     session: str,
     *,
@@ -46,7 +46,7 @@ def removal(home: Path, scope: str, session: str, *, line: str, person: str, nam
     stage_for_approval(folder, Disk(), name, "deleted", utc_now(), waiting, session=session, person=person)
 
 
-async def look(pocket: Pocket, scope: str, name: str) -> None:
+async def look(pocket: InProcessGateway, scope: str, name: str) -> None:
     """Run a job of memory in *scope*: one that has nothing to do, and after which is asked."""
     job = Job(id=f"remember:{name}", kind="remember", scope=scope, payload={"fact": ""}, due_at=utc_now())
     await pocket.app.store.jobs.put(job)
@@ -54,13 +54,13 @@ async def look(pocket: Pocket, scope: str, name: str) -> None:
         await asyncio.sleep(0.005)
 
 
-def memory(pocket: Pocket, scope: str) -> str:
+def memory(pocket: InProcessGateway, scope: str) -> str:
     """Return what is remembered."""
     path = scope_folder(pocket.home, scope) / "memory" / "MEMORY.md"
     return path.read_text() if path.exists() else ""
 
 
-async def scope_in(pocket: Pocket, session: str) -> str:
+async def scope_in(pocket: InProcessGateway, session: str) -> str:
     """Return the scope of a session in which somebody was answered."""
     await pocket.idle()
     return next(row.scope for row in await pocket.app.store.records.sessions() if str(row.key) == session)

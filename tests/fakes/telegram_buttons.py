@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.fakes.telegram_rules import ApiError
 
 if TYPE_CHECKING:
-    from tests.fakes.telegram_server import Post, TelegramServer
+    from tests.fakes.telegram_server import TelegramPost, TelegramServer
 
 
 def checked_markup(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def checked_markup(fields: Mapping[str, Any]) -> dict[str, Any]:
     return markup
 
 
-class Buttons:
+class FakeTelegramButtons:
     """The presses of one bot's buttons."""
 
     def __init__(self, server: TelegramServer) -> None:
@@ -33,7 +33,7 @@ class Buttons:
         self._done: set[str] = set()
         self.alerts: list[tuple[str, str]] = []  # the query, and the line its presser alone was shown
 
-    def press(self, post: Post, data: str, *, sender: int = 42) -> dict[str, Any]:
+    def press(self, post: TelegramPost, data: str, *, sender: int = 42) -> dict[str, Any]:
         """Let somebody press a button below *post*; return the update."""
         self._pressed += 1
         query = {

@@ -15,18 +15,18 @@ from channels.telegram.retry import RetryDelays
 from channels.telegram.settings import TelegramSettings
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.telegram_server import TelegramServer
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 QUICK = RetryDelays(store=0.01, first=0.01, longest=0.02, conflict=0.05, watch=0.05, press=0.05)
 
 
 @dataclass
-class Line:
+class TelegramConnection:
     """A channel that is up, with both its ends."""
 
     channel: TelegramChannel
     server: TelegramServer
-    house: FakeHouse
+    house: FakePageServices
 
 
 def block(server: TelegramServer, **fields: Any) -> Any:
@@ -46,15 +46,15 @@ def block(server: TelegramServer, **fields: Any) -> Any:
 @asynccontextmanager
 async def open_line(
     server: TelegramServer,
-    house: FakeHouse | None = None,
+    house: FakePageServices | None = None,
     *,
     runs: bool = True,
     typing: float = 0.05,
     first: str = "getUpdates",
     **fields: Any,
-) -> AsyncIterator[Line]:
+) -> AsyncIterator[TelegramConnection]:
     """Run the channel until the block ends, from its *first* call on; with *runs* False it only sends."""
-    house = house or FakeHouse()
+    house = house or FakePageServices()
     channel = TelegramChannel(house.context("telegram", block(server, **fields)), waits=QUICK, typing=typing)
     house.channel = channel
     running = asyncio.create_task(channel.run(), name="telegram channel") if runs else None
@@ -66,7 +66,7 @@ async def open_line(
             polling.cancel()
             if running.done():
                 await running
-        yield Line(channel, server, house)
+        yield TelegramConnection(channel, server, house)
     finally:
         if running is not None:
             running.cancel()

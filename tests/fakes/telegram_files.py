@@ -22,7 +22,7 @@ _PIECE = 32 * 1024
 
 
 @dataclass(slots=True)
-class Sent:
+class TelegramSentFile:
     """A file of the bot as people have it."""
 
     kind: str  # photo or document
@@ -30,7 +30,7 @@ class Sent:
     data: bytes
 
 
-class Files:
+class TelegramServerFiles:
     """What lies on the server, and how it is got and put there."""
 
     def __init__(self, server: TelegramServer) -> None:
@@ -99,11 +99,11 @@ class Files:
         return self._server.post(fields, *checked_caption(fields), file=sent)
 
 
-def _sent(kind: str, fields: Mapping[str, Any]) -> Sent:
+def _sent(kind: str, fields: Mapping[str, Any]) -> TelegramSentFile:
     name, data = fields[kind]
     if not data:
         raise ApiError(400, "Bad Request: file must be non-empty")
-    return Sent(kind, name, data)
+    return TelegramSentFile(kind, name, data)
 
 
 def _sides(data: bytes) -> tuple[int, int]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.telegram_server import TelegramServer
 
 TEAM = -1001234567890
 
 
-class Parrot:
+class EchoModel:
     """Repeats what it is asked, in three pieces; waits before the last one while `hold` is on."""
 
     name = "parrot"
@@ -51,7 +51,7 @@ class Parrot:
 
 def house(
     server: TelegramServer, model: Any, home: Path | None = None, **more: str
-) -> AbstractAsyncContextManager[Pocket]:
+) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run the gateway with a Telegram block that lets Ann and the team in."""
     block = "PARLOUR_CHANNELS__TELEGRAM__"
     fields = {

@@ -13,10 +13,10 @@ from channels.telegram.retry import RetryDelays
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelContext, ChannelPlugin, ChatActivity
-from tests.fakes.channel_harness import Person, Platform, Shown
+from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
 from tests.fakes.telegram_channel import QUICK, block
-from tests.fakes.telegram_server import START, Fault, TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.telegram_server import START, TelegramFault, TelegramServer, open_telegram
+from tests.fakes.web_services import FakePageServices
 
 _GROUP = -1001234567890
 _TOPIC = 7
@@ -53,11 +53,11 @@ class NotedChannel(TelegramChannel):
         return receipt
 
 
-class TelegramPerson:
+class TelegramUser:
     """Ann, before her own client."""
 
     def __init__(self, channel: NotedChannel) -> None:
-        self.shown = Shown()
+        self.shown = ChatView()
         self._channel = channel
         self._server = channel.server
         self._said: dict[str, Mapping[str, Any]] = {}
@@ -119,7 +119,7 @@ class TelegramHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with open_telegram() as server:
             server.chat(_GROUP).topics = {_TOPIC}
@@ -131,21 +131,21 @@ class TelegramHarness:
                 await server.until(lambda: not server.updates and channel.is_ready())
 
                 @asynccontextmanager
-                async def join() -> AsyncIterator[Person]:
-                    person = TelegramPerson(channel)
+                async def join() -> AsyncIterator[PlatformUser]:
+                    person = TelegramUser(channel)
                     watch = asyncio.create_task(person.watch(), name="person watches")
                     yield person
                     watch.cancel()
 
-                async def files(_: Person) -> list[tuple[str, bytes]]:
+                async def files(_: PlatformUser) -> list[tuple[str, bytes]]:
                     return [(post.file.name, post.file.data) for post in server.posts if post.file is not None]
 
                 def unknown(message: InboundMessage) -> InboundMessage:
                     server.chat(_GROUP).admins = {42}
-                    server.fail("getChatAdministrators", Fault("status", 500))
+                    server.fail("getChatAdministrators", TelegramFault("status", 500))
                     return message
 
-                yield Platform(
+                yield RunningChannel(
                     channel,
                     SessionKey("telegram", _KEY),
                     join,

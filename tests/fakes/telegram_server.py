@@ -18,10 +18,10 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.fakes.telegram_buttons import Buttons, checked_markup
-from tests.fakes.telegram_files import Files, Sent
+from tests.fakes.telegram_buttons import FakeTelegramButtons, checked_markup
+from tests.fakes.telegram_files import TelegramSentFile, TelegramServerFiles
 from tests.fakes.telegram_rules import ApiError, checked_text, reactions
-from tests.fakes.telegram_webhook import Hooks
+from tests.fakes.telegram_webhook import WebhookCalls
 
 TOKEN = "123456789:AAH-abcdefghijklmnopqrstuvwxyz012"
 BOT = {"id": 123456789, "is_bot": True, "first_name": "Parlour", "username": "parlour_bot"}
@@ -31,7 +31,7 @@ _QUEUE_AGE = 24 * 3600
 
 
 @dataclass(slots=True)
-class Post:
+class TelegramPost:
     """A message of the bot as people see it; `versions` holds every text it had, the present one last."""
 
     id: int
@@ -42,7 +42,7 @@ class Post:
     reply_to: int | None
     has_preview: bool
     is_silent: bool = False
-    file: Sent | None = None
+    file: TelegramSentFile | None = None
     versions: list[str] = field(default_factory=list)
     markup: dict[str, Any] = field(default_factory=dict)
 
@@ -53,7 +53,7 @@ class Post:
 
 
 @dataclass(slots=True)
-class Chat:
+class TelegramServerChat:
     """A chat as the server knows it."""
 
     id: int
@@ -69,7 +69,7 @@ class Chat:
 
 
 @dataclass(slots=True)
-class Fault:
+class TelegramFault:
     """What goes wrong with one call: a status, a reply that is lost, a connection that drops, or a wait."""
 
     kind: str  # "status", "lost" (done, no reply), "drop" (not done, no reply), "garbage", "hang" (no reply, ever)
@@ -88,8 +88,8 @@ class TelegramServer:
         self.topics_in_private = False
         self.per_minute = 20  # messages into one group
         self.now: Callable[[], int] = lambda: START
-        self.chats: dict[int, Chat] = {}
-        self.posts: list[Post] = []
+        self.chats: dict[int, TelegramServerChat] = {}
+        self.posts: list[TelegramPost] = []
         self.drafts: list[dict[str, Any]] = []
         self.actions: list[dict[str, Any]] = []
         self.reactions: list[dict[str, Any]] = []
@@ -97,16 +97,16 @@ class TelegramServer:
         self.menus: dict[str, list[dict[str, Any]]] = {}  # by the language of people's apps; "" = of all others
         self.menu_sets = 0
         self.calls: list[tuple[str, dict[str, Any]]] = []
-        self.faults: dict[str, deque[Fault]] = {}
+        self.faults: dict[str, deque[TelegramFault]] = {}
         self.unknown_methods: set[str] = set()
         self.token = TOKEN
         self.bot: dict[str, Any] = BOT
         self.updates: deque[dict[str, Any]] = deque()
         self.confirmed: list[int] = []
         self.on_call: Callable[[str, str], None] = lambda method, when: None  # "before" it is done, "after"
-        self.files = Files(self)
-        self.hooks = Hooks(self)
-        self.buttons = Buttons(self)
+        self.files = TelegramServerFiles(self)
+        self.hooks = WebhookCalls(self)
+        self.buttons = FakeTelegramButtons(self)
         self._next_update = 870_000_001
         self._last_update_at = self.now()
         self._sent_at: dict[int, deque[int]] = {}
@@ -115,10 +115,10 @@ class TelegramServer:
 
     # People
 
-    def chat(self, ident: int, type_: str = "") -> Chat:
+    def chat(self, ident: int, type_: str = "") -> TelegramServerChat:
         """Return a chat, made when it is not known."""
         kind = type_ or ("private" if ident > 0 else "supergroup")
-        return self.chats.setdefault(ident, Chat(ident, kind))
+        return self.chats.setdefault(ident, TelegramServerChat(ident, kind))
 
     def say(self, text: str | None, *, chat: int = 42, sender: int = 42, **fields: Any) -> dict[str, Any]:
         """Let somebody write; more fields of the message as they are. Returns the message."""
@@ -158,7 +158,7 @@ class TelegramServer:
         self.updates.append({**update, "_at": self.now()})
         self.changed()
 
-    def fail(self, method: str, *faults: Fault) -> None:
+    def fail(self, method: str, *faults: TelegramFault) -> None:
         """Let the next calls of *method* go wrong."""
         self.faults.setdefault(method, deque()).extend(faults)
 
@@ -229,14 +229,14 @@ class TelegramServer:
         finally:
             self.changed()
         if fault is not None:
-            return self._break(request, Fault("drop"))
+            return self._break(request, TelegramFault("drop"))
         return web.json_response({"ok": True, "result": result})
 
     def _call_of(self, name: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]] | None:
         found = (getattr(room, f"do_{name}", None) for room in (self.files, self.hooks, self.buttons))
         return getattr(self, f"_do_{name}", None) or next((call for call in found if call is not None), None)
 
-    def _break(self, request: web.Request, fault: Fault) -> web.StreamResponse:
+    def _break(self, request: web.Request, fault: TelegramFault) -> web.StreamResponse:
         if fault.kind == "garbage":
             return web.Response(text="<html>secret words of a user</html>")
         if fault.kind == "status":
@@ -302,7 +302,7 @@ class TelegramServer:
             self.confirmed.append(int(self.updates.popleft()["update_id"]))
             self.changed()
 
-    def place(self, fields: Mapping[str, Any]) -> Chat:
+    def place(self, fields: Mapping[str, Any]) -> TelegramServerChat:
         """Return the chat that a call names, or refuse."""
         chat = self.chats.get(int(fields["chat_id"]))
         if chat is None:
@@ -317,7 +317,7 @@ class TelegramServer:
             raise ApiError(400, "Bad Request: message thread not found")
         return chat
 
-    def _flood(self, chat: Chat) -> None:
+    def _flood(self, chat: TelegramServerChat) -> None:
         if chat.type == "private":
             return
         at = self._sent_at.setdefault(chat.id, deque())
@@ -332,7 +332,12 @@ class TelegramServer:
         return self.post(fields, *checked_text(fields))
 
     def post(
-        self, fields: Mapping[str, Any], text: str, entities: list[dict[str, Any]], *, file: Sent | None = None
+        self,
+        fields: Mapping[str, Any],
+        text: str,
+        entities: list[dict[str, Any]],
+        *,
+        file: TelegramSentFile | None = None,
     ) -> dict[str, Any]:
         """Let the bot say something; what is refused of any message is refused here."""
         chat = self.place(fields)
@@ -349,7 +354,7 @@ class TelegramServer:
         has_preview = not fields.get("link_preview_options", {}).get("is_disabled") and file is None
         is_silent = bool(fields.get("disable_notification"))
         markup = checked_markup(fields)
-        post = Post(
+        post = TelegramPost(
             chat.last_id, chat.id, text, entities, thread, answered, has_preview, is_silent, file, [text], markup
         )
         self.posts.append(post)
@@ -428,7 +433,7 @@ class TelegramServer:
             for ident in sorted(self.place(fields).admins)
         ]
 
-    def message_of(self, post: Post) -> dict[str, Any]:
+    def message_of(self, post: TelegramPost) -> dict[str, Any]:
         """Return what the bot said as the Bot API shows it."""
         chat = self.chats[post.chat]
         message = {

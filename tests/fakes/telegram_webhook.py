@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _AGAIN = 0.02  # seconds; Telegram waits longer each time
 
 
-class Hooks:
+class WebhookCalls:
     """The webhook of the bot, and the calls that were made."""
 
     def __init__(self, server: TelegramServer) -> None:

@@ -20,8 +20,8 @@ from aiohttp import web
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.ports import ChannelPlugin
 from gateway.settings.channel_blocks import combine_models
-from tests.fakes.channel_harness import Person, Platform, Shown
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.channel_harness import ChatView, PlatformUser, RunningChannel
+from tests.fakes.web_services import FakePageServices
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/extending.md"
 TOKEN = "tern-0123456789"
@@ -184,7 +184,7 @@ class TernPerson:
     """Ann, in her direct chat with the bot."""
 
     def __init__(self, server: TernServer) -> None:
-        self.shown = Shown()
+        self.shown = ChatView()
         self._server = server
         self._names: dict[int, str] = {}  # event -> the suite's name of the message
 
@@ -240,7 +240,7 @@ class TernHarness:
         return model(kind="tern", base_url=server.base, token=TOKEN, **more)
 
     @asynccontextmanager
-    async def open(self, house: FakeHouse) -> AsyncIterator[Platform]:
+    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with open_tern() as server:
             channel = self.kind.open(house.context("tern", self.settings(server, reaction="")))
@@ -251,21 +251,21 @@ class TernHarness:
                     await asyncio.sleep(0)
 
                 @asynccontextmanager
-                async def join() -> AsyncIterator[Person]:
+                async def join() -> AsyncIterator[PlatformUser]:
                     person = TernPerson(server)
                     async with asyncio.TaskGroup() as tasks:
                         watch = tasks.create_task(person.watch(), name="person watches")
                         yield person
                         watch.cancel()
 
-                async def files(_: Person) -> list[tuple[str, bytes]]:
+                async def files(_: PlatformUser) -> list[tuple[str, bytes]]:
                     return [(each["text"], server.files[each["file"]]) for each in server.messages if each["file"]]
 
                 def unknown(message: InboundMessage) -> InboundMessage:
                     server.users.clear()
                     return replace(message, key=SessionKey("tern", TEAM), chat_kind=ChatKind.GROUP)
 
-                yield Platform(
+                yield RunningChannel(
                     channel,
                     SessionKey("tern", ROOM),
                     join,

@@ -33,7 +33,7 @@ ANN = SessionKey("telegram", "42")
 BOB = SessionKey("telegram", "43")
 
 
-class Wall:
+class WallClock:
     """A wall clock that stands still until it is moved."""
 
     def __init__(self) -> None:

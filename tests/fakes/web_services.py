@@ -81,7 +81,7 @@ class FakeBlobs:
 
 
 @dataclass
-class FakeHouse:
+class FakePageServices:
     """Intake and Sessions over one list. What it accepted it never forgets, and answers once.
 
     With *answer* it answers by itself: typing, a preview, and when `go_on` is set, the answer.
@@ -229,12 +229,12 @@ def _line(message: InboundMessage) -> DisplayedMessage:
 
 
 @dataclass
-class Served:
+class ServedPage:
     """A page that is up."""
 
     server: WebServer
     channel: WebChannel
-    house: FakeHouse
+    house: FakePageServices
 
     @property
     def url(self) -> str:
@@ -249,7 +249,7 @@ class Served:
 
 @asynccontextmanager
 async def serve_page(
-    house: FakeHouse,
+    house: FakePageServices,
     *,
     port: int = 0,
     login: str = "auto",
@@ -257,7 +257,7 @@ async def serve_page(
     public_url: str | None = None,
     trusted_proxies: Sequence[str] = (),
     limits: ConnectionLimits | None = None,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedPage]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
     channel = web_kind.open(house.context("web"))
     assert isinstance(channel, WebChannel)
@@ -273,7 +273,7 @@ async def serve_page(
         ]
         await server.wait_started()
         try:
-            yield Served(server, channel, house)
+            yield ServedPage(server, channel, house)
         finally:
             for service in running:
                 service.cancel()

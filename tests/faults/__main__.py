@@ -22,17 +22,17 @@ from tests.faults.matrix import cases, count, count_sends, kinds, losses, places
 from tests.faults.platforms import PLATFORMS
 from tests.faults.plot_runner import play_plot, points_of, told
 from tests.faults.process_order import CHANNEL
-from tests.faults.process_pool import Zygote, open_zygote
-from tests.faults.scenario import Case
-from tests.faults.shim import Mode
+from tests.faults.process_pool import ForkServer, open_zygote
+from tests.faults.scenario import FaultCase
+from tests.faults.shim import ShimMode
 
 LOST = "reply_lost"  # the platform's fault, not ours: done, and never told
-_OURS = {mode.name.lower(): mode for mode in Mode if mode is not Mode.COUNT}
+_OURS = {mode.name.lower(): mode for mode in ShimMode if mode is not ShimMode.COUNT}
 
 
-def bases(options: argparse.Namespace) -> list[Case]:
+def bases(options: argparse.Namespace) -> list[FaultCase]:
     """Return the places that were asked for."""
-    relay = [Case(chats=chats, whole_life=options.whole_life) for chats in options.chats]
+    relay = [FaultCase(chats=chats, whole_life=options.whole_life) for chats in options.chats]
     return [
         replace(base, unclean_stops=options.unclean_stops)
         for platform in options.platform
@@ -41,7 +41,7 @@ def bases(options: argparse.Namespace) -> list[Case]:
     ]
 
 
-async def play(zygote: Zygote, options: argparse.Namespace) -> bool:
+async def play(zygote: ForkServer, options: argparse.Namespace) -> bool:
     """Play what was asked for, print as it goes; say whether everything held."""
     is_fine = True
     for base in bases(options):
@@ -64,7 +64,7 @@ async def play(zygote: Zygote, options: argparse.Namespace) -> bool:
     return is_fine
 
 
-async def play_stages(zygote: Zygote, options: argparse.Namespace) -> bool:
+async def play_stages(zygote: ForkServer, options: argparse.Namespace) -> bool:
     """Play decisions about people; say whether everything held."""
     is_fine = True
     for name in options.stage:
@@ -80,7 +80,9 @@ async def play_stages(zygote: Zygote, options: argparse.Namespace) -> bool:
     return is_fine
 
 
-async def chosen(zygote: Zygote, base: Case, mode: str, options: argparse.Namespace, points: int) -> list[Case]:
+async def chosen(
+    zygote: ForkServer, base: FaultCase, mode: str, options: argparse.Namespace, points: int
+) -> list[FaultCase]:
     """Return the cases of one mode."""
     total = await count_sends(zygote, base) if mode == LOST else points
     numbers = options.at or range(1, total + 1, options.every)

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from gateway.i18n import translate
-from tests.fakes.openai_server import Answer
-from tests.fakes.relay import Relay
-from tests.faults.process_pool import Line
+from tests.fakes.openai_server import ScriptedAnswer
+from tests.fakes.relay import RelayServer
+from tests.faults.process_pool import ChildConnection
 
 OWNER, MAL = "own", "mal"
 HELLO, THANKS = "hello", "thanks"
@@ -27,7 +27,7 @@ _DIED = (
 )  # what owners are told after a kill; on the relay it makes two messages
 
 
-class Plot(ABC):
+class AccessPlot(ABC):
     """Who says what, and what has come of it in the end."""
 
     name: ClassVar[str]
@@ -35,11 +35,11 @@ class Plot(ABC):
     dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
     turns: ClassVar[int] = 0  # PERSON_TURNS_PER_10_MIN
 
-    def __init__(self, relay: Relay) -> None:
+    def __init__(self, relay: RelayServer) -> None:
         self.relay = relay
 
     @abstractmethod
-    async def begin(self, line: Line) -> None:
+    async def begin(self, line: ChildConnection) -> None:
         """Play what comes before any fault."""
 
     @abstractmethod
@@ -77,13 +77,13 @@ class Plot(ABC):
         return [] if is_so else [f"{chat} shows {texts}, not {list(expected)}"]
 
 
-class LettingIn(Plot):
+class PairingPlot(AccessPlot):
     """A stranger knocks; the owner is asked, and says yes."""
 
     name = "pairing"
     owner = OWNER
 
-    async def begin(self, line: Line) -> None:
+    async def begin(self, line: ChildConnection) -> None:
         """The owner is known by where they write."""
         self.write(OWNER, HELLO)
         await self.see(OWNER, _ANSWERS[HELLO])
@@ -111,13 +111,13 @@ class LettingIn(Plot):
         ]
 
 
-class Claiming(Plot):
+class OwnerClaimPlot(AccessPlot):
     """Who sends the code is the owner."""
 
     name = "claim"
     code = ""
 
-    async def begin(self, line: Line) -> None:
+    async def begin(self, line: ChildConnection) -> None:
         """The operator has a code printed."""
         line.tell("code")
         self.code = (await line.wait("code"))["code"]
@@ -138,13 +138,13 @@ class Claiming(Plot):
         ]
 
 
-class Capped(Plot):
+class UsageCapPlot(AccessPlot):
     """One answer, and then the line that says until when that was all."""
 
     name = "cap"
     turns = 1
 
-    async def begin(self, line: Line) -> None:
+    async def begin(self, line: ChildConnection) -> None:
         """Take the one turn."""
         self.write(MAL, HELLO)
         await self.see(MAL, _ANSWERS[HELLO])
@@ -167,14 +167,14 @@ class Capped(Plot):
         ]
 
 
-class Alerted(Plot):
+class AlertPlot(AccessPlot):
     """The owner is told that we were killed, by a life that may be killed over it."""
 
     name = "alert"
     owner = OWNER
     dies_first = True
 
-    async def begin(self, line: Line) -> None:
+    async def begin(self, line: ChildConnection) -> None:
         """The owner is known by where they write."""
         self.write(OWNER, HELLO)
         await self.see(OWNER, _ANSWERS[HELLO])
@@ -190,13 +190,15 @@ class Alerted(Plot):
         return [*self.shows(OWNER, _ANSWERS[HELLO]), *([] if told else ["the owner was never told"])]
 
 
-def answer(body: Mapping[str, Any], n: int) -> Answer:
+def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Answer alike however often a kill has the same thing asked."""
     said = next(str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user")
-    return Answer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
+    return ScriptedAnswer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
 
 
-PLOTS: Mapping[str, type[Plot]] = {plot.name: plot for plot in (LettingIn, Claiming, Capped, Alerted)}
+PLOTS: Mapping[str, type[AccessPlot]] = {
+    plot.name: plot for plot in (PairingPlot, OwnerClaimPlot, UsageCapPlot, AlertPlot)
+}
 
 
 def _rows(journal: sqlite3.Connection, query: str, expected: Sequence[tuple[Any, ...]]) -> list[str]:

@@ -19,10 +19,10 @@ from gateway.errors import StoreUnavailable
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.minimal_model import ThinModel
-from tests.faults.process_order import CHANNEL, Order, traces
+from tests.faults.process_order import CHANNEL, ProcessOrder, traces
 from tests.faults.real_channels import is_up, platform_channel
 from tests.faults.sabotage import SABOTAGES
-from tests.faults.shim import Mode, Shim
+from tests.faults.shim import FaultShim, ShimMode
 
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
 _QUIET = 10  # looks in a row that find no new call: what a channel does on connecting is over
@@ -55,7 +55,7 @@ def _append(path: Path, line: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def settings_of(order: Order) -> Settings:
+def settings_of(order: ProcessOrder) -> Settings:
     """Return the gateway's settings; everything else is as on a fresh machine."""
     values: Mapping[str, Any] = {
         "home": order.home,
@@ -70,14 +70,14 @@ def settings_of(order: Order) -> Settings:
     return Settings.model_validate(values)
 
 
-def plugins_of(order: Order) -> ExtraPlugins:
+def plugins_of(order: ProcessOrder) -> ExtraPlugins:
     """Return the channel of the platform, and the tools."""
     models = (ThinModel(order.model),) if order.is_thin else ()
     channel = _relay(order) if order.platform == CHANNEL else platform_channel(order)
     return ExtraPlugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
 
 
-def _relay(order: Order) -> ExtraChannel:
+def _relay(order: ProcessOrder) -> ExtraChannel:
     """Return the relay channel, open to everybody unless somebody owns it."""
     block = RelaySettings(base_url=order.base, send_key=order.send_key, preview_seconds=order.preview_seconds)
     everybody = frozenset() if order.owner else frozenset({AllowEntry.parse("*")})
@@ -85,13 +85,13 @@ def _relay(order: Order) -> ExtraChannel:
     return ExtraChannel(name=CHANNEL, kind=RelayKind(), settings=block, policy=policy)
 
 
-class Child:
+class GatewayChild:
     """One life of the gateway, steered over a socket: it is told `arm`, `code`, `finish`, and says so."""
 
-    def __init__(self, order: Order, connection: socket.socket) -> None:
+    def __init__(self, order: ProcessOrder, connection: socket.socket) -> None:
         self._order = order
         self._connection = connection
-        self._shim = Shim()
+        self._shim = FaultShim()
         self._stop = asyncio.Event()
         self._app: GatewayApp | None = None
         self._settling: asyncio.Task[None] | None = None
@@ -123,7 +123,7 @@ class Child:
             await serve(app, self._stop, ready=self._ready)
 
     def _arm(self) -> None:
-        self._shim.arm(Mode(self._order.mode), self._order.at, self._order.of)
+        self._shim.arm(ShimMode(self._order.mode), self._order.at, self._order.of)
 
     def _ready(self, app: GatewayApp) -> None:
         self._app = app
@@ -139,7 +139,7 @@ class Child:
         self._tell(ready=True)
 
     async def _wait_quiet(self, app: GatewayApp) -> None:
-        self._shim.arm(Mode.COUNT, 0)
+        self._shim.arm(ShimMode.COUNT, 0)
         counted, quiet = -1, 0
         while quiet < _QUIET or not is_up(app.channels[self._order.platform]):
             quiet = quiet + 1 if self._shim.counted == counted else 0
@@ -183,7 +183,7 @@ class Child:
 
     async def _refill(self) -> None:
         """Make room again a moment after the disk was full."""
-        if self._order.mode != Mode.NO_SPACE:
+        if self._order.mode != ShimMode.NO_SPACE:
             return
         while not self._shim.struck:  # noqa: ASYNC110 - the shim lies outside of Python and rings no event
             await asyncio.sleep(_LOOK_AGAIN)

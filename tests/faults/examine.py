@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.i18n import translate
-from tests.faults.platforms import Seen, Stage
+from tests.faults.platforms import PlatformSide, SeenMessage
 from tests.faults.process_order import traces
-from tests.faults.scripted_peers import LAST_WORD, Asked, Peers
-from tests.faults.shim import Mode
+from tests.faults.scripted_peers import LAST_WORD, ModelRequest, ScenarioPeers
+from tests.faults.shim import ShimMode
 
 UNKNOWN = "outcome unknown: it may have happened"
 _ANSWERED = "answered"
@@ -28,7 +28,7 @@ FROM step s JOIN inbox i ON i.turn = s.turn WHERE s.kind = 'model'
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredState:
     """What the journal held at one instant, per chat."""
 
     received: frozenset[str]
@@ -37,7 +37,7 @@ class Stored:
 
 
 @dataclass(slots=True)
-class Findings:
+class BrokenPromises:
     """Every promise that was broken, and two figures worth knowing."""
 
     wrong: list[str] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Findings:
     unknown: int = 0
 
 
-def stored(root: Path, copy: Path, chat_of: Callable[[str], str]) -> Stored:
+def stored(root: Path, copy: Path, chat_of: Callable[[str], str]) -> StoredState:
     """Read a dead process's journal, on a copy, since opening it would recover it."""
     copy.mkdir()
     for path in (root / "home").glob("journal.db*"):
         shutil.copy(path, copy)
-    nothing = Stored(frozenset(), frozenset(), frozenset())
+    nothing = StoredState(frozenset(), frozenset(), frozenset())
     if not (copy / "journal.db").exists():
         return nothing
     with closing(sqlite3.connect(copy / "journal.db")) as journal:
@@ -59,10 +59,10 @@ def stored(root: Path, copy: Path, chat_of: Callable[[str], str]) -> Stored:
         received = frozenset(chat_of(key) for (key,) in journal.execute("SELECT key FROM inbox"))
         committed = frozenset(chat_of(key) for (key,) in journal.execute("SELECT key FROM record"))
         replies = frozenset((chat_of(key), results) for key, results in journal.execute(_STORED_REPLIES))
-    return Stored(received, committed, replies)
+    return StoredState(received, committed, replies)
 
 
-def asked_again(before: Stored, requests: Iterable[Asked]) -> list[str]:
+def asked_again(before: StoredState, requests: Iterable[ModelRequest]) -> list[str]:
     """Say which requests of a later life had a stored reply already."""
     wrong = []
     for request in requests:
@@ -73,9 +73,9 @@ def asked_again(before: Stored, requests: Iterable[Asked]) -> list[str]:
     return wrong
 
 
-def examine(root: Path, chats: Sequence[str], peers: Peers, mode: Mode) -> Findings:
+def examine(root: Path, chats: Sequence[str], peers: ScenarioPeers, mode: ShimMode) -> BrokenPromises:
     """Check everything that a person, an operator or the next start could see."""
-    findings, stage = Findings(), peers.stage
+    findings, stage = BrokenPromises(), peers.stage
     findings.wrong += _files(root / "home")
     findings.wrong += _journal(root / "home" / "journal.db", chats, stage)
     turns = _turns(root / "home", stage, findings)
@@ -120,7 +120,7 @@ def _parses(data: bytes) -> bool:
     return True
 
 
-def _journal(path: Path, chats: Sequence[str], stage: Stage) -> list[str]:
+def _journal(path: Path, chats: Sequence[str], stage: PlatformSide) -> list[str]:
     """The journal is whole: one answered row per message, nothing open, nothing dead."""
     with closing(sqlite3.connect(path)) as journal:
         (integrity,) = journal.execute("PRAGMA integrity_check").fetchone()
@@ -138,7 +138,7 @@ def _journal(path: Path, chats: Sequence[str], stage: Stage) -> list[str]:
     return wrong
 
 
-def _turns(home: Path, stage: Stage, findings: Findings) -> dict[str, list[Mapping[str, Any]]]:
+def _turns(home: Path, stage: PlatformSide, findings: BrokenPromises) -> dict[str, list[Mapping[str, Any]]]:
     """Return the lines of each chat's one closed turn."""
     turns: dict[str, list[Mapping[str, Any]]] = {}
     for path in home.rglob("*.jsonl"):
@@ -157,7 +157,7 @@ def _turns(home: Path, stage: Stage, findings: Findings) -> dict[str, list[Mappi
     return turns
 
 
-def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, findings: Findings) -> None:
+def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: PlatformSide, findings: BrokenPromises) -> None:
     """The chat shows what the transcript says, whole and in order, and whatever might be a second time says so."""
     answers = [line["content"] for line in turn if line.get("role") == "assistant" and not line.get("tool_calls")]
     if len(answers) != 1 or not answers[0].endswith(LAST_WORD):
@@ -168,7 +168,9 @@ def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, find
     parts = _parts("\n\n".join([answers[0], *doubts]), stage)
     places = [max((n for n, message in enumerate(shown) if fits(message)), default=-1) for fits in parts]
     if -1 in places or places != sorted(places):
-        findings.wrong.append(f"{chat} shows {_brief(shown)}, the transcript says {_brief([Seen(answers[0], False)])}")
+        findings.wrong.append(
+            f"{chat} shows {_brief(shown)}, the transcript says {_brief([SeenMessage(answers[0], False)])}"
+        )
     unmarked = [message for message in shown if not message.is_marked]
     findings.marked += len(shown) - len(unmarked)
     if len(unmarked) > len(places) or len(set(unmarked)) < len(unmarked):
@@ -179,7 +181,7 @@ def _chat_shows(chat: str, turn: Sequence[Mapping[str, Any]], stage: Stage, find
         findings.wrong.append(f"{chat}: marked, although the platform can be asked")
 
 
-def _parts(answer: str, stage: Stage) -> list[Callable[[Seen], bool]]:
+def _parts(answer: str, stage: PlatformSide) -> list[Callable[[SeenMessage], bool]]:
     """Return, for each part of an answer in its order, what a message is that shows it."""
     whole = _flat(answer)
     if stage.scene.is_long:
@@ -195,12 +197,12 @@ def _is_beginning(text: str, whole: str) -> bool:
     return text.endswith(line) and len(said) > 500 and whole.startswith(said)
 
 
-def _brief(messages: Iterable[Seen]) -> list[str]:
+def _brief(messages: Iterable[SeenMessage]) -> list[str]:
     words = [_flat(message.words) for message in messages]
     return [text if len(text) < 200 else f"{text[:80]} … {text[-80:]}" for text in words]
 
 
-def _ran(path: Path, findings: Findings) -> Counter[str]:
+def _ran(path: Path, findings: BrokenPromises) -> Counter[str]:
     """Count the tool's traces per chat; the last line may be torn, which is the tool's own affair."""
     ran: Counter[str] = Counter()
     if path.exists():
@@ -211,7 +213,7 @@ def _ran(path: Path, findings: Findings) -> Counter[str]:
 
 
 def _tool_ran_once(
-    chat: str, turn: Sequence[Mapping[str, Any]], ran: int, findings: Findings, *, is_kill: bool
+    chat: str, turn: Sequence[Mapping[str, Any]], ran: int, findings: BrokenPromises, *, is_kill: bool
 ) -> None:
     """The tool ran once, or nobody knows and the model was told so."""
     results = [line["content"] for line in turn if line.get("role") == "tool"]

@@ -37,8 +37,8 @@ from agent.memory.storage import disk
 from gateway.cli import main as parlour
 from gateway.errors import UserError
 from gateway.ports.entry_points import load_entry_points
-from tests.faults.child import Child
-from tests.faults.process_order import Order
+from tests.faults.child import GatewayChild
+from tests.faults.process_order import ProcessOrder
 
 _CRASHED = 70
 _ORDER_BYTES = 1 << 20
@@ -179,7 +179,7 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
             other.close()
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
         order = json.loads(line)
-        status = _command(order, descriptors[0]) if "words" in order else _live(Order(**order), connection)
+        status = _command(order, descriptors[0]) if "words" in order else _live(ProcessOrder(**order), connection)
     except BaseException:  # noqa: BLE001 - a forked process must never return into the zygote's loop
         traceback.print_exc()
     finally:
@@ -188,10 +188,10 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         os._exit(status)
 
 
-def _live(order: Order, connection: socket.socket) -> int:
+def _live(order: ProcessOrder, connection: socket.socket) -> int:
     _to_log(order.log)
     try:
-        asyncio.run(Child(order, connection).live())
+        asyncio.run(GatewayChild(order, connection).live())
     except UserError as mistake:
         print(mistake, file=sys.stderr)
         return 2

@@ -8,33 +8,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from tests.faults.process_pool import Zygote
-from tests.faults.scenario import Case, Outcome, Scenario
-from tests.faults.shim import Mode
+from tests.faults.process_pool import ForkServer
+from tests.faults.scenario import FaultCase, FaultScenario, ScenarioOutcome
+from tests.faults.shim import ShimMode
 
 _LOGGED = "write journal.db-wal"
 _NETWORK = frozenset({"connect", "send"})
 AT_ONCE = 3  # scenarios side by side: a gateway spends much of its life waiting for disks and peers
 
 
-async def count(zygote: Zygote, case: Case) -> list[str]:
+async def count(zygote: ForkServer, case: FaultCase) -> list[str]:
     """Play *case* without a fault; return the calls it makes. Raises AssertionError when even that goes wrong."""
-    outcome = await Scenario(zygote, replace(case, mode=Mode.COUNT, at=0)).play()
+    outcome = await FaultScenario(zygote, replace(case, mode=ShimMode.COUNT, at=0)).play()
     assert not outcome.wrong, str(outcome)
     assert len(outcome.lives) == 1, str(outcome)
     return outcome.points
 
 
-def places(platform: str, *, is_strict: bool = False) -> list[Case]:
+def places(platform: str, *, is_strict: bool = False) -> list[FaultCase]:
     """Return the cases that a real platform's matrix begins with."""
-    direct = Case(platform=platform, is_strict=is_strict)
+    direct = FaultCase(platform=platform, is_strict=is_strict)
     thread = replace(direct, is_thread=True)
     return [direct, thread, replace(thread, is_long=True)]
 
 
-async def count_sends(zygote: Zygote, case: Case) -> int:
+async def count_sends(zygote: ForkServer, case: FaultCase) -> int:
     """Play *case* without a fault; return how many posts and edits it makes."""
-    outcome = await Scenario(zygote, replace(case, mode=Mode.COUNT, at=0)).play()
+    outcome = await FaultScenario(zygote, replace(case, mode=ShimMode.COUNT, at=0)).play()
     assert not outcome.wrong, str(outcome)
     return outcome.sends
 
@@ -46,7 +46,7 @@ def spread(total: int, wanted: int, share: int = 0, shares: int = 1) -> list[int
     return every[share::shares]
 
 
-def distinct(points: Sequence[str], mode: Mode) -> list[int]:
+def distinct(points: Sequence[str], mode: ShimMode) -> list[int]:
     """Return the numbers of the points at which *mode* is a case of its own: a kill at each, what fails at some.
 
     SQLite answers a write to its log that fails as it answers any other of the same commit, by giving the commit up:
@@ -60,10 +60,10 @@ def distinct(points: Sequence[str], mode: Mode) -> list[int]:
     for is_logged, run in groupby(every, key=lambda n: points[n - 1] == _LOGGED):
         row = list(run)
         kept += sorted({row[0], row[len(row) // 2], row[-1]}) if is_logged else row
-    return [n for n in kept if mode is Mode.IO_ERROR or points[n - 1].split()[0] not in _NETWORK]
+    return [n for n in kept if mode is ShimMode.IO_ERROR or points[n - 1].split()[0] not in _NETWORK]
 
 
-def decisive(points: Sequence[str], mode: Mode) -> list[int]:
+def decisive(points: Sequence[str], mode: ShimMode) -> list[int]:
     """Return the numbers of the points that `make test` plays: those of `distinct` that change what a restart finds.
 
     A commit changes nothing before it is whole, so that of its writes to SQLite's log one counts: the first for a kill
@@ -76,30 +76,30 @@ def decisive(points: Sequence[str], mode: Mode) -> list[int]:
     return kept
 
 
-def cases(base: Case, mode: Mode, points: Iterable[int]) -> list[Case]:
+def cases(base: FaultCase, mode: ShimMode, points: Iterable[int]) -> list[FaultCase]:
     """Return one case per point; relays with and without keys and with and without a memory take turns."""
     return [replace(base, mode=mode, at=at, send_key=n % 2 == 0, forgets_acks=n % 4 < 2) for n, at in enumerate(points)]
 
 
-def losses(base: Case, sends: Iterable[int]) -> list[Case]:
+def losses(base: FaultCase, sends: Iterable[int]) -> list[FaultCase]:
     """Return one case per send whose reply is lost."""
     return [replace(base, lose=number) for number in sends]
 
 
-async def play_all(zygote: Zygote, every: Sequence[Case], *, at_once: int = AT_ONCE) -> list[Outcome]:
+async def play_all(zygote: ForkServer, every: Sequence[FaultCase], *, at_once: int = AT_ONCE) -> list[ScenarioOutcome]:
     """Play *every* case, some side by side; the outcomes are in the same order."""
     room = asyncio.Semaphore(at_once)
 
-    async def play(case: Case) -> Outcome:
+    async def play(case: FaultCase) -> ScenarioOutcome:
         async with room:
-            return await Scenario(zygote, case).play()
+            return await FaultScenario(zygote, case).play()
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(play(case), name=str(case)) for case in every]
     return [task.result() for task in tasks]
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[ScenarioOutcome]) -> str:
     """Return one line: how many were played, struck, restarted; how many answers came marked, tools unknown."""
     struck = [outcome for outcome in outcomes if outcome.struck]
     restarts = sum(len(outcome.lives) - 1 for outcome in outcomes)
@@ -118,6 +118,6 @@ def kinds(points: Iterable[str]) -> str:
     return ", ".join(f"{number} {kind}" for kind, number in counted.most_common())
 
 
-def verdict(outcomes: Sequence[Outcome]) -> str:
+def verdict(outcomes: Sequence[ScenarioOutcome]) -> str:
     """Return every broken promise, or an empty string."""
     return "\n".join(str(outcome) for outcome in outcomes if outcome.wrong)

@@ -10,18 +10,18 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from tests.fakes.openai_server import FakeOpenAI, open_server
-from tests.fakes.relay import Relay, open_relay
-from tests.faults.access_plots import Plot, answer
-from tests.faults.process_order import Order
-from tests.faults.process_pool import Line, Zygote, open_line
-from tests.faults.shim import Mode
+from tests.fakes.relay import RelayServer, open_relay
+from tests.faults.access_plots import AccessPlot, answer
+from tests.faults.process_order import ProcessOrder
+from tests.faults.process_pool import ChildConnection, ForkServer, open_line
+from tests.faults.shim import ShimMode
 
 _PATIENCE = 30.0  # seconds for a life
 _LIVES = 3
 
 
 @dataclass(slots=True)
-class Ending:
+class PlotOutcome:
     """What came of a plot with one fault."""
 
     at: int
@@ -34,16 +34,16 @@ class Ending:
         return f"killed at {self.at} [{self.struck or 'not reached'}], {self.lives} lives: {'; '.join(self.wrong)}"
 
 
-class Performance:
+class PlotRun:
     """Plays one plot on a fresh home, killed before call number *at*; 0 = never."""
 
-    def __init__(self, zygote: Zygote, plot: type[Plot], at: int = 0) -> None:
+    def __init__(self, zygote: ForkServer, plot: type[AccessPlot], at: int = 0) -> None:
         self._zygote = zygote
         self._plot = plot
         self._folder = zygote.new_folder()
-        self._ending = Ending(at)
+        self._ending = PlotOutcome(at)
 
-    async def run(self) -> Ending:
+    async def run(self) -> PlotOutcome:
         """Play until a life ends well, and look at what is left."""
         ending = self._ending
         async with open_relay() as relay, open_server(answer) as model:
@@ -67,8 +67,8 @@ class Performance:
             shutil.rmtree(self._folder)
         return ending
 
-    def _order(self, relay: Relay, model: FakeOpenAI) -> Order:
-        order = Order(
+    def _order(self, relay: RelayServer, model: FakeOpenAI) -> ProcessOrder:
+        order = ProcessOrder(
             root=str(self._folder / "root"),
             report=str(self._folder / "report"),
             log=str(self._folder / "log"),
@@ -81,9 +81,9 @@ class Performance:
             whole_life=self._plot.dies_first and self._ending.lives == 1,
         )
         is_faulty = self._ending.lives == 1 and self._ending.at
-        return replace(order, mode=Mode.KILL_BEFORE, at=self._ending.at) if is_faulty else order
+        return replace(order, mode=ShimMode.KILL_BEFORE, at=self._ending.at) if is_faulty else order
 
-    async def _die(self, plot: Plot, order: Order) -> None:
+    async def _die(self, plot: AccessPlot, order: ProcessOrder) -> None:
         """Lead the life before the others."""
         async with open_line(self._zygote, order) as line:
             assert await line.wait("ready")
@@ -91,7 +91,7 @@ class Performance:
             line.kill()
             await line.wait("exit")
 
-    async def _live(self, plot: Plot, order: Order) -> bool:
+    async def _live(self, plot: AccessPlot, order: ProcessOrder) -> bool:
         """Lead one life; say whether it came to rest."""
         async with open_line(self._zygote, order) as line:
             try:
@@ -103,7 +103,7 @@ class Performance:
                 self._ending.wrong.append(f"life {self._ending.lives} hung: {plot.relay.shown}")
                 return False
 
-    async def _steer(self, plot: Plot, line: Line) -> bool:
+    async def _steer(self, plot: AccessPlot, line: ChildConnection) -> bool:
         if not await line.wait("ready"):
             return False
         if self._ending.lives == 1 and not plot.dies_first:
@@ -125,25 +125,27 @@ class Performance:
         return bool(news) and (await line.wait("exit"))["exit"] == 0
 
 
-async def points_of(zygote: Zygote, plot: type[Plot]) -> list[str]:
+async def points_of(zygote: ForkServer, plot: type[AccessPlot]) -> list[str]:
     """Play *plot* undisturbed; return the calls it makes. Raises AssertionError when even that goes wrong."""
-    ending = await Performance(zygote, plot).run()
+    ending = await PlotRun(zygote, plot).run()
     assert not ending.wrong, str(ending)
     return ending.points
 
 
-async def play_plot(zygote: Zygote, plot: type[Plot], points: Collection[int], *, at_once: int) -> list[Ending]:
+async def play_plot(
+    zygote: ForkServer, plot: type[AccessPlot], points: Collection[int], *, at_once: int
+) -> list[PlotOutcome]:
     """Play *plot* killed at each of *points*, so many at once."""
-    room = asyncio.Semaphore(at_once)
+    folder = asyncio.Semaphore(at_once)
 
-    async def play(at: int) -> Ending:
-        async with room:
-            return await Performance(zygote, plot, at).run()
+    async def play(at: int) -> PlotOutcome:
+        async with folder:
+            return await PlotRun(zygote, plot, at).run()
 
     return list(await asyncio.gather(*(play(at) for at in points)))
 
 
-def told(endings: Sequence[Ending]) -> str:
+def told(endings: Sequence[PlotOutcome]) -> str:
     """Return one line of figures, and every broken promise."""
     wrong = [str(each) for each in endings if each.wrong]
     struck = sum(bool(each.struck) for each in endings)

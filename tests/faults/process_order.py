@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.faults.shim import Mode
+from tests.faults.shim import ShimMode
 
 CHANNEL = "relay"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class ProcessOrder:
     """What a child shall do; travels as one JSON line."""
 
     root: str  # everything under it is watched; the home and the tool's traces stand there
@@ -21,7 +21,7 @@ class Order:
     log: str
     base: str  # address of the platform
     model: str  # address of the scripted model
-    mode: int = Mode.COUNT
+    mode: int = ShimMode.COUNT
     at: int = 0
     of: str = ""  # `at` counts only the calls whose "kind name" begins with this
     platform: str = CHANNEL

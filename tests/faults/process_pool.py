@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.faults.process_order import Order
+from tests.faults.process_order import ProcessOrder
 from tests.faults.shim import build
 
 _ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ _ROOM_BYTES = 1 << 28  # containers often have 64 MB there
 _LINE_BYTES = 1 << 26  # the list of points of fifty turns comes as one line
 
 
-class Zygote:
+class ForkServer:
     """The forking process of this session, and the folder its scenarios live in."""
 
     def __init__(self, folder: Path, process: subprocess.Popen[bytes]) -> None:
@@ -46,7 +46,7 @@ class Zygote:
 
 
 @contextmanager
-def open_zygote(*, keep: bool = False) -> Iterator[Zygote]:
+def open_zygote(*, keep: bool = False) -> Iterator[ForkServer]:
     """Start the forking process; raises NoCompiler. Everything under its folder is gone afterwards, unless *keep*."""
     # A short path, since a socket's may have 107 bytes; in memory, since nothing here survives a power cut anyway.
     memory = Path("/dev/shm")  # noqa: S108 - mkdtemp makes a folder of our own in it
@@ -55,7 +55,7 @@ def open_zygote(*, keep: bool = False) -> Iterator[Zygote]:
     try:
         library = build(folder)
         with _process(folder, library) as process:
-            yield Zygote(folder, process)
+            yield ForkServer(folder, process)
     finally:
         if not keep:
             shutil.rmtree(folder)
@@ -83,7 +83,7 @@ def _environment() -> Mapping[str, str]:
     return {**kept, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
-class Line:
+class ChildConnection:
     """The connection to one child."""
 
     def __init__(self, reader: asyncio.StreamReader, out: socket.socket, pid: int) -> None:
@@ -116,13 +116,13 @@ class Line:
 
 
 @asynccontextmanager
-async def open_line(zygote: Zygote, order: Order) -> AsyncIterator[Line]:
+async def open_line(zygote: ForkServer, order: ProcessOrder) -> AsyncIterator[ChildConnection]:
     """Have a child made; it lives on until it is told to finish, or is killed."""
     reader, writer = await asyncio.open_unix_connection(zygote.socket, limit=_LINE_BYTES)
     try:
         writer.write(order.to_json().encode() + b"\n")
         made = json.loads(await reader.readline())
         with writer.get_extra_info("socket").dup() as out:
-            yield Line(reader, out, made["pid"])
+            yield ChildConnection(reader, out, made["pid"])
     finally:
         writer.close()

@@ -22,13 +22,13 @@ from gateway.settings.channel_blocks import combine_models
 from tests.fakes import discord_records, slack_server, telegram_server
 from tests.fakes.telegram_channel import QUICK
 from tests.fakes.telegram_gateway import TEAM
-from tests.faults.process_order import Order
+from tests.faults.process_order import ProcessOrder
 
 Quick = Callable[[ChannelContext], TelegramChannel | SlackChannel | DiscordChannel]
 
 
 @dataclass(frozen=True, slots=True)
-class _Platform:
+class _PlatformAddress:
     settings: type[BaseModel]
     fields: Callable[[str], Mapping[str, Any]]  # of the base address
     make: Quick
@@ -49,15 +49,17 @@ def _discord(base: str) -> Mapping[str, Any]:
     return {"token": discord_records.TOKEN, **address, "allow_from": (discord_records.ANN,)}
 
 
-_PLATFORMS: Mapping[str, _Platform] = {
-    "telegram": _Platform(TelegramSettings, _telegram, lambda context: TelegramChannel(context, waits=QUICK)),
-    "slack": _Platform(SlackSettings, _slack, SlackChannel),
-    "discord": _Platform(DiscordSettings, _discord, lambda context: DiscordChannel(context, identify_pause=0.01)),
+_PLATFORMS: Mapping[str, _PlatformAddress] = {
+    "telegram": _PlatformAddress(TelegramSettings, _telegram, lambda context: TelegramChannel(context, waits=QUICK)),
+    "slack": _PlatformAddress(SlackSettings, _slack, SlackChannel),
+    "discord": _PlatformAddress(
+        DiscordSettings, _discord, lambda context: DiscordChannel(context, identify_pause=0.01)
+    ),
 }
 
 
 @dataclass(slots=True)
-class _Kind:
+class _FastPreviewPlugin:
     """A channel kind whose previews come as fast as the test's model writes."""
 
     name: str
@@ -103,11 +105,11 @@ def is_up(channel: Channel) -> bool:
     return bool(channel._inbound.bot.id) if isinstance(channel, TelegramChannel) else channel.is_ready()
 
 
-def platform_channel(order: Order) -> ExtraChannel:
+def platform_channel(order: ProcessOrder) -> ExtraChannel:
     """Return the channel that *order* names, as its settings block would make it."""
     platform = _PLATFORMS[order.platform]
     block = combine_models(platform.settings).model_validate({"kind": order.platform, **platform.fields(order.base)})
-    kind = _Kind(
+    kind = _FastPreviewPlugin(
         order.platform, platform.settings, platform.make, timedelta(seconds=order.preview_seconds), order.notes
     )
     policy = policy_of(order.platform, block.allow_from, (), block.group_policy)

@@ -7,17 +7,17 @@ import shutil
 from dataclasses import dataclass, field
 
 from tests.faults import examine
-from tests.faults.platforms import Scene, stage_of
-from tests.faults.process_order import CHANNEL, Order
-from tests.faults.process_pool import Line, Zygote, open_line
-from tests.faults.scripted_peers import Peers, open_peers, request_of, sender_of
-from tests.faults.shim import Mode
+from tests.faults.platforms import SceneOptions, stage_of
+from tests.faults.process_order import CHANNEL, ProcessOrder
+from tests.faults.process_pool import ChildConnection, ForkServer, open_line
+from tests.faults.scripted_peers import ScenarioPeers, open_peers, request_of, sender_of
+from tests.faults.shim import ShimMode
 
 _PACE, _SLOW_PACE = 0.01, 0.1  # seconds between the edits of a preview; of fifty at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class FaultCase:
     """Which fault, where, and on what."""
 
     platform: str = CHANNEL
@@ -26,7 +26,7 @@ class Case:
     is_strict: bool = False  # `delivery.once: strict`
     chats: int = 1
     lose: int = 0  # instead of a fault of ours: this send's reply never arrives
-    mode: Mode = Mode.COUNT
+    mode: ShimMode = ShimMode.COUNT
     at: int = 0
     of: str = ""  # `at` counts only the calls whose "kind name" begins with this
     whole_life: bool = False
@@ -51,9 +51,9 @@ class Case:
         return f"{self.platform} {where}{' strict' if self.is_strict else ''}"
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> SceneOptions:
         """What the platform has to know of it."""
-        return Scene(
+        return SceneOptions(
             is_thread=self.is_thread,
             is_long=self.is_long,
             is_strict=self.is_strict,
@@ -64,7 +64,7 @@ class Case:
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessRun:
     """One run of the process, from its fork to its end."""
 
     status: int | None = None  # exit code; negative = the signal; None = it hung and was killed by us
@@ -73,12 +73,12 @@ class Life:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ScenarioOutcome:
     """What a scenario came to."""
 
-    case: Case
+    case: FaultCase
     struck: str = ""  # the call that failed, as "n kind name"; empty = the run had fewer calls
-    lives: list[Life] = field(default_factory=list)
+    lives: list[ProcessRun] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     requests: int = 0
     marked: int = 0
@@ -96,17 +96,17 @@ class Outcome:
         return f"{self.case} [{self.struck or 'not reached'}] exits {ends}: {'; '.join(self.wrong) or 'fine'}"
 
 
-class Scenario:
+class FaultScenario:
     """Plays one case."""
 
-    def __init__(self, zygote: Zygote, case: Case) -> None:
+    def __init__(self, zygote: ForkServer, case: FaultCase) -> None:
         self._zygote = zygote
         self._case = case
         self._folder = zygote.new_folder()
         self._chats = [f"c{n}" for n in range(case.chats)]
-        self._outcome = Outcome(case)
+        self._outcome = ScenarioOutcome(case)
 
-    async def play(self) -> Outcome:
+    async def play(self) -> ScenarioOutcome:
         """Run the faulty life, then undisturbed ones until one is idle, and examine what is left."""
         outcome = self._outcome
         async with open_peers(stage_of(self._case.platform, self._case.scene)) as peers:
@@ -136,13 +136,13 @@ class Scenario:
             shutil.rmtree(self._folder)
         return outcome
 
-    async def _end_unclean(self, peers: Peers) -> None:
+    async def _end_unclean(self, peers: ScenarioPeers) -> None:
         async with open_line(self._zygote, self._order(peers, is_first=False)) as line:
             await line.wait("ready")
             line.kill()
             await line.wait("exit")
 
-    def _look_at_the_dead(self, peers: Peers, number: int) -> examine.Stored:
+    def _look_at_the_dead(self, peers: ScenarioPeers, number: int) -> examine.StoredState:
         """Read what the life before left; what the platform was told must be in it."""
         stored = examine.stored(self._folder / "root", self._folder / f"copy{number}", peers.stage.chat_of)
         if peers.stage.is_told() and not set(self._chats) <= stored.received:
@@ -160,8 +160,8 @@ class Scenario:
         if self._outcome.struck and self._case.mode.kills and first.status != -9:
             self._outcome.wrong.append(f"the shim killed it, yet it ended with {first.status}")
 
-    def _order(self, peers: Peers, *, is_first: bool) -> Order:
-        return Order(
+    def _order(self, peers: ScenarioPeers, *, is_first: bool) -> ProcessOrder:
+        return ProcessOrder(
             root=str(self._folder / "root"),
             report=str(self._folder / "report"),
             log=str(self._folder / "log"),
@@ -170,7 +170,7 @@ class Scenario:
             is_strict=self._case.is_strict,
             notes=peers.stage.notes if is_first else {},
             model=peers.model.base,
-            mode=self._case.mode if is_first else Mode.COUNT,
+            mode=self._case.mode if is_first else ShimMode.COUNT,
             at=self._case.at,
             of=self._case.of,
             whole_life=self._case.whole_life,
@@ -180,11 +180,11 @@ class Scenario:
             preview_seconds=_PACE if self._case.chats == 1 else _SLOW_PACE,
         )
 
-    async def _live(self, peers: Peers, *, is_first: bool) -> Life:
+    async def _live(self, peers: ScenarioPeers, *, is_first: bool) -> ProcessRun:
         order = self._order(peers, is_first=is_first)
         if is_first and self._case.whole_life:
             self._say(peers)
-        life = Life()
+        life = ProcessRun()
         async with open_line(self._zygote, order) as line:
             try:
                 async with asyncio.timeout(self._case.patience):
@@ -195,7 +195,7 @@ class Scenario:
                     pass  # its end
         return life
 
-    async def _steer(self, line: Line, peers: Peers, life: Life) -> None:
+    async def _steer(self, line: ChildConnection, peers: ScenarioPeers, life: ProcessRun) -> None:
         waiting: asyncio.Task[None] | None = None
         try:
             while (news := await line.read()) is not None:
@@ -211,11 +211,11 @@ class Scenario:
             if waiting is not None:
                 waiting.cancel()
 
-    async def _finish(self, line: Line, peers: Peers) -> None:
+    async def _finish(self, line: ChildConnection, peers: ScenarioPeers) -> None:
         await peers.wait_answered(self._chats)
         line.tell("finish")
 
-    def _say(self, peers: Peers) -> None:
+    def _say(self, peers: ScenarioPeers) -> None:
         """Let people write, once: a first life may have been too short for it."""
         if peers.stage.names:
             return

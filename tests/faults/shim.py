@@ -14,7 +14,7 @@ SOURCE = Path(__file__).with_name("shim.c")
 _POINT_LENGTH = 64
 
 
-class Mode(IntEnum):
+class ShimMode(IntEnum):
     """What happens at the chosen call; the numbers are shim.c's."""
 
     COUNT = 0
@@ -28,7 +28,7 @@ class Mode(IntEnum):
     @property
     def kills(self) -> bool:
         """Say whether the process ends there."""
-        return self in {Mode.KILL_BEFORE, Mode.KILL_AFTER}
+        return self in {ShimMode.KILL_BEFORE, ShimMode.KILL_AFTER}
 
 
 class NoCompiler(Exception):
@@ -58,7 +58,7 @@ def build(folder: Path) -> Path:
     return library
 
 
-class Shim:
+class FaultShim:
     """The library as it is loaded in this process."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Shim:
         """Count what concerns *folder*; write the point that was struck to *report*."""
         self._library.shim_watch(os.fsencode(folder), os.fsencode(report))
 
-    def arm(self, mode: Mode, at: int, of: str = "") -> None:
+    def arm(self, mode: ShimMode, at: int, of: str = "") -> None:
         """Count from one and let call number *at* fail, of those whose ``kind name`` begins with *of*."""
         self._library.shim_arm(ctypes.c_int(mode), ctypes.c_long(at), of.encode())
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.faults.access_plots import PLOTS
 from tests.faults.plot_runner import play_plot, points_of, told
-from tests.faults.process_pool import Zygote
+from tests.faults.process_pool import ForkServer
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
 KILLS = {"pairing": (40, (0.2, 0.5, 0.7)), "claim": (5, (0.5,)), "cap": (10, (0.3, 0.7)), "alert": (10, (0.8,))}
@@ -22,7 +22,9 @@ Record = Callable[[str, object], None]
 
 
 @pytest.mark.parametrize("name", list(PLOTS))
-async def test_a_decision_is_told_once_whatever_kills_it(zygote: Zygote, name: str, record_property: Record) -> None:
+async def test_a_decision_is_told_once_whatever_kills_it(
+    zygote: ForkServer, name: str, record_property: Record
+) -> None:
     """Killed anywhere between the message that asks for it and the last line about it: once, all of it."""
     least, shares = KILLS[name]
     points = await points_of(zygote, PLOTS[name])

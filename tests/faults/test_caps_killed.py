@@ -11,37 +11,37 @@ from contextlib import closing
 from typing import Any
 
 from gateway.access.usage_caps import FIRST_TURNS
-from tests.fakes.openai_server import Answer, Fault, open_server
+from tests.fakes.openai_server import ModelFault, ScriptedAnswer, open_server
 from tests.fakes.relay import open_relay
-from tests.faults.platforms import RelayStage, Scene
-from tests.faults.process_pool import Zygote
-from tests.faults.scripted_peers import Peers, request_of
-from tests.faults.test_stop import Gateway, texts, until_said
+from tests.faults.platforms import RelaySide, SceneOptions
+from tests.faults.process_pool import ForkServer
+from tests.faults.scripted_peers import ScenarioPeers, request_of
+from tests.faults.test_stop import StoppedGateway, texts, until_said
 
 KILLED_AT = (3, 9, 15)  # requests; each kills the gateway that made it
 _PATIENCE = 0.2  # seconds that the model thinks before: a request is in the rows once it took 50 ms
 
 
-class Killing:
+class KillingModel:
     """A model that answers in one word, and kills whoever asks at some of its requests."""
 
     def __init__(self) -> None:
         self.pid = 0
         self.asked = 0
 
-    def __call__(self, _: Mapping[str, Any], n: int) -> Answer:
+    def __call__(self, _: Mapping[str, Any], n: int) -> ScriptedAnswer:
         self.asked += 1
         if self.asked in KILLED_AT:
             asyncio.get_running_loop().call_later(_PATIENCE, os.kill, self.pid, signal.SIGKILL)
-            return Answer(fault=Fault.HANG)
-        return Answer(text=f"Answer {n}.")
+            return ScriptedAnswer(fault=ModelFault.HANG)
+        return ScriptedAnswer(text=f"Answer {n}.")
 
 
-async def test_a_kill_gives_nobody_another_turn(zygote: Zygote) -> None:
+async def test_a_kill_gives_nobody_another_turn(zygote: ForkServer) -> None:
     """24 messages of one who came in with everybody, killed again and again: 20 turns, one line, a row a request."""
-    killing = Killing()
+    killing = KillingModel()
     async with open_relay() as relay, open_server(killing) as model:
-        gateway = Gateway(zygote, Peers(RelayStage(Scene(), relay), model))
+        gateway = StoppedGateway(zygote, ScenarioPeers(RelaySide(SceneOptions(), relay), model))
         for _ in range(FIRST_TURNS + 4):
             relay.say("c0", request_of("c0"))
         for _ in KILLED_AT:

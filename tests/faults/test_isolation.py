@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tests.fakes.openai_server import Answer, Fault, open_server
-from tests.fakes.relay import Relay, open_relay
-from tests.faults.platforms import RelayStage, Scene
-from tests.faults.process_pool import Zygote
-from tests.faults.scripted_peers import Peers, asked, request_of, script
-from tests.faults.test_stop import Gateway, texts
+from tests.fakes.openai_server import ModelFault, ScriptedAnswer, open_server
+from tests.fakes.relay import RelayServer, open_relay
+from tests.faults.platforms import RelaySide, SceneOptions
+from tests.faults.process_pool import ForkServer
+from tests.faults.scripted_peers import ScenarioPeers, asked, request_of, script
+from tests.faults.test_stop import StoppedGateway, texts
 
 POISON = "c0"
 SET_ASIDE = "(ref "
@@ -33,7 +33,7 @@ class CrashingModel:
         self._pid, self._kill_at = pid, kill_at
         self.asked.clear()
 
-    def __call__(self, body: Mapping[str, Any], n: int) -> Answer:
+    def __call__(self, body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         """Answer, hang or kill."""
         chat = asked(body).chat
         self.asked.add(chat)
@@ -41,15 +41,15 @@ class CrashingModel:
         if is_doomed:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
-        return Answer(fault=Fault.HANG) if is_doomed or self._kill_at else script(body, n)
+        return ScriptedAnswer(fault=ModelFault.HANG) if is_doomed or self._kill_at else script(body, n)
 
 
-def set_aside(relay: Relay, chats: Sequence[str]) -> list[str]:
+def set_aside(relay: RelayServer, chats: Sequence[str]) -> list[str]:
     """Return the chats that were told that their message was set aside."""
     return [chat for chat in chats if any(SET_ASIDE in text for text in texts(relay, chat))]
 
 
-async def live(gateway: Gateway, model_calls: CrashingModel, *, kill_at: int = 0) -> int:
+async def live(gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0) -> int:
     """Lead one life, to its kill or until nothing waits any more; return its exit status."""
     async with gateway.start(is_thin=True) as line:
         model_calls.begin_life(line.pid, kill_at=kill_at)
@@ -61,13 +61,13 @@ async def live(gateway: Gateway, model_calls: CrashingModel, *, kill_at: int = 0
     raise AssertionError(f"the life has no end: {gateway.log()}")
 
 
-async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: Zygote) -> None:
+async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: ForkServer) -> None:
     """Eleven chats are in flight at two unclean stops; ten are answered, the one that kills is set aside."""
-    relay, model_calls = Relay(), CrashingModel(poison=POISON)
+    relay, model_calls = RelayServer(), CrashingModel(poison=POISON)
     chats = [f"c{n}" for n in range(11)]
     async with open_relay(relay), open_server(model_calls) as model:
-        peers = Peers(RelayStage(Scene(), relay), model)
-        gateway = Gateway(zygote, peers)
+        peers = ScenarioPeers(RelaySide(SceneOptions(), relay), model)
+        gateway = StoppedGateway(zygote, peers)
         for chat in chats:
             relay.say(chat, request_of(chat))
         lives = [await live(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]
@@ -82,13 +82,13 @@ async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: Zygote
         assert any("for c20" in text for text in texts(relay, POISON)), "its chat goes on"
 
 
-async def test_fifty_waiting_messages_outlive_five_kills(zygote: Zygote) -> None:
+async def test_fifty_waiting_messages_outlive_five_kills(zygote: ForkServer) -> None:
     """The gateway is killed five times in the middle of its work and no message is to blame: each is answered."""
-    relay, model_calls = Relay(), CrashingModel()
+    relay, model_calls = RelayServer(), CrashingModel()
     chats = [f"c{n}" for n in range(50)]
     async with open_relay(relay), open_server(model_calls) as model:
-        peers = Peers(RelayStage(Scene(), relay), model)
-        gateway = Gateway(zygote, peers)
+        peers = ScenarioPeers(RelaySide(SceneOptions(), relay), model)
+        gateway = StoppedGateway(zygote, peers)
         for chat in chats:
             relay.say(chat, request_of(chat))
         lives = [await live(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]

@@ -15,12 +15,12 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.matrix import cases, count, decisive, kinds, play_all, spread, summary, verdict
-from tests.faults.process_pool import Zygote
-from tests.faults.scenario import Case
-from tests.faults.shim import Mode
+from tests.faults.process_pool import ForkServer
+from tests.faults.scenario import FaultCase
+from tests.faults.shim import ShimMode
 
-ONE = Case()
-FIFTY = Case(chats=50)
+ONE = FaultCase()
+FIFTY = FaultCase(chats=50)
 SHARES = 2
 FIFTY_POINTS = 24
 LEAST = 60  # points that one turn with a tool, a preview and two parts makes at the very least
@@ -28,14 +28,14 @@ LEAST = 60  # points that one turn with a tool, a preview and two parts makes at
 Record = Callable[[str, object], None]
 
 
-async def play(zygote: Zygote, base: Case, mode: Mode, chosen: list[int], record_property: Record) -> None:
+async def play(zygote: ForkServer, base: FaultCase, mode: ShimMode, chosen: list[int], record_property: Record) -> None:
     """Play *mode* at the chosen points and fail with everything that was broken."""
     outcomes = await play_all(zygote, cases(base, mode, chosen))
     record_property("figure", f"{mode.name.lower()}, {base.chats} chat(s): {summary(outcomes)}")
     assert not verdict(outcomes), verdict(outcomes)
 
 
-async def test_a_turn_makes_enough_points_to_mean_something(zygote: Zygote, record_property: Record) -> None:
+async def test_a_turn_makes_enough_points_to_mean_something(zygote: ForkServer, record_property: Record) -> None:
     """One turn with a tool, a preview and two parts makes at least sixty calls that can fail."""
     points = await count(zygote, ONE)
     record_property("figure", f"one turn makes {len(points)} points: {kinds(points)}")
@@ -43,43 +43,47 @@ async def test_a_turn_makes_enough_points_to_mean_something(zygote: Zygote, reco
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-@pytest.mark.parametrize("mode", [Mode.KILL_BEFORE, Mode.IO_ERROR])
-async def test_every_decisive_call_of_one_turn(zygote: Zygote, mode: Mode, share: int, record_property: Record) -> None:
+@pytest.mark.parametrize("mode", [ShimMode.KILL_BEFORE, ShimMode.IO_ERROR])
+async def test_every_decisive_call_of_one_turn(
+    zygote: ForkServer, mode: ShimMode, share: int, record_property: Record
+) -> None:
     """Killed or broken at any of them: nothing lost, nothing done twice."""
     points = decisive(await count(zygote, ONE), mode)
     await play(zygote, ONE, mode, points[share::SHARES], record_property)
 
 
-@pytest.mark.parametrize("mode", [Mode.NO_SPACE_ONCE, Mode.NO_SPACE])
-async def test_the_disk_is_full_at_every_decisive_call(zygote: Zygote, mode: Mode, record_property: Record) -> None:
+@pytest.mark.parametrize("mode", [ShimMode.NO_SPACE_ONCE, ShimMode.NO_SPACE])
+async def test_the_disk_is_full_at_every_decisive_call(
+    zygote: ForkServer, mode: ShimMode, record_property: Record
+) -> None:
     """For one call or for a while, which take turns: nothing lost, nothing done twice."""
     points = decisive(await count(zygote, ONE), mode)
-    await play(zygote, ONE, mode, points[mode is Mode.NO_SPACE :: 2], record_property)
+    await play(zygote, ONE, mode, points[mode is ShimMode.NO_SPACE :: 2], record_property)
 
 
 @pytest.mark.parametrize("share", range(SHARES))
-async def test_killed_with_fifty_turns_in_flight(zygote: Zygote, share: int, record_property: Record) -> None:
+async def test_killed_with_fifty_turns_in_flight(zygote: ForkServer, share: int, record_property: Record) -> None:
     """The same with fifty chats at work at once, at points spread over their whole time."""
     total = len(await count(zygote, FIFTY))
-    await play(zygote, FIFTY, Mode.KILL_BEFORE, spread(total, FIFTY_POINTS, share, SHARES), record_property)
+    await play(zygote, FIFTY, ShimMode.KILL_BEFORE, spread(total, FIFTY_POINTS, share, SHARES), record_property)
 
 
 # Who breaks which promise, the call at which it shows, which of its kind (from the last, where negative), and a word of
 # what is then said. Calls are named, not numbered: how often a preview is edited differs between two runs.
 SABOTEURS = [
-    ("acks_early", Mode.KILL_BEFORE, "write journal.db-wal", (3, 6), "never came to rest"),
-    ("forgets_steps", Mode.KILL_AFTER, "fsync traces.jsonl", (1,), "the tool ran 2 times"),
-    ("repeats_tools", Mode.KILL_AFTER, "fsync traces.jsonl", (1,), "the tool ran 2 times"),
-    ("marks_nothing", Mode.KILL_AFTER, "send", (3, 4, 5, -2, -1, 0), "messages, 0 of them marked"),
+    ("acks_early", ShimMode.KILL_BEFORE, "write journal.db-wal", (3, 6), "never came to rest"),
+    ("forgets_steps", ShimMode.KILL_AFTER, "fsync traces.jsonl", (1,), "the tool ran 2 times"),
+    ("repeats_tools", ShimMode.KILL_AFTER, "fsync traces.jsonl", (1,), "the tool ran 2 times"),
+    ("marks_nothing", ShimMode.KILL_AFTER, "send", (3, 4, 5, -2, -1, 0), "messages, 0 of them marked"),
 ]
 
 
 @pytest.mark.parametrize(("sabotage", "mode", "of", "which", "said"), SABOTEURS, ids=[name for name, *_ in SABOTEURS])
 async def test_a_gateway_that_breaks_a_promise_is_found_out(
-    zygote: Zygote, sabotage: str, mode: Mode, of: str, which: tuple[int, ...], said: str
+    zygote: ForkServer, sabotage: str, mode: ShimMode, of: str, which: tuple[int, ...], said: str
 ) -> None:
     """The examination is worth something: each of these gateways fails it, and for the right reason."""
-    base = Case(send_key=False, sabotage=sabotage, patience=5.0, lives=2)
+    base = FaultCase(send_key=False, sabotage=sabotage, patience=5.0, lives=2)
     total = sum(point.startswith(of) for point in await count(zygote, base))
     at = [n if n > 0 else total + n for n in which]
     outcomes = await play_all(zygote, [replace(base, mode=mode, of=of, at=n) for n in at])

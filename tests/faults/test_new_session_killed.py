@@ -15,34 +15,34 @@ from typing import Any
 import pytest
 
 from gateway.i18n import translate
-from tests.fakes.openai_server import Answer, FakeOpenAI, open_server
-from tests.fakes.relay import Relay, open_relay
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, open_server
+from tests.fakes.relay import RelayServer, open_relay
 from tests.faults.matrix import spread
-from tests.faults.process_order import Order
-from tests.faults.process_pool import Line, Zygote, open_line
-from tests.faults.shim import Mode
+from tests.faults.process_order import ProcessOrder
+from tests.faults.process_pool import ChildConnection, ForkServer, open_line
+from tests.faults.shim import ShimMode
 
 KILLS = 5
 OLD, NEW = "Remember the blue door.", "What did I say?"
 
 
-def script(body: Mapping[str, Any], n: int) -> Answer:
+def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Answer whoever asks."""
-    return Answer(text=f"Answer {n}.")
+    return ScriptedAnswer(text=f"Answer {n}.")
 
 
-class House:
+class NewSessionHome:
     """A home with a conversation on it."""
 
-    def __init__(self, zygote: Zygote, relay: Relay, model: FakeOpenAI) -> None:
+    def __init__(self, zygote: ForkServer, relay: RelayServer, model: FakeOpenAI) -> None:
         self.relay = relay
         self.model = model
         self.folder = zygote.new_folder()
         self._zygote = zygote
 
-    def order(self, mode: Mode = Mode.COUNT, at: int = 0) -> Order:
+    def order(self, mode: ShimMode = ShimMode.COUNT, at: int = 0) -> ProcessOrder:
         """Return what a life is to do."""
-        return Order(
+        return ProcessOrder(
             root=str(self.folder / "root"),
             report=str(self.folder / "report"),
             log=str(self.folder / "log"),
@@ -53,19 +53,19 @@ class House:
             is_later=True,
         )
 
-    async def first_life(self, mode: Mode, at: int = 0) -> int:
+    async def first_life(self, mode: ShimMode, at: int = 0) -> int:
         """Talk, then say /new with a fault before us; return how many calls it made, 0 when it was killed."""
         async with open_line(self._zygote, self.order(mode, at)) as line:
             await self._begin(line)
             self.relay.say("c0", "/new")
-            if mode is Mode.COUNT:
+            if mode is ShimMode.COUNT:
                 await self._shown(translate("commands.new"))
                 line.tell("finish")
                 return int((await line.wait("idle"))["counted"])
             assert (await line.wait("exit"))["exit"] == -9
             return 0
 
-    async def _begin(self, line: Line) -> None:
+    async def _begin(self, line: ChildConnection) -> None:
         assert await line.wait("ready"), self.log()
         self.relay.say("c0", OLD)
         await self._shown("Answer 1.")
@@ -104,13 +104,13 @@ class House:
 
 
 @pytest.mark.parametrize("kill", range(KILLS))
-async def test_new_loses_nothing_at_a_crash(zygote: Zygote, kill: int) -> None:
+async def test_new_loses_nothing_at_a_crash(zygote: ForkServer, kill: int) -> None:
     """Killed anywhere in /new: one archive with the old words, its summary due, and a new session without them."""
     async with open_relay() as relay, open_server(script) as model:
-        calls = await House(zygote, relay, model).first_life(Mode.COUNT)
+        calls = await NewSessionHome(zygote, relay, model).first_life(ShimMode.COUNT)
     async with open_relay() as relay, open_server(script) as model:
-        house = House(zygote, relay, model)
-        await house.first_life(Mode.KILL_BEFORE, spread(calls, KILLS)[kill])
+        house = NewSessionHome(zygote, relay, model)
+        await house.first_life(ShimMode.KILL_BEFORE, spread(calls, KILLS)[kill])
         request = await house.second_life()
         assert OLD not in request
         (archive,) = house.transcripts_with(OLD)

@@ -16,9 +16,9 @@ import pytest
 
 from tests.faults.matrix import count, losses, places, play_all, summary, verdict
 from tests.faults.platforms import PLATFORMS
-from tests.faults.process_pool import Zygote
-from tests.faults.scenario import Case
-from tests.faults.shim import Mode
+from tests.faults.process_pool import ForkServer
+from tests.faults.scenario import FaultCase
+from tests.faults.shim import ShimMode
 
 PLACES = [place for platform in PLATFORMS for place in places(platform)]
 KILLS = 4  # of each place
@@ -36,21 +36,21 @@ def steps(points: list[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=[place.place for place in PLACES])
-async def test_killed_on_the_way(zygote: Zygote, place: Case, record_property: Record) -> None:
+async def test_killed_on_the_way(zygote: ForkServer, place: FaultCase, record_property: Record) -> None:
     """Killed at any step between the message's arrival and its answer's end: one answer, nothing doubled unmarked."""
     points = await count(zygote, place)
     assert len(points) >= LEAST
     at = steps(points)
     shift = 0.2 + 0.3 * (place.is_thread + place.is_long)  # so that the places of a platform play different ones
     chosen = [at[int((n + shift) * len(at) / KILLS)] for n in range(KILLS)]
-    outcomes = await play_all(zygote, [replace(place, mode=Mode.KILL_BEFORE, at=n) for n in chosen])
+    outcomes = await play_all(zygote, [replace(place, mode=ShimMode.KILL_BEFORE, at=n) for n in chosen])
     record_property("figure", f"{place.place}, kill_before, of {len(points)} points: {summary(outcomes)}")
     assert not verdict(outcomes), verdict(outcomes)
     assert sum(bool(outcome.struck) for outcome in outcomes) >= KILLS - 1  # two runs differ by a call or two
 
 
 @pytest.mark.parametrize("place", PLACES, ids=[place.place for place in PLACES])
-async def test_a_reply_is_lost(zygote: Zygote, place: Case, record_property: Record) -> None:
+async def test_a_reply_is_lost(zygote: ForkServer, place: FaultCase, record_property: Record) -> None:
     """Posted or edited, and the reply never came: one answer, and only Telegram may show a part twice, marked."""
     outcomes = await play_all(zygote, losses(place, LOST[place.place.partition(" ")[2]]))
     record_property("figure", f"{place.place}, reply_lost: {summary(outcomes)}")
@@ -60,10 +60,10 @@ async def test_a_reply_is_lost(zygote: Zygote, place: Case, record_property: Rec
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 async def test_killed_during_receipt_after_two_unclean_stops(
-    zygote: Zygote, platform: str, record_property: Record
+    zygote: ForkServer, platform: str, record_property: Record
 ) -> None:
     """One kill more is no proof: the event that was in hand then is handled once more, and answered once."""
-    place = Case(platform=platform, unclean_stops=2, mode=Mode.KILL_BEFORE)
+    place = FaultCase(platform=platform, unclean_stops=2, mode=ShimMode.KILL_BEFORE)
     outcomes = await play_all(zygote, [replace(place, at=at) for at in RECEIPT])
     record_property("figure", f"{place.place}, kill_before, after two unclean stops: {summary(outcomes)}")
     assert not verdict(outcomes), verdict(outcomes)
@@ -101,12 +101,12 @@ SABOTEURS = [
 
 @pytest.mark.parametrize(("sabotage", "platform", "where", "said"), SABOTEURS)
 async def test_a_channel_that_breaks_a_promise_is_found_out(
-    zygote: Zygote, sabotage: str, platform: str, where: Callable[[list[str]], list[int]], said: str
+    zygote: ForkServer, sabotage: str, platform: str, where: Callable[[list[str]], list[int]], said: str
 ) -> None:
     """The examination of a platform is worth something: each of these fails it, and for the right reason."""
-    base = Case(platform=platform, sabotage=sabotage)
+    base = FaultCase(platform=platform, sabotage=sabotage)
     points = await count(zygote, base)
     # What is lost is never answered: only so long is it waited for.
-    hasty = replace(base, mode=Mode.KILL_BEFORE, lives=2, patience=8.0)
+    hasty = replace(base, mode=ShimMode.KILL_BEFORE, lives=2, patience=8.0)
     outcomes = await play_all(zygote, [replace(hasty, at=n) for n in where(points)])
     assert said in verdict(outcomes), summary(outcomes)

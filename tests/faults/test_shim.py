@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.shim import Mode
+from tests.faults.shim import ShimMode
 
 PROGRAM = """
     import errno, json, os, socket, sys
@@ -53,7 +53,7 @@ PROGRAM = """
 CALLS = ["create", "write", "fsync", "rename", "unlink", "connect", "send"]
 
 
-def run(folder: Path, library: Path, mode: Mode, at: int) -> tuple[int, Any]:
+def run(folder: Path, library: Path, mode: ShimMode, at: int) -> tuple[int, Any]:
     """Run the program under the shim; return its exit and what it saw."""
     for name in ("inside", "outside"):
         (folder / name).mkdir()
@@ -69,7 +69,7 @@ def run(folder: Path, library: Path, mode: Mode, at: int) -> tuple[int, Any]:
 
 def test_it_counts_what_changes_the_folder_and_what_is_sent_and_nothing_else(tmp_path: Path, library: Path) -> None:
     """Every create, write, fsync, rename and unlink inside, every connect and send; nothing outside, no socket pair."""
-    status, seen = run(tmp_path, library, Mode.COUNT, 0)
+    status, seen = run(tmp_path, library, ShimMode.COUNT, 0)
     assert status == 0
     assert [point.split()[0] for point in seen["points"]] == CALLS
     assert [result for _, result in seen["seen"]] == [8, None, None, None, None, 5]
@@ -78,31 +78,31 @@ def test_it_counts_what_changes_the_folder_and_what_is_sent_and_nothing_else(tmp
 @pytest.mark.parametrize("at", range(1, 8), ids=CALLS)
 def test_it_kills_before_or_after_any_of_them(tmp_path: Path, library: Path, at: int) -> None:
     """The process dies by SIGKILL at exactly the chosen call, and the report names it."""
-    for mode in (Mode.KILL_BEFORE, Mode.KILL_AFTER):
+    for mode in (ShimMode.KILL_BEFORE, ShimMode.KILL_AFTER):
         folder = tmp_path / mode.name
         folder.mkdir()
         status, _ = run(folder, library, mode, at)
         assert status == -9
         assert (folder / "report").read_text().split()[:2] == [str(at), CALLS[at - 1]]
         if at == 2:
-            assert (folder / "inside" / "file").read_bytes() == (b"" if mode is Mode.KILL_BEFORE else b"12345678")
+            assert (folder / "inside" / "file").read_bytes() == (b"" if mode is ShimMode.KILL_BEFORE else b"12345678")
 
 
 FAULTS = [
-    (Mode.NO_SPACE_ONCE, 2, "ENOSPC"),
-    (Mode.NO_SPACE, 2, "ENOSPC"),
-    (Mode.IO_ERROR, 2, "EIO"),
-    (Mode.IO_ERROR, 3, "EIO"),
-    (Mode.IO_ERROR, 4, "EIO"),
-    (Mode.IO_ERROR, 6, "ECONNREFUSED"),
-    (Mode.IO_ERROR, 7, "ECONNRESET"),
-    (Mode.SHORT_WRITE, 2, 4),
+    (ShimMode.NO_SPACE_ONCE, 2, "ENOSPC"),
+    (ShimMode.NO_SPACE, 2, "ENOSPC"),
+    (ShimMode.IO_ERROR, 2, "EIO"),
+    (ShimMode.IO_ERROR, 3, "EIO"),
+    (ShimMode.IO_ERROR, 4, "EIO"),
+    (ShimMode.IO_ERROR, 6, "ECONNREFUSED"),
+    (ShimMode.IO_ERROR, 7, "ECONNRESET"),
+    (ShimMode.SHORT_WRITE, 2, 4),
 ]
 
 
 @pytest.mark.parametrize(("mode", "at", "result"), FAULTS)
 def test_a_fault_strikes_one_call_and_the_program_goes_on(
-    tmp_path: Path, library: Path, mode: Mode, at: int, result: object
+    tmp_path: Path, library: Path, mode: ShimMode, at: int, result: object
 ) -> None:
     """The chosen call fails as the kernel would let it; the next one succeeds again."""
     status, seen = run(tmp_path, library, mode, at)

@@ -12,22 +12,22 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.openai_server import Answer, Call, Fault, open_server
-from tests.fakes.relay import Relay, open_relay
+from tests.fakes.openai_server import ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
+from tests.fakes.relay import RelayServer, open_relay
 from tests.faults import examine
-from tests.faults.platforms import RelayStage, Scene
-from tests.faults.process_order import CHANNEL, Order, traces
-from tests.faults.process_pool import Line, Zygote, open_line
-from tests.faults.scripted_peers import LAST_WORD, Asked, Peers, asked, request_of, script
-from tests.faults.shim import Mode
+from tests.faults.platforms import RelaySide, SceneOptions
+from tests.faults.process_order import CHANNEL, ProcessOrder, traces
+from tests.faults.process_pool import ChildConnection, ForkServer, open_line
+from tests.faults.scripted_peers import LAST_WORD, ModelRequest, ScenarioPeers, asked, request_of, script
+from tests.faults.shim import ShimMode
 
 POISON = "c0"
 
 
-class Gateway:
+class StoppedGateway:
     """A home, and the lives that a gateway leads on it."""
 
-    def __init__(self, zygote: Zygote, peers: Peers) -> None:
+    def __init__(self, zygote: ForkServer, peers: ScenarioPeers) -> None:
         self.folder = zygote.new_folder()
         self.root = self.folder / "root"
         self._zygote = zygote
@@ -36,9 +36,9 @@ class Gateway:
     @asynccontextmanager
     async def start(
         self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0, is_thin: bool = False
-    ) -> AsyncIterator[Line]:
+    ) -> AsyncIterator[ChildConnection]:
         """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
-        order = Order(
+        order = ProcessOrder(
             root=str(self.root),
             report=str(self.folder / "report"),
             log=str(self.folder / "log"),
@@ -62,7 +62,7 @@ class Gateway:
         return (self.folder / "log").read_text()[-4_000:]
 
 
-async def end_well(gateway: Gateway, peers: Peers, chats: list[str]) -> None:
+async def end_well(gateway: StoppedGateway, peers: ScenarioPeers, chats: list[str]) -> None:
     """Start undisturbed, wait for every answer, finish; nothing may be wrong with what is left."""
     async with gateway.start() as line:
         assert await line.wait("ready"), gateway.log()
@@ -73,40 +73,42 @@ async def end_well(gateway: Gateway, peers: Peers, chats: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
-async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: Zygote, name: signal.Signals) -> None:
+async def test_sigterm_lets_a_turn_finish_within_its_grace(zygote: ForkServer, name: signal.Signals) -> None:
     """SIGTERM, or a terminal that closes, during a model call: the turn ends, its answer is shown, the exit is 0."""
 
-    def slow(body: Mapping[str, Any], n: int) -> Answer:
+    def slow(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         answer = script(body, n)
-        return Answer(text=answer.text, calls=answer.calls, pieces=40, latency=0.3)
+        return ScriptedAnswer(text=answer.text, calls=answer.calls, pieces=40, latency=0.3)
 
     async with open_relay() as relay, open_server(slow) as model:
-        gateway = Gateway(zygote, Peers(RelayStage(Scene(), relay), model))
+        gateway = StoppedGateway(zygote, ScenarioPeers(RelaySide(SceneOptions(), relay), model))
         async with gateway.start(is_signalled=True) as line:
             assert await line.wait("ready"), gateway.log()
             relay.say("c0", request_of("c0"))
             await model.arrived.wait()
             os.kill(line.pid, name)
             assert (await line.wait("exit"))["exit"] == 0, gateway.log()
-        assert Peers(RelayStage(Scene(), relay), model).is_answered("c0"), gateway.log()
+        assert ScenarioPeers(RelaySide(SceneOptions(), relay), model).is_answered("c0"), gateway.log()
         assert len(model.bodies) == 2
-        assert not examine.examine(gateway.root, ["c0"], Peers(RelayStage(Scene(), relay), model), Mode.COUNT).wrong
+        assert not examine.examine(
+            gateway.root, ["c0"], ScenarioPeers(RelaySide(SceneOptions(), relay), model), ShimMode.COUNT
+        ).wrong
 
 
-async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygote: Zygote) -> None:
+async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygote: ForkServer) -> None:
     """SIGTERM while the model hangs: exit 0 when the grace is over; the next start goes on after the stored step."""
     is_hanging = True
 
-    def hangs(body: Mapping[str, Any], n: int) -> Answer:
-        return Answer(fault=Fault.HANG) if is_hanging and asked(body).results else script(body, n)
+    def hangs(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return ScriptedAnswer(fault=ModelFault.HANG) if is_hanging and asked(body).results else script(body, n)
 
     async with open_relay() as relay, open_server(hangs) as model:
-        peers = Peers(RelayStage(Scene(), relay), model)
-        gateway = Gateway(zygote, peers)
+        peers = ScenarioPeers(RelaySide(SceneOptions(), relay), model)
+        gateway = StoppedGateway(zygote, peers)
         async with gateway.start(is_signalled=True, grace=0.2) as line:
             assert await line.wait("ready"), gateway.log()
             relay.say("c0", request_of("c0"))
-            while Asked("c0", 1) not in peers.asked():
+            while ModelRequest("c0", 1) not in peers.asked():
                 model.arrived.clear()
                 await model.arrived.wait()
             os.kill(line.pid, signal.SIGTERM)
@@ -114,11 +116,11 @@ async def test_sigterm_saves_the_steps_of_a_turn_that_does_not_end_in_time(zygot
         is_hanging = False
         before = len(model.bodies)
         await end_well(gateway, peers, ["c0"])
-        assert set(peers.asked(before)) == {Asked("c0", 1)}
-        assert not examine.examine(gateway.root, ["c0"], peers, Mode.COUNT).wrong
+        assert set(peers.asked(before)) == {ModelRequest("c0", 1)}
+        assert not examine.examine(gateway.root, ["c0"], peers, ShimMode.COUNT).wrong
 
 
-class Poisoned:
+class PoisonedModel:
     """A model that kills the gateway that asks for c0; in the common lives only when c1 is in flight as well."""
 
     def __init__(self) -> None:
@@ -134,7 +136,7 @@ class Poisoned:
         self.asked.clear()
         self.is_anybody_beside = False
 
-    def __call__(self, body: Mapping[str, Any], n: int) -> Answer:
+    def __call__(self, body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         chat = asked(body).chat
         others = set(self.asked) - {chat}
         self.asked.append(chat)
@@ -142,23 +144,23 @@ class Poisoned:
         if POISON in self.asked and ("c1" in self.asked or not self._is_common):
             os.kill(self._pid, signal.SIGKILL)
         is_held = self._is_common or chat == POISON
-        return Answer(fault=Fault.HANG) if is_held else script(body, n)
+        return ScriptedAnswer(fault=ModelFault.HANG) if is_held else script(body, n)
 
     def _is_over(self, chat: str) -> bool:
         with closing(sqlite3.connect(f"file:{self._journal}?mode=ro", uri=True)) as journal:
             return bool(journal.execute("SELECT 1 FROM record WHERE key = ?", (f"{CHANNEL}:{chat}",)).fetchone())
 
 
-async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone_attempts(zygote: Zygote) -> None:
+async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone_attempts(zygote: ForkServer) -> None:
     """After two unclean stops what was in flight runs alone; the guilty one is set aside and told, the other answered.
 
     Two common deaths and three lone ones: the sixth start comes to rest, and the lane goes on.
     """
-    relay = Relay()
-    poisoned = Poisoned()
+    relay = RelayServer()
+    poisoned = PoisonedModel()
     async with open_relay(relay), open_server(poisoned) as model:
-        peers = Peers(RelayStage(Scene(), relay), model)
-        gateway = Gateway(zygote, peers)
+        peers = ScenarioPeers(RelaySide(SceneOptions(), relay), model)
+        gateway = StoppedGateway(zygote, peers)
         relay.say("c1", request_of("c1"))
         relay.say(POISON, request_of(POISON))
         for life in range(1, 6):
@@ -180,14 +182,14 @@ async def test_a_message_that_kills_runs_alone_and_is_set_aside_after_three_lone
         assert len([text for text in texts(relay, "c1") if text.endswith(LAST_WORD)]) == 1
 
 
-async def test_a_tool_that_kills_is_the_end_of_its_message_only(zygote: Zygote) -> None:
+async def test_a_tool_that_kills_is_the_end_of_its_message_only(zygote: ForkServer) -> None:
     """A repeatable tool that takes the process with it is tried five times in all, then its message is set aside."""
 
-    def murderous(body: Mapping[str, Any], n: int) -> Answer:
-        return Answer(text="Now.", calls=(Call(name="die", id=f"call_{n}"),))
+    def murderous(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return ScriptedAnswer(text="Now.", calls=(ScriptedToolCall(name="die", id=f"call_{n}"),))
 
     async with open_relay() as relay, open_server(murderous) as model:
-        gateway = Gateway(zygote, Peers(RelayStage(Scene(), relay), model))
+        gateway = StoppedGateway(zygote, ScenarioPeers(RelaySide(SceneOptions(), relay), model))
         relay.say(POISON, request_of(POISON))
         for _ in range(5):
             async with gateway.start() as line:
@@ -201,12 +203,12 @@ async def test_a_tool_that_kills_is_the_end_of_its_message_only(zygote: Zygote) 
         assert len(traces(gateway.root).read_text().splitlines()) == 5
 
 
-async def until_said(relay: Relay, chat: str, words: str) -> None:
+async def until_said(relay: RelayServer, chat: str, words: str) -> None:
     """Return when some message of *chat* holds *words*."""
     while not any(words in text for text in texts(relay, chat)):
         await relay.wait_changed()
 
 
-def texts(relay: Relay, chat: str) -> list[str]:
+def texts(relay: RelayServer, chat: str) -> list[str]:
     """Return what the chat shows."""
     return [message.text for message in relay.chat(chat)]

@@ -12,13 +12,13 @@ import pytest
 from channels.kit.reactions import AckReaction, AckReactions
 from gateway.errors import OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import SessionKey
-from tests.fakes.clock import Clock
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.clock import VirtualClock
+from tests.fakes.web_services import FakePageServices
 
 ANN, BOB = SessionKey("discord", "1"), SessionKey("discord", "2")
 
 
-class Wall:
+class ReactionBoard:
     """A platform on which reactions stand."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Wall:
 
 
 @asynccontextmanager
-async def reactions(house: FakeHouse, wall: Wall) -> AsyncIterator[AckReactions]:
+async def reactions(house: FakePageServices, wall: ReactionBoard) -> AsyncIterator[AckReactions]:
     """Run a channel's reactions until the block ends, as a kill would end them."""
     run = AckReactions(house.context("discord"), wall.call)
     run.start()
@@ -47,9 +47,9 @@ async def reactions(house: FakeHouse, wall: Wall) -> AsyncIterator[AckReactions]
     await run.close()
 
 
-async def test_a_reaction_goes_when_its_message_has_ended(clock: Clock) -> None:
+async def test_a_reaction_goes_when_its_message_has_ended(clock: VirtualClock) -> None:
     """Put once, gone with the answer from it and from what was merged into its turn; what waits keeps its own."""
-    house, wall = FakeHouse(unanswered={"1", "2", "3"}), Wall()
+    house, wall = FakePageServices(unanswered={"1", "2", "3"}), ReactionBoard()
     async with reactions(house, wall) as run:
         for message in ("1", "1", "2", "3"):
             run.add(ANN, "1", message)
@@ -64,9 +64,9 @@ async def test_a_reaction_goes_when_its_message_has_ended(clock: Clock) -> None:
     assert sorted(house.state.notes) == ["reaction/1/3", "reaction/2/9"]
 
 
-async def test_what_ends_without_an_answer_goes_within_a_minute(clock: Clock) -> None:
+async def test_what_ends_without_an_answer_goes_within_a_minute(clock: VirtualClock) -> None:
     """Stopped, expired or set aside: nobody says so to the channel."""
-    house, wall = FakeHouse(unanswered={"1"}), Wall()
+    house, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
     async with reactions(house, wall) as run:
         run.add(ANN, "1", "1")
         await asyncio.sleep(1)
@@ -76,9 +76,9 @@ async def test_what_ends_without_an_answer_goes_within_a_minute(clock: Clock) ->
 
 
 @pytest.mark.parametrize("step", range(5))
-async def test_a_kill_leaves_no_reaction_behind(clock: Clock, step: int) -> None:
+async def test_a_kill_leaves_no_reaction_behind(clock: VirtualClock, step: int) -> None:
     """Killed after each step between hearing and taking away: the next run takes away what stands, once it ended."""
-    house, wall = FakeHouse(unanswered={"1"}), Wall()
+    house, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
     async with reactions(house, wall) as run:
         if step >= 1:
             wall.gate.clear()
@@ -112,9 +112,11 @@ FAILURES: list[tuple[SendFailed, float]] = [
 
 
 @pytest.mark.parametrize(("failure", "seconds"), FAILURES)
-async def test_what_cannot_be_taken_away_now_is_tried_again(clock: Clock, failure: SendFailed, seconds: float) -> None:
+async def test_what_cannot_be_taken_away_now_is_tried_again(
+    clock: VirtualClock, failure: SendFailed, seconds: float
+) -> None:
     """Within the next minute, or when the platform lets us; another chat does not wait for it."""
-    house, wall = FakeHouse(), Wall()
+    house, wall = FakePageServices(), ReactionBoard()
     async with reactions(house, wall) as run:
         run.add(ANN, "1", "1")
         run.add(BOB, "2", "2")
@@ -129,9 +131,9 @@ async def test_what_cannot_be_taken_away_now_is_tried_again(clock: Clock, failur
         assert (wall.standing, house.state.notes) == (set(), {})
 
 
-async def test_what_is_refused_for_good_is_forgotten(clock: Clock) -> None:
+async def test_what_is_refused_for_good_is_forgotten(clock: VirtualClock) -> None:
     """A deleted message, a chat that is closed to us: one call, and no note is left."""
-    house, wall = FakeHouse(), Wall()
+    house, wall = FakePageServices(), ReactionBoard()
     async with reactions(house, wall) as run:
         for is_on in (True, False):
             if not is_on:
@@ -143,9 +145,11 @@ async def test_what_is_refused_for_good_is_forgotten(clock: Clock) -> None:
             assert house.state.notes == {}
 
 
-async def test_a_full_disk_costs_the_reaction_and_nothing_else(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_costs_the_reaction_and_nothing_else(
+    clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a note none is put; what stands is taken away when there is room."""
-    house, wall = FakeHouse(), Wall()
+    house, wall = FakePageServices(), ReactionBoard()
 
     async def full(*_: object) -> None:
         raise StoreUnavailable("disk full")
@@ -165,9 +169,9 @@ async def test_a_full_disk_costs_the_reaction_and_nothing_else(clock: Clock, mon
         assert (wall.standing, house.state.notes) == (set(), {})
 
 
-async def test_an_old_note_is_dropped_unasked(clock: Clock) -> None:
+async def test_an_old_note_is_dropped_unasked(clock: VirtualClock) -> None:
     """What could not be taken away for a week is left alone."""
-    house, wall = FakeHouse(), Wall()
+    house, wall = FakePageServices(), ReactionBoard()
     await house.state.save("reaction/1/1", '["discord:1", "1", "1", "2020-01-01T00:00:00+00:00"]')
     async with reactions(house, wall):
         await asyncio.sleep(1)

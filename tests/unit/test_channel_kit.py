@@ -14,7 +14,7 @@ from channels.kit.lookups import LookupCache
 from channels.kit.rate_limit import ChatRateLimits
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.web_services import FakeState
 
 ACCEPTED = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
@@ -22,7 +22,7 @@ OVERHEARD = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="not-addressed")
 UNKNOWN = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
 
 
-class Directory:
+class SlowDirectory:
     """A platform that answers when it is let."""
 
     def __init__(self) -> None:
@@ -39,9 +39,9 @@ class Directory:
         return f"{user} {len(self.calls)}"
 
 
-async def test_concurrent_callers_share_one_look_up_and_its_value_expires(clock: Clock) -> None:
+async def test_concurrent_callers_share_one_look_up_and_its_value_expires(clock: VirtualClock) -> None:
     """One call for all who ask at once; after five minutes another; the expired name can still be read."""
-    directory = Directory()
+    directory = SlowDirectory()
     cache = LookupCache("user", directory.fetch, size=10, timeout=3.0)
     assert await asyncio.gather(*(cache.get("ann") for _ in range(3))) == ["ann 1"] * 3
     await asyncio.sleep(299)
@@ -51,9 +51,9 @@ async def test_concurrent_callers_share_one_look_up_and_its_value_expires(clock:
     assert await cache.get("ann") == "ann 2"
 
 
-async def test_a_failed_look_up_is_an_error_for_all_and_not_kept(clock: Clock) -> None:
+async def test_a_failed_look_up_is_an_error_for_all_and_not_kept(clock: VirtualClock) -> None:
     """Refused, or no answer in time; the next caller asks again, unless failures have a lifetime."""
-    directory = Directory()
+    directory = SlowDirectory()
     cache = LookupCache("user", directory.fetch, size=10, timeout=3.0)
     patient = LookupCache("user", directory.fetch, size=10, timeout=3.0, failure_lifetime=30.0)
     directory.failure = SendRefused("gone")
@@ -73,9 +73,9 @@ async def test_a_failed_look_up_is_an_error_for_all_and_not_kept(clock: Clock) -
     assert clock.seconds - began == 3.0
 
 
-async def test_a_value_from_before_a_change_is_not_kept(clock: Clock) -> None:
+async def test_a_value_from_before_a_change_is_not_kept(clock: VirtualClock) -> None:
     """A change while a look-up is in flight: its callers get the old value, later ones ask again."""
-    directory = Directory()
+    directory = SlowDirectory()
     cache = LookupCache("user", directory.fetch, size=10, timeout=3.0)
     first = asyncio.create_task(cache.get("ann"))
     await asyncio.sleep(0.5)
@@ -119,7 +119,7 @@ async def test_threads_of_earlier_versions_are_still_followed() -> None:
         assert not await restarted.is_followed(thread, otherwise=otherwise)
 
 
-async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: Clock) -> None:
+async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: VirtualClock) -> None:
     """A broken connection costs one repetition; what is refused is not shown again; an hour is enough."""
     shown: list[float] = []
     failures: list[SendFailed] = [OutcomeUnknown("cut")]
@@ -147,7 +147,7 @@ async def test_activity_is_repeated_until_it_stops_and_a_refusal_ends_it(clock: 
     await tasks.close()
 
 
-async def test_background_work_never_raises(clock: Clock) -> None:
+async def test_background_work_never_raises(clock: VirtualClock) -> None:
     """A failure and a bug are logged; `close` cancels what is left."""
     tasks, done = BackgroundTasks("test"), asyncio.Event()
 

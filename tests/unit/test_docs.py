@@ -23,9 +23,9 @@ from gateway.events import OutboundMessage, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
-from tests.fakes.llm_context import Shelf
+from tests.fakes.llm_context import FakeSearchIndex
 from tests.fakes.tern import TernHarness, open_tern
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = {name: (ROOT / name).read_text("utf-8") for name in sorted(links.tracked(ROOT)) if name.endswith(".md")}
@@ -165,7 +165,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         turn="t",
         call="c",
         now=datetime.now(UTC),
-        recall=bind_recall(Shelf(), "people/console%3ame"),
+        recall=bind_recall(FakeSearchIndex(), "people/console%3ame"),
         remember=kept.append,
     )
     assert (await roll.run(context, sides=6, dice=3)).count(" ") == 2
@@ -193,7 +193,7 @@ async def test_the_channel_example_plays_a_turn() -> None:
     """Over real HTTP: a file in, a reaction while the turn runs, the answer. The contract suite runs on it as well."""
     block = DOCS["docs/extending.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
     assert block.count("\n") < 250
-    harness, house = TernHarness(), FakeHouse(unanswered={"m1"})
+    harness, house = TernHarness(), FakePageServices(unanswered={"m1"})
     async with open_tern() as server:
         channel: Any = harness.kind.open(house.context("tern", harness.settings(server)))
         running = asyncio.create_task(channel.run(), name="channel tern")

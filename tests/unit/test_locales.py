@@ -13,7 +13,7 @@ DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), Session
 OTHER = SessionKey("telegram", "42")
 
 
-class Choices:
+class StoredChoices:
     """Choices in memory."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Choices:
         return {}
 
 
-def locales(choices: Choices, decided: Mapping[str, str] | None = None) -> ChatLocales:
+def locales(choices: StoredChoices, decided: Mapping[str, str] | None = None) -> ChatLocales:
     """Return locales where `decided` holds for a place: a key, or ``guild:<id>``."""
     said = decided or {}
 
@@ -65,7 +65,7 @@ def message(key: SessionKey, *, zone: str = "", guild: str = "", group: bool = F
 
 async def test_a_direct_chat_is_known_by_who_spoke_there() -> None:
     """A key that names nobody leads to its person once they spoke; before that it is guessed, and never wrongly."""
-    choices = Choices()
+    choices = StoredChoices()
     choices.chosen = {"people/ann": {"language": "de"}, "people/42": {"language": "es"}}
     here = locales(choices)
     assert here.language(DM) == "en"
@@ -77,7 +77,7 @@ async def test_a_direct_chat_is_known_by_who_spoke_there() -> None:
 
 async def test_what_was_decided_for_a_server_counts_once_the_server_is_known() -> None:
     """A chat's key does not say which server it is in; a message does, for its threads too."""
-    here = locales(Choices(), {"guild:7": "zh Asia/Shanghai"})
+    here = locales(StoredChoices(), {"guild:7": "zh Asia/Shanghai"})
     assert here.language(ROOM) == "en"
     await here.observe_language(message(ROOM, guild="7", group=True))
     assert (here.language(ROOM), here.language(THREAD)) == ("zh", "zh")
@@ -86,7 +86,7 @@ async def test_what_was_decided_for_a_server_counts_once_the_server_is_known() -
 
 async def test_the_clock_is_chosen_then_decided_then_the_profiles_then_the_usual() -> None:
     """Each says something only where those before it say nothing, and of a profile only direct chats hear."""
-    choices = Choices()
+    choices = StoredChoices()
     here = locales(choices, {str(OTHER): "en Asia/Tokyo"})
     assert here.clock(DM) == "UTC"
     await here.observe_language(message(DM, zone="Asia/Kolkata"))
@@ -101,7 +101,7 @@ async def test_the_clock_is_chosen_then_decided_then_the_profiles_then_the_usual
 
 async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
     """A message costs no write; a look-up that failed, or nonsense, takes nothing away."""
-    choices = Choices()
+    choices = StoredChoices()
     here = locales(choices)
     for zone in ("Asia/Kolkata", "Asia/Kolkata", "", "Mars/Olympus"):
         await here.observe_language(message(DM, zone=zone))
@@ -111,7 +111,7 @@ async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
 
 async def test_what_is_observed_is_what_is_looked_up_after() -> None:
     """A turn takes language and zone at once; whoever asks for one of them after it gets the same."""
-    choices = Choices()
+    choices = StoredChoices()
     here = locales(choices, {"guild:7": "zh Asia/Shanghai", str(THREAD): "de Europe/Berlin"})
     await choices.prefer("people/ann", "language", "es")
     for each, scope in (

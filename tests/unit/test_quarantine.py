@@ -26,7 +26,7 @@ from gateway.ports import EventOrigin, PlatformEvent
 from gateway.quarantine import CALM, Quarantine, count, list_events
 from gateway.quarantine import quarantine_folder as files
 from gateway.quarantine.quarantine import _name
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -44,7 +44,7 @@ def quarantine(
     return Quarantine(folder, unclean_stops=unclean_stops, meter=meter or FakeMeter(), now=lambda: NOW, clock=clock)
 
 
-class Work:
+class EventHandling:
     """What an adapter does with an event: counted, and broken as a test wants."""
 
     def __init__(self, error: BaseException | None = None) -> None:
@@ -65,7 +65,7 @@ def names(folder: Path) -> list[str]:
 async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) -> None:
     """The platform is told at once; come again, also after a restart, the event is not even looked at."""
     folder, meter = tmp_path / "quarantine", FakeMeter()
-    work = Work(UnreadableEvent("a message without a sender"))
+    work = EventHandling(UnreadableEvent("a message without a sender"))
     keeper = quarantine(folder, meter=meter)
     await keeper.handle(event(), work)
     await keeper.handle(event(), work)
@@ -75,7 +75,7 @@ async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) 
     assert (kept.channel, kept.reason, kept.at) == ("telegram", "a message without a sender", NOW.isoformat())
     assert json.loads(kept.file.read_text())["raw"] == event().raw
     assert meter.total("quarantined") == count(folder) == 1
-    fine = Work()
+    fine = EventHandling()
     await keeper.handle(event(2), fine)
     assert fine.times == 1
 
@@ -83,11 +83,11 @@ async def test_what_cannot_be_read_is_set_aside_and_passed_over(tmp_path: Path) 
 async def test_a_bug_raises_twice_and_is_then_set_aside(tmp_path: Path) -> None:
     """So that it comes again twice: a bug may be one of the moment. What worked meanwhile clears the count."""
     keeper = quarantine(tmp_path)
-    bug = Work(KeyError("canary"))
+    bug = EventHandling(KeyError("canary"))
     for _ in range(2):
         with pytest.raises(KeyError):
             await keeper.handle(event(), bug)
-    await keeper.handle(event(), Work())
+    await keeper.handle(event(), EventHandling())
     for _ in range(2):
         with pytest.raises(KeyError):
             await keeper.handle(event(), bug)
@@ -105,8 +105,8 @@ async def test_what_is_not_the_events_fault_counts_for_nothing(error: Exception,
     keeper = quarantine(tmp_path)
     for _ in range(100):
         with pytest.raises((ParlourError, ExceptionGroup)):
-            await keeper.handle(event(), Work(error))
-    fine = Work()
+            await keeper.handle(event(), EventHandling(error))
+    fine = EventHandling()
     await keeper.handle(event(), fine)
     assert fine.times == 1
     assert names(tmp_path) == []
@@ -115,10 +115,12 @@ async def test_what_is_not_the_events_fault_counts_for_nothing(error: Exception,
 async def test_unreadable_out_of_a_task_group_is_unreadable(tmp_path: Path) -> None:
     """An adapter may work in a task group; only when other errors came too does the event come again."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event(), Work(ExceptionGroup("x", [UnreadableEvent("no text")])))
+    await keeper.handle(event(), EventHandling(ExceptionGroup("x", [UnreadableEvent("no text")])))
     assert [kept.reason for kept in list_events(tmp_path)] == ["no text"]
     with pytest.raises(ExceptionGroup):
-        await keeper.handle(event(2), Work(ExceptionGroup("x", [UnreadableEvent("no text"), StoreUnavailable("full")])))
+        await keeper.handle(
+            event(2), EventHandling(ExceptionGroup("x", [UnreadableEvent("no text"), StoreUnavailable("full")]))
+        )
 
 
 async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,7 @@ async def test_no_word_of_an_event_is_logged(tmp_path: Path, monkeypatch: pytest
     for number, error in enumerate((UnreadableEvent("odd"), KeyError("canary")), 1):
         for _ in range(3):
             try:
-                await keeper.handle(event(number), Work(error))
+                await keeper.handle(event(number), EventHandling(error))
             except KeyError:
                 continue
     assert count(tmp_path) == 2
@@ -152,7 +154,7 @@ async def test_a_disk_that_will_not_have_it_is_a_store_that_is_down(
 
     monkeypatch.setattr(os, "fsync", full)
     for stops in (0, 2):
-        work = Work(UnreadableEvent("odd"))
+        work = EventHandling(UnreadableEvent("odd"))
         keeper = quarantine(folder, unclean_stops=stops)
         with pytest.raises(StoreUnavailable, match="No space left"):
             await keeper.handle(event(), work)
@@ -182,7 +184,7 @@ async def test_while_cautious_the_event_is_on_disk_during_the_work(tmp_path: Pat
     assert seen == [(".working", 0o600, 0o700)]
     assert names(folder) == []
     with pytest.raises(StoreUnavailable):
-        await keeper.handle(event(), Work(StoreUnavailable("full")))
+        await keeper.handle(event(), EventHandling(StoreUnavailable("full")))
     assert names(folder) == []
 
 
@@ -205,7 +207,7 @@ async def test_file_and_folder_are_synced_before_the_work(tmp_path: Path, monkey
     assert synced == [False, True]
 
 
-async def test_caution_ends_after_ten_calm_minutes(tmp_path: Path, clock: Clock) -> None:
+async def test_caution_ends_after_ten_calm_minutes(tmp_path: Path, clock: VirtualClock) -> None:
     """One unclean stop is no warning, two are; ten minutes alive, by the process's own clock, and it is over."""
     assert not quarantine(tmp_path, unclean_stops=1).is_cautious
     keeper = quarantine(tmp_path, unclean_stops=2, clock=lambda: clock.seconds)
@@ -283,8 +285,8 @@ async def test_an_event_is_kept_up_to_64_kb_whatever_it_is_made_of(tmp_path: Pat
     """Megabytes, emoji and half surrogate pairs: the file stays below 64 KB and a little, and can be read."""
     keeper = quarantine(tmp_path)
     for number, sign in enumerate(("a", "😀", "\ud800", "\x00", '"')):
-        await keeper.handle(event(number, raw=sign * 1_000_000), Work(UnreadableEvent("odd")))
-    await keeper.handle(event("9" * 100_000), Work(UnreadableEvent("odd")))
+        await keeper.handle(event(number, raw=sign * 1_000_000), EventHandling(UnreadableEvent("odd")))
+    await keeper.handle(event("9" * 100_000), EventHandling(UnreadableEvent("odd")))
     assert count(tmp_path) == 6
     for kept in list_events(tmp_path):
         assert kept.reason == "odd"
@@ -303,7 +305,7 @@ async def test_the_newest_thousand_are_kept_without_reading_the_folder(
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda _: pytest.fail("the folder was read for an event"))
         for number in range(12):
-            await keeper.handle(event(number), Work(UnreadableEvent(str(number))))
+            await keeper.handle(event(number), EventHandling(UnreadableEvent(str(number))))
             os.utime(keeper._folder.path / f"{list(keeper._kept)[-1]}.json", (number, number))
     assert [kept.reason for kept in list_events(tmp_path)] == ["11", "10", "9", "8", "7"]
     assert len(keeper._kept) == 5
@@ -318,19 +320,19 @@ async def test_what_broke_us_once_is_forgotten_in_a_flood(tmp_path: Path, monkey
     keeper = quarantine(tmp_path)
     for number in range(50):
         with pytest.raises(KeyError):
-            await keeper.handle(event(number), Work(KeyError()))
+            await keeper.handle(event(number), EventHandling(KeyError()))
     assert len(keeper._broken) == 5
 
 
 async def test_events_without_an_id_do_not_silence_each_other(tmp_path: Path) -> None:
     """An event with an empty id is known by its text; a channel's name cannot pass for another's."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event("", raw="one"), Work(UnreadableEvent("odd")))
+    await keeper.handle(event("", raw="one"), EventHandling(UnreadableEvent("odd")))
     for other in (event("", raw="two"), event("1", channel="telegram-work"), event("../../x\0", channel="telegram")):
-        work = Work()
+        work = EventHandling()
         await keeper.handle(other, work)
         assert work.times == 1
-    await keeper.handle(event("../../x\0"), Work(UnreadableEvent("odd")))
+    await keeper.handle(event("../../x\0"), EventHandling(UnreadableEvent("odd")))
     assert {kept.file.parent for kept in list_events(tmp_path)} == {tmp_path}
     assert len(names(tmp_path)) == 2
 
@@ -339,7 +341,7 @@ async def test_what_is_old_is_pruned_and_what_is_dropped_is_handled_again(tmp_pa
     """90 days, as dead letters are; an operator who mended the bug drops the event, and its next coming counts."""
     keeper = quarantine(tmp_path)
     for number in (1, 2, 3):
-        await keeper.handle(event(number), Work(UnreadableEvent(str(number))))
+        await keeper.handle(event(number), EventHandling(UnreadableEvent(str(number))))
     old, recent, dropped = list(keeper._kept)
     for name, days in ((old, 91), (recent, 89), (dropped, 1)):
         at = (NOW - timedelta(days=days)).timestamp()
@@ -349,7 +351,7 @@ async def test_what_is_old_is_pruned_and_what_is_dropped_is_handled_again(tmp_pa
     assert not await keeper.drop("../schema")
     assert [kept.reason for kept in list_events(tmp_path)] == ["2"]
     for number, times in ((1, 1), (2, 0), (3, 1)):
-        work = Work()
+        work = EventHandling()
         await keeper.handle(event(number), work)
         assert work.times == times
 
@@ -446,9 +448,9 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
     keeper = quarantine(tmp_path)
     origin = EventOrigin(chat="42", sender="ann", message_id="7", is_direct=True)
     first = replace(event(1), origin=origin)
-    await keeper.handle(first, Work(UnreadableEvent("odd")))
+    await keeper.handle(first, EventHandling(UnreadableEvent("odd")))
     write_working(keeper, event(2))
-    await keeper.handle(event(3, raw="x" * 1_000_000), Work(UnreadableEvent("long")))
+    await keeper.handle(event(3, raw="x" * 1_000_000), EventHandling(UnreadableEvent("long")))
     keeper = quarantine(tmp_path)
     taken: list[PlatformEvent] = []
 
@@ -463,7 +465,7 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="longer than what is kept"):
         await keeper.replay(_name(event(3)), work)
     assert not await keeper.replay("../schema", work)
-    fine = Work()
+    fine = EventHandling()
     await keeper.handle(first, fine)
     assert fine.times == 1
 
@@ -471,7 +473,7 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
 async def test_a_replay_that_fails_or_kills_leaves_it_set_aside(tmp_path: Path) -> None:
     """Nothing is lost by trying, and a replayed poison needs no second kill."""
     keeper = quarantine(tmp_path)
-    await keeper.handle(event(), Work(UnreadableEvent("odd")))
+    await keeper.handle(event(), EventHandling(UnreadableEvent("odd")))
 
     async def break_down(_: PlatformEvent) -> None:
         raise KeyError("canary")
@@ -488,13 +490,13 @@ async def test_who_is_to_be_told_is_known_until_they_were(tmp_path: Path) -> Non
     """Of an event that killed twice or broke us three times the origin is offered, after a restart too."""
     origin = EventOrigin(chat="42", sender="ann")
     keeper = quarantine(tmp_path)
-    await keeper.handle(replace(event(1), origin=origin), Work(UnreadableEvent("odd")))
+    await keeper.handle(replace(event(1), origin=origin), EventHandling(UnreadableEvent("odd")))
     assert not keeper.news.is_set()
     broken = replace(event(2), origin=origin)
     for _ in range(2):
         with pytest.raises(KeyError):
-            await keeper.handle(broken, Work(KeyError()))
-    await keeper.handle(broken, Work(KeyError()))
+            await keeper.handle(broken, EventHandling(KeyError()))
+    await keeper.handle(broken, EventHandling(KeyError()))
     assert keeper.news.is_set()
     for _ in range(2):
         write_working(keeper, event(3))

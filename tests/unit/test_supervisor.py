@@ -12,18 +12,18 @@ from structlog.testing import capture_logs
 
 from gateway.errors import LoginRefused, RetryLater, SettingsError
 from gateway.supervisor import STALLED_AFTER, Supervisor
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import FakeChannel, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import FakeChannel, MemoryPlatform
 from tests.fakes.meter import FakeMeter
 
 DEAF = STALLED_AFTER.total_seconds()
 
 
-class Ears(FakeChannel):
+class ScriptedChannel(FakeChannel):
     """A channel whose hearing follows a script: what each run does, and whether it hears at a time."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        super().__init__(Platform(), name=name)
+    def __init__(self, name: str, clock: VirtualClock) -> None:
+        super().__init__(MemoryPlatform(), name=name)
         self.clock = clock
         self.begun: list[float] = []
         self.ended: list[float] = []
@@ -55,7 +55,7 @@ class Ears(FakeChannel):
 
 @asynccontextmanager
 async def supervised(
-    channels: Mapping[str, Ears], meter: FakeMeter, **callbacks: Callable[..., object]
+    channels: Mapping[str, ScriptedChannel], meter: FakeMeter, **callbacks: Callable[..., object]
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor over *channels*."""
     supervisor = Supervisor(channels, meter=meter, **callbacks)
@@ -66,9 +66,9 @@ async def supervised(
     assert running.cancelled()
 
 
-async def test_a_deaf_channel_is_transcript_started_at(clock: Clock) -> None:
+async def test_a_deaf_channel_is_transcript_started_at(clock: VirtualClock) -> None:
     """It runs and hears nothing for five minutes: cancelled, counted, begun anew; its neighbour notices nothing."""
-    deaf, well, meter = Ears("slack", clock), Ears("telegram", clock), FakeMeter()
+    deaf, well, meter = ScriptedChannel("slack", clock), ScriptedChannel("telegram", clock), FakeMeter()
     deaf.hears = lambda: len(deaf.begun) > 1
     told: list[str] = []
     async with supervised({"slack": deaf, "telegram": well}, meter, on_stall=told.append) as supervisor:
@@ -87,9 +87,9 @@ async def test_a_deaf_channel_is_transcript_started_at(clock: Clock) -> None:
     assert meter.total("channel_restarts") == 1
 
 
-async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(clock: Clock) -> None:
+async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(clock: VirtualClock) -> None:
     """The five minutes are counted from when it stopped to hear; a pause shorter than that is its own affair."""
-    channel, meter = Ears("slack", clock), FakeMeter()
+    channel, meter = ScriptedChannel("slack", clock), FakeMeter()
     channel.hears = lambda: not 1000 <= clock.seconds < 1250 and not 2000 <= clock.seconds < 2320
     async with supervised({"slack": channel}, meter):
         await asyncio.sleep(1900)
@@ -100,9 +100,9 @@ async def test_a_channel_that_loses_its_hearing_later_is_transcript_started_at(c
     assert meter.total("channel_stalls") == 1
 
 
-async def test_in_vain_it_is_tried_less_and_less_often(clock: Clock) -> None:
+async def test_in_vain_it_is_tried_less_and_less_often(clock: VirtualClock) -> None:
     """Failing at once, the pauses double up to a minute."""
-    channel, meter = Ears("slack", clock), FakeMeter()
+    channel, meter = ScriptedChannel("slack", clock), FakeMeter()
     channel.hears, channel.lasts = lambda: False, lambda: 0.0
     async with supervised({"slack": channel}, meter) as supervisor:
         await asyncio.sleep(600)
@@ -113,9 +113,9 @@ async def test_in_vain_it_is_tried_less_and_less_often(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(("lasts", "pauses"), [(400.0, [1, 1, 1]), (200.0, [1, 2, 4])], ids=["good", "short"])
-async def test_after_a_good_stretch_trouble_is_new(clock: Clock, lasts: float, pauses: list[int]) -> None:
+async def test_after_a_good_stretch_trouble_is_new(clock: VirtualClock, lasts: float, pauses: list[int]) -> None:
     """Five minutes of hearing and the back-off begins afresh; less than that and it goes on growing."""
-    channel = Ears("slack", clock)
+    channel = ScriptedChannel("slack", clock)
     channel.lasts = lambda: lasts
     async with supervised({"slack": channel}, FakeMeter()):
         await asyncio.sleep(4 * lasts)
@@ -123,9 +123,9 @@ async def test_after_a_good_stretch_trouble_is_new(clock: Clock, lasts: float, p
     assert waits == pauses
 
 
-async def test_two_runs_of_one_channel_never_meet(clock: Clock) -> None:
+async def test_two_runs_of_one_channel_never_meet(clock: VirtualClock) -> None:
     """A run that clings to life past its cancellation is waited for; the neighbour hears meanwhile."""
-    channel, meter = Ears("slack", clock), FakeMeter()
+    channel, meter = ScriptedChannel("slack", clock), FakeMeter()
     channel.hears, channel.clinging = lambda: False, 100.0
     async with supervised({"slack": channel}, meter):
         await asyncio.sleep(DEAF + 200)
@@ -134,9 +134,9 @@ async def test_two_runs_of_one_channel_never_meet(clock: Clock) -> None:
         channel.clinging = 0.0
 
 
-async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock) -> None:
+async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: VirtualClock) -> None:
     """A bug in `is_ready` is that channel's trouble: /readyz still answers, and the channel is begun anew."""
-    channel, meter = Ears("slack", clock), FakeMeter()
+    channel, meter = ScriptedChannel("slack", clock), FakeMeter()
     channel.hears = lambda: bool(1 // 0)
     async with supervised({"slack": channel}, meter) as supervisor:
         await asyncio.sleep(DEAF + 60)
@@ -144,9 +144,9 @@ async def test_a_channel_that_cannot_say_whether_it_hears_does_not(clock: Clock)
     assert meter.total("channel_stalls") == 1
 
 
-async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) -> None:
+async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: VirtualClock) -> None:
     """Said once however often it is tried, without a traceback; again when it is something else or comes back."""
-    ears = Ears("telegram", clock)
+    ears = ScriptedChannel("telegram", clock)
     ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
     with capture_logs() as logs:
         async with supervised({"telegram": ears}, FakeMeter()):
@@ -161,10 +161,10 @@ async def test_what_only_a_person_can_mend_is_one_line_in_the_log(clock: Clock) 
     assert not any("exc_info" in line for line in logs)
 
 
-async def test_a_failure_of_the_platform_is_one_line_and_a_bug_has_a_traceback(clock: Clock) -> None:
+async def test_a_failure_of_the_platform_is_one_line_and_a_bug_has_a_traceback(clock: VirtualClock) -> None:
     """What we raise on purpose says enough by itself."""
     for why, has_traceback in ((RetryLater(timedelta(seconds=5), "no connection"), False), (KeyError("x"), True)):
-        ears = Ears("telegram", clock)
+        ears = ScriptedChannel("telegram", clock)
         ears.lasts, ears.why = (lambda: 1.0), why
         with capture_logs() as logs:
             async with supervised({"telegram": ears}, FakeMeter()):
@@ -173,9 +173,9 @@ async def test_a_failure_of_the_platform_is_one_line_and_a_bug_has_a_traceback(c
         assert ("exc_info" in line) is has_traceback
 
 
-async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_again(clock: Clock) -> None:
+async def test_what_only_a_person_can_mend_is_known_until_the_channel_hears_again(clock: VirtualClock) -> None:
     """A refused token wakes whoever tells the owner; network trouble does not, and hearing once ends it."""
-    ears, woken = Ears("telegram", clock), 0
+    ears, woken = ScriptedChannel("telegram", clock), 0
     ears.lasts, ears.hears, ears.why = (lambda: 1.0), (lambda: False), LoginRefused("mend it")
 
     def wake() -> None:

@@ -23,9 +23,9 @@ from agent.memory.search.ranking import DEFAULT, SeedProfile
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall import scale, twins
-from tests.benchmarks.recall.locomo import Chat, load
-from tests.benchmarks.recall.measures import Sums, judge
-from tests.benchmarks.recall.systems import Embed, System, Vector, ours, plain, run, seeds
+from tests.benchmarks.recall.locomo import LocomoChat, load
+from tests.benchmarks.recall.measures import RunningSums, judge
+from tests.benchmarks.recall.systems import Embed, RecallSystem, Vector, ours, plain, run, seeds
 
 COLUMNS = (
     *("R@1", "R@5", "R@10", "R@20", "nDCG@10", "MRR", "sR@5", "R@512t", "R@1024t", "R@2048t", "R@4096t", "tok@10"),
@@ -33,16 +33,16 @@ COLUMNS = (
 _DECAY = timedelta(days=30)
 
 
-def measure(system: System, chats: Sequence[Chat], embed: Embed | None) -> dict[str, Sums]:
+def measure(system: RecallSystem, chats: Sequence[LocomoChat], embed: Embed | None) -> dict[str, RunningSums]:
     """Ask everything, print the system's row, and return the sums by category."""
-    total, times = Sums(), None
-    by_category: dict[str, Sums] = {}
+    total, times = RunningSums(), None
+    by_category: dict[str, RunningSums] = {}
     for chat, asked, found, times in run(system, chats, embed):  # noqa: B007 - the last of them counts
         sessions = {f"{chat.name}/{turn.id}": f"{chat.name}/{turn.session}" for turn in chat.turns}
         gold = frozenset(f"{chat.name}/{each}" for each in asked.gold)
         figures = judge(found, gold, frozenset(sessions[each] for each in gold))
         total.add(figures)
-        by_category.setdefault(asked.category, Sums()).add(figures)
+        by_category.setdefault(asked.category, RunningSums()).add(figures)
     if times is not None:
         means = total.means()
         cells = [f"{means[name]:.0f}" if name == "tok@10" else f"{means[name]:.1f}" for name in COLUMNS]
@@ -57,7 +57,7 @@ def _table(title: str, first: str = "system") -> None:
     print(f"\n**{title}**\n\n| {' | '.join(names)} |\n|{'---|' * len(names)}", flush=True)
 
 
-def _categories(found: Mapping[str, Mapping[str, Sums]]) -> None:
+def _categories(found: Mapping[str, Mapping[str, RunningSums]]) -> None:
     print("\n**By category: R@10 / R@1024t / R@2048t**\n")
     names = sorted({name for each in found.values() for name in each})
     print(f"| system | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
@@ -69,7 +69,7 @@ def _categories(found: Mapping[str, Mapping[str, Sums]]) -> None:
         print(f"| {system} | {' | '.join(cells)} |")
 
 
-def _locomo(chats: Sequence[Chat], embed: Embed | None, *, has_ablations: bool) -> None:
+def _locomo(chats: Sequence[LocomoChat], embed: Embed | None, *, has_ablations: bool) -> None:
     asked = [replace(chat, questions=tuple(q for q in chat.questions if q.category != "adversarial")) for chat in chats]
     count = sum(len(chat.questions) for chat in asked)
     _table(f"LoCoMo, {count} questions, one index per conversation")
@@ -141,7 +141,7 @@ def main() -> None:
     print(f"\npeak memory of the benchmark: {memory_mb():.0f} MB")
 
 
-def _texts(chat: Chat) -> list[str]:
+def _texts(chat: LocomoChat) -> list[str]:
     return [*(f"{turn.who}: {turn.text}" for turn in chat.turns), *(asked.text for asked in chat.questions)]
 
 

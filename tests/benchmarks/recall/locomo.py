@@ -18,7 +18,7 @@ _TURN = re.compile(r"D(\d+):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DialogueMessage:
     """One message; a photo's caption belongs to it."""
 
     id: str  # unique in its conversation
@@ -29,7 +29,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecallQuestion:
     """A question and the turns that hold its answer."""
 
     text: str
@@ -38,16 +38,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class LocomoChat:
     """One conversation over many sessions."""
 
     name: str
     speakers: tuple[str, ...]
-    turns: tuple[Turn, ...]
-    questions: tuple[Asked, ...]
+    turns: tuple[DialogueMessage, ...]
+    questions: tuple[RecallQuestion, ...]
 
 
-def load(place: str) -> tuple[Chat, ...]:
+def load(place: str) -> tuple[LocomoChat, ...]:
     """Return the conversations of the file at *place*, a path or an http(s) address, with every usable question."""
     raw = _read(place)
     if hashlib.sha256(raw).hexdigest() != SHA256:
@@ -63,7 +63,7 @@ def _read(place: str) -> bytes:
         return body
 
 
-def _chat(sample: Mapping[str, Any]) -> Chat:
+def _chat(sample: Mapping[str, Any]) -> LocomoChat:
     said = sample["conversation"]
     turns = tuple(_turns(said))
     known = {turn.id for turn in turns}
@@ -72,15 +72,15 @@ def _chat(sample: Mapping[str, Any]) -> Chat:
         # Some evidence holds several ids in one string, or a leading zero; a few name no turn at all.
         ids = {f"D{int(day)}:{int(n)}" for text in each["evidence"] for day, n in _TURN.findall(text)}
         if gold := frozenset(ids & known):
-            questions.append(Asked(each["question"], gold, CATEGORIES[each["category"]]))
-    return Chat(sample["sample_id"], (said["speaker_a"], said["speaker_b"]), turns, tuple(questions))
+            questions.append(RecallQuestion(each["question"], gold, CATEGORIES[each["category"]]))
+    return LocomoChat(sample["sample_id"], (said["speaker_a"], said["speaker_b"]), turns, tuple(questions))
 
 
-def _turns(said: Mapping[str, Any]) -> Iterator[Turn]:
+def _turns(said: Mapping[str, Any]) -> Iterator[DialogueMessage]:
     n = 1
     while f"session_{n}_date_time" in said:
         at = datetime.strptime(said[f"session_{n}_date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
         for each in said.get(f"session_{n}", ()):
             caption = f" [photo: {each['blip_caption']}]" if each.get("blip_caption") else ""
-            yield Turn(each["dia_id"], f"D{n}", each["speaker"], each["text"] + caption, at)
+            yield DialogueMessage(each["dia_id"], f"D{n}", each["speaker"], each["text"] + caption, at)
         n += 1

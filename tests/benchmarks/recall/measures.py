@@ -11,7 +11,7 @@ BUDGETS = (512, 1024, 2048, 4096)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RecallItem:
     """One thing that a system returned."""
 
     holds: frozenset[str]  # turns
@@ -20,7 +20,7 @@ class Result:
 
 
 @dataclass(slots=True)
-class Sums:
+class RunningSums:
     """Running sums over questions."""
 
     questions: int = 0
@@ -37,7 +37,7 @@ class Sums:
         return {name: value / max(1, self.questions) for name, value in self.figures.items()}
 
 
-def judge(results: Sequence[Result], gold: frozenset[str], gold_sessions: frozenset[str]) -> dict[str, float]:
+def judge(results: Sequence[RecallItem], gold: frozenset[str], gold_sessions: frozenset[str]) -> dict[str, float]:
     """Return the figures of one question, shares from 0 to 100."""
     seen: set[str] = set()
     gains: list[int] = []
@@ -55,14 +55,14 @@ def judge(results: Sequence[Result], gold: frozenset[str], gold_sessions: frozen
     return figures
 
 
-def _ndcg(results: Sequence[Result], gold: frozenset[str]) -> float:
+def _ndcg(results: Sequence[RecallItem], gold: frozenset[str]) -> float:
     hits = [bool(result.holds & gold) for result in results[:10]]
     got = sum(1 / math.log2(n + 1) for n, hit in enumerate(hits, 1) if hit)
     best = sum(1 / math.log2(n + 1) for n in range(1, min(10, max(len(gold), sum(hits))) + 1))
     return got / best
 
 
-def _sessions(results: Sequence[Result], gold: frozenset[str]) -> float:
+def _sessions(results: Sequence[RecallItem], gold: frozenset[str]) -> float:
     first: list[str] = []
     for result in results:
         first += [session for session in sorted(result.sessions) if session not in first]
@@ -71,7 +71,7 @@ def _sessions(results: Sequence[Result], gold: frozenset[str]) -> float:
     return len(gold & set(first[:5])) / len(gold)
 
 
-def _within(results: Sequence[Result], gains: Sequence[int], budget: int) -> int:
+def _within(results: Sequence[RecallItem], gains: Sequence[int], budget: int) -> int:
     """Return how many gold turns the results hold that fit into *budget* whole, in their order."""
     used, got = 0.0, 0
     for result, gain in zip(results, gains, strict=True):

@@ -19,7 +19,7 @@ from agent.memory.search.embedding.embedder import Matrix, normalize_rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
 from tests.benchmarks.harness import memory_mb, percentile
-from tests.benchmarks.recall.locomo import Chat
+from tests.benchmarks.recall.locomo import LocomoChat
 
 _DIMENSIONS = 384
 _ASKED = 200
@@ -47,7 +47,7 @@ class RandomEmbedder:
 
 
 @dataclass(slots=True)
-class Grown:
+class GrowingScope:
     """A scope that grows by a message at a time."""
 
     units: list[SearchUnit]
@@ -62,7 +62,7 @@ class Grown:
         return SourceReading(units=self.units[start:], mark=str(len(self.units)), is_more=start > 0)
 
 
-def _messages(count: int, chats: Sequence[Chat]) -> Iterator[SearchUnit]:
+def _messages(count: int, chats: Sequence[LocomoChat]) -> Iterator[SearchUnit]:
     """Yield real turns again and again with other rare words, or words by Zipf's law where there is no set."""
     chance = random.Random(7)  # noqa: S311 - the same text each time
     at = datetime(2020, 1, 1, tzinfo=UTC)
@@ -80,7 +80,7 @@ def _messages(count: int, chats: Sequence[Chat]) -> Iterator[SearchUnit]:
         )
 
 
-def _questions(chats: Sequence[Chat]) -> list[str]:
+def _questions(chats: Sequence[LocomoChat]) -> list[str]:
     asked = [asked.text for chat in chats for asked in chat.questions] or [
         f"when did w{n} and w{n * 7} talk of w{n * 31}" for n in range(11, 11 + _ASKED)
     ]
@@ -89,7 +89,7 @@ def _questions(chats: Sequence[Chat]) -> list[str]:
     return [text if n % 3 else f"{text} {_COMMON_WORDS[n % 10]}" for n, text in enumerate(asked[:_ASKED])]
 
 
-def print_table(count: int, chats: Sequence[Chat]) -> None:
+def print_table(count: int, chats: Sequence[LocomoChat]) -> None:
     """Build a scope of *count* units and print what it costs."""
     print(
         f"\n**{count:,} units in one scope**\n\n| what | p50 ms | p99 ms | CPU p50 ms | CPU p99 ms |",
@@ -105,7 +105,7 @@ def print_table(count: int, chats: Sequence[Chat]) -> None:
 
 
 async def _measure(path: Path, units: list[SearchUnit], questions: Sequence[str]) -> None:
-    grown = Grown(units)
+    grown = GrowingScope(units)
     scope = IndexedScope(path, grown)
     engine = RecallEngine(embedder=RandomEmbedder())
     started, cpu = time.perf_counter(), time.process_time()
@@ -151,7 +151,7 @@ async def _row(
     _print(name, times, processor)
 
 
-async def _grow(engine: RecallEngine, scope: IndexedScope, grown: Grown) -> None:
+async def _grow(engine: RecallEngine, scope: IndexedScope, grown: GrowingScope) -> None:
     times, processor, source = [], [], next(iter(grown.marks()))
     rests: list[float] = []
     for n in range(_ADDED):

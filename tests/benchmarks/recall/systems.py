@@ -20,27 +20,27 @@ from agent.memory.search.ranking import DEFAULT, RankingWeights, SeedProfile
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
 from agent.memory.search.search_unit import SearchUnit, UnitSource
-from tests.benchmarks.recall.locomo import Asked, Chat, Turn
-from tests.benchmarks.recall.measures import Result
+from tests.benchmarks.recall.locomo import DialogueMessage, LocomoChat, RecallQuestion
+from tests.benchmarks.recall.measures import RecallItem
 
 Vector = Any
 Embed = Callable[[Sequence[str]], Mapping[str, Vector]]
-Ask = Callable[[Chat, Asked], list[Result]]
+Ask = Callable[[LocomoChat, RecallQuestion], list[RecallItem]]
 NOW = datetime.fromisoformat("2024-06-01T00:00:00+00:00")
 _SHOWN = 300  # results
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class RecallSystem:
     """A row of the table."""
 
     name: str
-    open: Callable[[Sequence[Chat], Embed | None], AbstractContextManager[Ask]]
+    open: Callable[[Sequence[LocomoChat], Embed | None], AbstractContextManager[Ask]]
 
 
 @dataclass(slots=True)
-class Times:
+class SystemTimes:
     """What a system took: to build, and for each question, in seconds."""
 
     build: float = 0.0
@@ -48,13 +48,13 @@ class Times:
     processor: list[float] = field(default_factory=list)
 
 
-def said(turn: Turn) -> str:
+def said(turn: DialogueMessage) -> str:
     """Return a turn as it is shown."""
     return f"{turn.who}: {turn.text}"
 
 
-def _result(turns: Sequence[Turn], prefix: str = "") -> Result:
-    return Result(
+def _result(turns: Sequence[DialogueMessage], prefix: str = "") -> RecallItem:
+    return RecallItem(
         holds=frozenset(prefix + turn.id for turn in turns),
         sessions=frozenset(prefix + turn.session for turn in turns),
         tokens=sum(len(said(turn)) for turn in turns) / 4,
@@ -64,13 +64,15 @@ def _result(turns: Sequence[Turn], prefix: str = "") -> Result:
 # -- ours ------------------------------------------------------------------------------------------------
 
 
-def ours(name: str, weights: RankingWeights = DEFAULT, *, is_one: bool = False, has_vectors: bool = True) -> System:
+def ours(
+    name: str, weights: RankingWeights = DEFAULT, *, is_one: bool = False, has_vectors: bool = True
+) -> RecallSystem:
     """Return our engine with *weights*; *is_one* puts all conversations into one index."""
 
     @contextmanager
-    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+    def opened(chats: Sequence[LocomoChat], embed: Embed | None) -> Iterator[Ask]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-            turns: dict[tuple[str, int], tuple[Chat, Turn]] = {}
+            turns: dict[tuple[str, int], tuple[LocomoChat, DialogueMessage]] = {}
             indexes: dict[str, ScopeIndex] = {}
             for chat in chats:
                 place = "all" if is_one else chat.name
@@ -80,7 +82,7 @@ def ours(name: str, weights: RankingWeights = DEFAULT, *, is_one: bool = False, 
                 _fill(indexes[place], chat.name, _units(chat), embed if has_vectors else None)
                 turns |= {(chat.name, n): (chat, turn) for n, turn in enumerate(chat.turns, start=1)}
 
-            def ask(chat: Chat, asked: Asked) -> list[Result]:
+            def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
                 index = indexes["all" if is_one else chat.name]
                 question = parse_query(asked.text)
                 vector = embed([asked.text])[asked.text] if embed and has_vectors else None
@@ -95,10 +97,10 @@ def ours(name: str, weights: RankingWeights = DEFAULT, *, is_one: bool = False, 
 
             yield ask
 
-    return System(name=name, open=opened)
+    return RecallSystem(name=name, open=opened)
 
 
-def _units(chat: Chat) -> list[SearchUnit]:
+def _units(chat: LocomoChat) -> list[SearchUnit]:
     return [
         SearchUnit(text=turn.text, line=n, at=turn.at, who=turn.who, role="user", group=turn.session)
         for n, turn in enumerate(chat.turns, start=1)
@@ -115,11 +117,11 @@ def _fill(index: ScopeIndex, name: str, units: Sequence[SearchUnit], embed: Embe
         )
 
 
-def seeds(name: str, seed: SeedProfile) -> System:
+def seeds(name: str, seed: SeedProfile) -> RecallSystem:
     """Return the seed profile: each session a file of lines, in chunks."""
 
     @contextmanager
-    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+    def opened(chats: Sequence[LocomoChat], embed: Embed | None) -> Iterator[Ask]:
         with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
             indexes: dict[str, ScopeIndex] = {}
             for chat in chats:
@@ -130,7 +132,7 @@ def seeds(name: str, seed: SeedProfile) -> System:
                     cut = chunks(lines, tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=turns[0].at)
                     _fill(index, session, cut, embed)
 
-            def ask(chat: Chat, asked: Asked) -> list[Result]:
+            def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
                 index, question = indexes[chat.name], parse_query(asked.text)
                 vector = embed([asked.text])[asked.text] if embed else None
                 ranked = rank_candidates([index.query(question, vector)], question, seed=seed, now=NOW)
@@ -145,11 +147,11 @@ def seeds(name: str, seed: SeedProfile) -> System:
 
             yield ask
 
-    return System(name=name, open=opened)
+    return RecallSystem(name=name, open=opened)
 
 
-def _sessions(chat: Chat) -> dict[str, list[Turn]]:
-    found: dict[str, list[Turn]] = {}
+def _sessions(chat: LocomoChat) -> dict[str, list[DialogueMessage]]:
+    found: dict[str, list[DialogueMessage]] = {}
     for turn in chat.turns:
         found.setdefault(turn.session, []).append(turn)
     return found
@@ -158,11 +160,11 @@ def _sessions(chat: Chat) -> dict[str, list[Turn]]:
 # -- what everybody has --------------------------------------------------------------------------------
 
 
-def plain(name: str, tokenizer: str) -> System:
+def plain(name: str, tokenizer: str) -> RecallSystem:
     """Return FTS5 with *tokenizer* over turns: OR of the words that are no stop words."""
 
     @contextmanager
-    def opened(chats: Sequence[Chat], embed: Embed | None) -> Iterator[Ask]:
+    def opened(chats: Sequence[LocomoChat], embed: Embed | None) -> Iterator[Ask]:
         with ExitStack() as stack:
             tables = {}
             for chat in chats:
@@ -171,7 +173,7 @@ def plain(name: str, tokenizer: str) -> System:
                 database.execute(f"CREATE VIRTUAL TABLE turn USING fts5 (text, tokenize = '{tokenizer}')")
                 database.executemany("INSERT INTO turn VALUES (?)", [(said(turn),) for turn in chat.turns])
 
-            def ask(chat: Chat, asked: Asked) -> list[Result]:
+            def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
                 words = _WORD.findall(asked.text.lower())
                 kept = [word for word in words if word not in STOP["en"]] or words
                 rows = tables[chat.name].execute(
@@ -182,14 +184,14 @@ def plain(name: str, tokenizer: str) -> System:
 
             yield ask
 
-    return System(name=name, open=opened)
+    return RecallSystem(name=name, open=opened)
 
 
 def run(
-    system: System, chats: Sequence[Chat], embed: Embed | None
-) -> Iterator[tuple[Chat, Asked, list[Result], Times]]:
+    system: RecallSystem, chats: Sequence[LocomoChat], embed: Embed | None
+) -> Iterator[tuple[LocomoChat, RecallQuestion, list[RecallItem], SystemTimes]]:
     """Ask *system* every question; the times are of this system alone, embeddings of passages apart."""
-    times = Times()
+    times = SystemTimes()
     started = time.perf_counter()
     with system.open(chats, embed) as ask:
         times.build = time.perf_counter() - started

@@ -22,7 +22,7 @@ _START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LanguageRecall:
     """Of the questions of one language, the share whose fact is among the first 1, 3 and 10, in percent."""
 
     first: float
@@ -37,12 +37,12 @@ def rows() -> list[tuple[tuple[str, str], ...]]:
     return [tuple(zip(row[::2], row[1::2], strict=True)) for row in cells]
 
 
-def measure(folder: Path, *, is_mixed: bool = False) -> dict[str, Found]:
+def measure(folder: Path, *, is_mixed: bool = False) -> dict[str, LanguageRecall]:
     """Index the facts, ask the questions, and return what was found by language."""
     return dict(_measure(folder, is_mixed=is_mixed))
 
 
-def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, Found]]:
+def _measure(folder: Path, *, is_mixed: bool) -> Iterator[tuple[str, LanguageRecall]]:
     index = ScopeIndex(folder / "mixed.db", is_new=True) if is_mixed else None
     for column, language in enumerate(LANGUAGES):
         facts = [row[column][0] for row in rows()]
@@ -68,7 +68,7 @@ def _units(facts: list[str]) -> list[SearchUnit]:
     ]
 
 
-def _ask(index: ScopeIndex, language: str, questions: list[str]) -> Found:
+def _ask(index: ScopeIndex, language: str, questions: list[str]) -> LanguageRecall:
     places = []
     for n, text in enumerate(questions, start=1):
         question = parse_query(text)
@@ -77,7 +77,7 @@ def _ask(index: ScopeIndex, language: str, questions: list[str]) -> Found:
         found = [passages[each].line for each in ranked if passages[each].source.name == language]
         places.append(found.index(n) + 1 if n in found else 99)
     shares = [100 * sum(place <= most for place in places) / len(places) for most in (1, 3, 10)]
-    return Found(*shares)
+    return LanguageRecall(*shares)
 
 
 def print_table() -> None:

@@ -12,13 +12,13 @@ from gateway.ports.store import Store, StoreLimits
 from gateway.store import open_file
 from gateway.store.engine import Clock
 from tests.fakes.store import kill, open_inline_store
-from tests.fakes.turns import Wall
+from tests.fakes.turns import WallClock
 
 
-class House(Protocol):
+class StoreBackend(Protocol):
     """Opens stores on the same data, run after run."""
 
-    wall: Wall
+    wall: WallClock
 
     async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
         """Open the store as a process that starts would."""
@@ -29,11 +29,11 @@ class House(Protocol):
         ...
 
 
-class SqliteHouse:
+class SqliteBackend:
     """A folder with journal.db; a kill copies the files of the moment into another folder."""
 
     def __init__(self, folder: Path, *, is_inline: bool) -> None:
-        self.wall = Wall()
+        self.wall = WallClock()
         self._folder = folder
         self._is_inline = is_inline
         self._runs = 0
@@ -64,13 +64,13 @@ class SqliteHouse:
 
 
 BACKENDS = {
-    "sqlite": lambda folder: SqliteHouse(folder, is_inline=False),
-    "inline": lambda folder: SqliteHouse(folder, is_inline=True),
+    "sqlite": lambda folder: SqliteBackend(folder, is_inline=False),
+    "inline": lambda folder: SqliteBackend(folder, is_inline=True),
 }
 
 
 @pytest.fixture(params=BACKENDS)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
     """Return where stores are opened and killed."""
     made = BACKENDS[request.param](tmp_path)
     yield made
@@ -78,6 +78,6 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def store(house: House) -> Store:
+async def store(house: StoreBackend) -> Store:
     """Return an open store with the default limits."""
     return await house.open()

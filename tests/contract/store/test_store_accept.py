@@ -11,13 +11,13 @@ import pytest
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, Role, Sender, SessionKey, turn_id
 from gateway.ports.journal import AcceptOutcome, InboxRow, MessageOutcome, TurnRecord
 from gateway.ports.store import Store, StoreLimits
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 LATE = START + timedelta(days=3650)
 
 
-async def test_a_new_message_is_there_after_a_kill(house: House) -> None:
+async def test_a_new_message_is_there_after_a_kill(house: StoreBackend) -> None:
     """What accept has confirmed survives a kill, whole."""
     store = await house.open()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
@@ -37,7 +37,7 @@ async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -
     assert (again.outcome, again.seq, again.queued) == (AcceptOutcome.DUPLICATE, first.seq, 1)
 
 
-async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: House) -> None:
+async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: StoreBackend) -> None:
     """An answered message that is delivered again, even after a restart, makes no second turn."""
     store = await house.open()
     await answer(store, said(), "answer")
@@ -137,7 +137,7 @@ async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> N
     assert (await accept(store, said())).outcome is AcceptOutcome.NEW
 
 
-async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> None:
+async def test_a_full_chat_is_refused_and_told_once_a_minute(house: StoreBackend) -> None:
     """Past the limit rows are stored as refused; the chat reads one line per minute."""
     store = await house.open(StoreLimits(queued_per_chat=2))
     outcomes = [(await accept(store, said(id=str(n)))).outcome for n in range(5)]
@@ -153,7 +153,7 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(house: House) -> No
     assert (await accept(store, said(id="9"))).outcome is AcceptOutcome.DUPLICATE
 
 
-async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: House) -> None:
+async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: StoreBackend) -> None:
     """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
     store = await house.open(StoreLimits(queued_per_chat=6))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
@@ -165,7 +165,7 @@ async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: Hous
     assert direct == [AcceptOutcome.NEW] * 6 + [AcceptOutcome.FULL]
 
 
-async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) -> None:
+async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: StoreBackend) -> None:
     """Limits are per chat, and control rows pass."""
     store = await house.open(StoreLimits(queued_per_chat=1))
     await accept(store, said(id="1"))
@@ -174,7 +174,7 @@ async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: House) 
     assert (await accept(store, said(key=BOB))).outcome is AcceptOutcome.NEW
 
 
-async def test_commands_wait_in_a_limited_number(house: House) -> None:
+async def test_commands_wait_in_a_limited_number(house: StoreBackend) -> None:
     """A command waits until its reply is on its way; of a shared chat's limit one sender has half."""
     store = await house.open(StoreLimits(queued_per_chat=4))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
@@ -199,7 +199,7 @@ async def test_commands_wait_in_a_limited_number(house: House) -> None:
 
 
 @pytest.mark.parametrize("claimed", [0, 2])
-async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None:
+async def test_the_whole_backlog_has_a_limit(house: StoreBackend, claimed: int) -> None:
     """It is exact, and what was claimed leaves room again."""
     store = await house.open(StoreLimits(queued=5))
     keys = [SessionKey("telegram", str(n)) for n in range(9)]
@@ -211,7 +211,7 @@ async def test_the_whole_backlog_has_a_limit(house: House, claimed: int) -> None
     assert outcomes == [AcceptOutcome.NEW] * claimed + [AcceptOutcome.FULL] * (4 - claimed)
 
 
-async def test_a_control_row_comes_out_of_controls_alone(house: House) -> None:
+async def test_a_control_row_comes_out_of_controls_alone(house: StoreBackend) -> None:
     """It never waits in the lane, and is offered again after a kill; after a second one it is a suspect."""
     store = await house.open()
     await accept(store, said("/stop"), is_control=True)
@@ -263,7 +263,7 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
     assert story.inbox[0]["state"] == "dead"
 
 
-async def test_texts_go_after_a_week_and_keys_after_a_month(house: House) -> None:
+async def test_texts_go_after_a_week_and_keys_after_a_month(house: StoreBackend) -> None:
     """Until then a redelivery is a duplicate; numbers are never given twice."""
     store = await house.open()
     first = await answer(store, said("secret"), "answer")

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import LeaseLost
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports import AccessChange, AccessEntry, AccessStatus, AuditEntry
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import accept, answered, claim, said
 
 
@@ -23,7 +23,7 @@ def _line(ident: str, at: datetime, **other: str) -> AuditEntry:
     return AuditEntry(id=ident, at=at, **said)
 
 
-async def test_a_decision_survives_a_kill_with_its_line(house: House) -> None:
+async def test_a_decision_survives_a_kill_with_its_line(house: StoreBackend) -> None:
     """What was decided is in force after a kill, and the audit says who decided it."""
     store = await house.open()
     now = house.wall.now()
@@ -36,7 +36,7 @@ async def test_a_decision_survives_a_kill_with_its_line(house: House) -> None:
     assert await again.access.audit(limit=10) == [_line("t1", now)]
 
 
-async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: House) -> None:
+async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: StoreBackend) -> None:
     """Somebody has one standing in a channel; who is removed has none; the edition tells that something changed."""
     store = await house.open()
     now = house.wall.now()
@@ -51,7 +51,7 @@ async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: House) 
     assert not (await house.open()).access.members()
 
 
-async def test_what_is_spent_once_changes_nothing_twice(house: House) -> None:
+async def test_what_is_spent_once_changes_nothing_twice(house: StoreBackend) -> None:
     """Of two changes that spend one note the first is written whole, the second not at all."""
     store = await house.open()
     now = house.wall.now()
@@ -69,7 +69,7 @@ async def test_what_is_spent_once_changes_nothing_twice(house: House) -> None:
     assert not again.access.notes()
 
 
-async def test_a_note_that_changed_is_not_spent(house: House) -> None:
+async def test_a_note_that_changed_is_not_spent(house: StoreBackend) -> None:
     """What was replaced meanwhile is not what somebody wants to spend."""
     store = await house.open()
     await store.access.change(AccessChange(notes={"claim": "newer"}))
@@ -77,7 +77,7 @@ async def test_a_note_that_changed_is_not_spent(house: House) -> None:
     assert store.access.notes() == {"claim": "newer"}
 
 
-async def test_a_line_of_one_id_is_written_once(house: House) -> None:
+async def test_a_line_of_one_id_is_written_once(house: StoreBackend) -> None:
     """A turn that is run again after a crash leaves the line that it left before."""
     store = await house.open()
     now = house.wall.now()
@@ -86,7 +86,7 @@ async def test_a_line_of_one_id_is_written_once(house: House) -> None:
     assert [each.outcome for each in await store.access.audit(limit=9)] == ["done"]
 
 
-async def test_the_audit_lists_the_newest_first_and_of_one_person(house: House) -> None:
+async def test_the_audit_lists_the_newest_first_and_of_one_person(house: StoreBackend) -> None:
     """Lines come newest first, as many as asked for; of one person both what they did and what was done to them."""
     store = await house.open()
     now = house.wall.now()
@@ -97,7 +97,7 @@ async def test_the_audit_lists_the_newest_first_and_of_one_person(house: House) 
     assert [each.id for each in await store.access.audit(limit=9, about="slack:U1")] == ["b", "a"]
 
 
-async def test_lines_leave_after_a_year(house: House) -> None:
+async def test_lines_leave_after_a_year(house: StoreBackend) -> None:
     """The audit holds a year: an older line is pruned, a younger one stays."""
     store = await house.open()
     now = house.wall.now()
@@ -107,7 +107,7 @@ async def test_lines_leave_after_a_year(house: House) -> None:
     assert [each.id for each in await store.access.audit(limit=9)] == ["young"]
 
 
-async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> None:
+async def test_what_a_chat_is_told_with_a_change_is_delivered(house: StoreBackend) -> None:
     """What is told goes out with the change, and survives a kill as it does."""
     store = await house.open()
     told = OutboundMessage(id="dabcdefghijklmnop.1", key=SessionKey("slack", "D1"), text="Welcome.")
@@ -119,7 +119,7 @@ async def test_what_a_chat_is_told_with_a_change_is_delivered(house: House) -> N
     assert delivery.message.text == "Welcome."
 
 
-async def test_a_turns_line_is_written_with_its_commit_once(house: House) -> None:
+async def test_a_turns_line_is_written_with_its_commit_once(house: StoreBackend) -> None:
     """A turn that decided leaves its line with its record; committed again, or killed right after, there is one."""
     store = await house.open()
     await accept(store, said("/new"))
@@ -132,7 +132,7 @@ async def test_a_turns_line_is_written_with_its_commit_once(house: House) -> Non
     assert await again.access.audit(limit=9) == [line]
 
 
-async def test_a_commit_that_does_not_count_leaves_no_line(house: House) -> None:
+async def test_a_commit_that_does_not_count_leaves_no_line(house: StoreBackend) -> None:
     """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
     store = await house.open()
     await accept(store, said("/new"))

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import Alert, NotificationState
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import accept, answer, parts_of, said
 
 OWNER = SessionKey("telegram", "1")
@@ -18,7 +18,7 @@ def notice(id_: str = "aaaaaaaaaaaaaaaaa.1") -> OutboundMessage:
     return OutboundMessage(id=id_, key=OWNER, text="The disk is full", kind=OutboundKind.NOTICE, visible_to="1")
 
 
-async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> None:
+async def test_a_cause_its_notice_and_its_post_are_one_write(house: StoreBackend) -> None:
     """After a kill all three are there; noted again, the notice stands once."""
     store = await house.open()
     at = house.wall.now()
@@ -45,7 +45,7 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: House) -> No
     assert (post.body, post.attempts, post.at) == ("{}", 0, at)
 
 
-async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: House) -> None:
+async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: StoreBackend) -> None:
     """What is put off comes back later with its attempts counted; what stands behind it keeps its place."""
     store = await house.open()
     at = house.wall.now()
@@ -59,7 +59,7 @@ async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: Hous
     assert await store.alerts.posts(due=at, limit=10) == (second,)
 
 
-async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: House) -> None:
+async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: StoreBackend) -> None:
     """From a mark on: a line per turn, none of what stood there before, none of what we said to owners ourselves."""
     store = await house.open()
     _, mark = await store.alerts.given_up("")

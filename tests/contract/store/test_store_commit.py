@@ -11,7 +11,7 @@ from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
 from gateway.ports.journal import Job, MessageOutcome, TurnCommit, TurnStep
 from gateway.ports.store import Store
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
     ANN,
     BOB,
@@ -30,7 +30,7 @@ KINDS = ("remember",)
 JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"}, due_at=START)
 
 
-async def test_a_commit_is_all_there_after_a_kill(house: House) -> None:
+async def test_a_commit_is_all_there_after_a_kill(house: StoreBackend) -> None:
     """Record, rows, outbound, jobs, usage and session stand together."""
     store = await house.open()
     await accept(store, said())
@@ -166,7 +166,7 @@ async def test_the_last_answered_turn_is_found(store: Store) -> None:
     assert (last.turn, last.lines) == (first.turn, ())
 
 
-async def test_projected_bodies_leave_the_journal(house: House) -> None:
+async def test_projected_bodies_leave_the_journal(house: StoreBackend) -> None:
     """Records come in commit order, after a number, of a key; what is projected comes no more."""
     store = await house.open()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
@@ -191,7 +191,7 @@ async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) 
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_sessions_are_listed_most_recent_first(house: House) -> None:
+async def test_sessions_are_listed_most_recent_first(house: StoreBackend) -> None:
     """A commit makes its session the most recently used."""
     store = await house.open()
     await answer(store, said(id="1"), "x")
@@ -217,7 +217,7 @@ async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> Non
         assert await store.journal.trace(reference) is None
 
 
-async def test_jobs_are_leased_until_finished_or_put_off(house: House) -> None:
+async def test_jobs_are_leased_until_finished_or_put_off(house: StoreBackend) -> None:
     """Due ones, oldest first, once per process; a restart offers them again; order in a scope is kept."""
     store = await house.open()
     later = Job(id="j2", kind="remember", scope="people/ann", payload={}, due_at=START - timedelta(seconds=9))
@@ -266,7 +266,7 @@ async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
     assert await store.usage.totals(since=START, chat="telegram:99") == ()
 
 
-async def test_choices_and_notes_survive(house: House) -> None:
+async def test_choices_and_notes_survive(house: StoreBackend) -> None:
     """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
     store = await house.open()
     await store.people.prefer("people/ann", "zone", "Europe/Berlin")

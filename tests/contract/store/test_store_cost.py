@@ -15,7 +15,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     """Every statement between accept and projection finds its rows by an index."""
     statements: set[str] = set()
 
-    class Connection(sqlite3.Connection):
+    class CountingConnection(sqlite3.Connection):
         def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
             statements.add(statement)
             return super().execute(statement, *parameters)  # type: ignore[arg-type]
@@ -25,7 +25,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
             return super().executemany(statement, *parameters)  # type: ignore[arg-type]
 
     store = await open_file(
-        tmp_path / FILE, StoreLimits(), connect=lambda path: schema.connect(path, factory=Connection)
+        tmp_path / FILE, StoreLimits(), connect=lambda path: schema.connect(path, factory=CountingConnection)
     )
     statements.clear()
     await accept(store, said())

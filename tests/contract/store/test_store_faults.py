@@ -23,7 +23,7 @@ from tests.fakes.store import kill
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 
 
-class Disk:
+class FaultyConnections:
     """Opens connections that count commits, and fail on demand as a disk does."""
 
     def __init__(self) -> None:
@@ -43,14 +43,14 @@ class Disk:
         """Return a class of connections that are this disk's."""
         disk = self
 
-        class Connection(sqlite3.Connection):
+        class FaultyConnection(sqlite3.Connection):
             def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 if statement == "COMMIT" and disk.loses_replies:
                     super().execute(statement)
                 disk.meet(statement)
                 return super().execute(statement, *parameters)
 
-        return Connection
+        return FaultyConnection
 
     async def was_asked(self, beginning: str) -> None:
         """Return when a statement that begins so is run from now on."""
@@ -69,13 +69,13 @@ class Disk:
 
 
 @pytest.fixture
-async def disk() -> Disk:
+async def disk() -> FaultyConnections:
     """Return a disk that works."""
-    return Disk()
+    return FaultyConnections()
 
 
 @pytest.fixture
-async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path, disk: FaultyConnections) -> AsyncIterator[SqliteStore]:
     """Return a store on *disk*."""
     opened = await open_file(tmp_path / FILE, StoreLimits(), clock=lambda: START, connect=disk.connect)
     yield opened
@@ -83,7 +83,7 @@ async def store(tmp_path: Path, disk: Disk) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: Disk) -> None:
+async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: FaultyConnections) -> None:
     """A hundred messages cost a commit or two, not a hundred."""
     before = disk.commits
     accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(100)))
@@ -139,7 +139,7 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["fsync", "full", "locked"])
 async def test_a_disk_fault_confirms_nothing_and_ends(
-    store: SqliteStore, disk: Disk, fault: tuple[str, int], tmp_path: Path
+    store: SqliteStore, disk: FaultyConnections, fault: tuple[str, int], tmp_path: Path
 ) -> None:
     """Everybody in the batch gets StoreUnavailable; the connection is not used again; all works once the disk does."""
     await accept(store, said(id="0"))
@@ -158,7 +158,7 @@ async def test_a_disk_fault_confirms_nothing_and_ends(
 
 
 @contextlib.contextmanager
-def lost_reply(disk: Disk) -> Iterator[None]:
+def lost_reply(disk: FaultyConnections) -> Iterator[None]:
     """What is committed in here stands in the file, and its caller hears StoreUnavailable."""
     disk.fault, disk.loses_replies = ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC), True
     with pytest.raises(StoreUnavailable):
@@ -166,7 +166,7 @@ def lost_reply(disk: Disk) -> Iterator[None]:
     disk.fault, disk.loses_replies = None, False
 
 
-async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteStore, disk: Disk) -> None:
+async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteStore, disk: FaultyConnections) -> None:
     """The redelivery is a duplicate; lane and control row are offered."""
     with lost_reply(disk):
         await accept(store, said(id="1"))
@@ -178,7 +178,7 @@ async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteSt
     assert (await asyncio.wait_for(anext(store.journal.control_rows()), 10)).message.text == "/stop"
 
 
-async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, disk: Disk) -> None:
+async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, disk: FaultyConnections) -> None:
     """A lane never belongs to a worker that does not know."""
     await accept(store, said())
     lanes = store.journal.ready_sessions()
@@ -189,7 +189,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, di
     assert (await claim(store)).rows[0].message == said()
 
 
-async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, disk: Disk) -> None:
+async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, disk: FaultyConnections) -> None:
     """Made again it returns what stands; lane, chat and projector are woken even if nobody makes it again."""
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
@@ -209,7 +209,7 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, d
     assert (await claim(store)).rows[0].message.message_id == "2"
 
 
-async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, disk: Disk) -> None:
+async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, disk: FaultyConnections) -> None:
     """What was claimed before the fault is still its worker's."""
     await accept(store, said(id="1"))
     lease = await claim(store)
@@ -222,7 +222,7 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
     await store.journal.commit(lease, answered(lease))
 
 
-async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: Disk) -> None:
+async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: FaultyConnections) -> None:
     """Callers hear StoreUnavailable at once; between attempts nothing touches the disk."""
     disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
     for n in range(200):
@@ -231,7 +231,7 @@ async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, 
     assert disk.opened < 20
 
 
-async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: Disk) -> None:
+async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: FaultyConnections) -> None:
     """What was spent is stored when the disk is back, without anybody asking again."""
     disk.fault = ("COMMIT", sqlite3.SQLITE_FULL)
     store.journal.spend(spent("t1"))
@@ -244,7 +244,7 @@ async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: Disk) -> N
     assert row["calls"] == 2
 
 
-async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, disk: Disk) -> None:
+async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, disk: FaultyConnections) -> None:
     """The wake-up that a fault used up comes back."""
     await accept(store, said())
     lanes = store.journal.ready_sessions()
@@ -256,7 +256,7 @@ async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, 
     assert await asyncio.wait_for(anext(lanes), 10) == ANN
 
 
-async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, disk: Disk) -> None:
+async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, disk: FaultyConnections) -> None:
     """Nothing of it counted, and the lease still holds."""
     await accept(store, said())
     lease = await claim(store)

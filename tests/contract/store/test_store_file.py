@@ -19,7 +19,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, open_store, schema
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.turns import ANN, BOB, START, Wall, accept, answer, parts_of, said
+from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, said
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def test_a_damaged_file_is_refused_with_a_line_that_helps(tmp_path: Path) 
 
 async def test_no_word_of_a_message_stays_in_the_inbox_after_a_week(tmp_path: Path) -> None:
     """Neither what was said nor the command that it is."""
-    wall = Wall()
+    wall = WallClock()
     store = await open_file(tmp_path / FILE, StoreLimits(), clock=wall.now)
     await answer(store, said("/remember a secret", command="/remember a secret", kind=InboundKind.COMMAND), "done")
     await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])

@@ -8,7 +8,7 @@ from datetime import timedelta
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, MessageOutcome, ScopeMove, TurnRecord
 from gateway.ports.store import Store
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import START
 
 ANN, BOB = "telegram%3a42", "slack%3at1%3au7"
@@ -47,7 +47,7 @@ async def talked(store: Store, account: str) -> None:
     await store.people.prefer(f"people/{account}", "language", account[:2])
 
 
-async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(house: House) -> None:
+async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(house: StoreBackend) -> None:
     """Sessions, jobs and whose chat is whose; doing it again changes nothing; a kill neither."""
     store = await house.open()
     for account in (ANN, BOB):
@@ -72,7 +72,7 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     assert await store.links.moves() == []
 
 
-async def test_unlinked_each_has_their_own_and_begins_anew(house: House) -> None:
+async def test_unlinked_each_has_their_own_and_begins_anew(house: StoreBackend) -> None:
     """Chats go with their account, every conversation has a new transcript, and the old ones are to be summarised."""
     store = await house.open()
     for account in (ANN, BOB):

@@ -12,7 +12,7 @@ from gateway.events import Attachment, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import PartState, PendingDelivery
 from gateway.ports.store import Store
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, settle
 
 
@@ -55,7 +55,7 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
     assert await store.outbox.next(ANN) is None
 
 
-async def test_replies_to_commands_give_way_to_answers(house: House) -> None:
+async def test_replies_to_commands_give_way_to_answers(house: StoreBackend) -> None:
     """An answer goes before replies that wait, behind the one that is being sent, and a kill changes nothing of it."""
     store = await house.open()
     for n in range(3):
@@ -75,7 +75,7 @@ async def test_replies_to_commands_give_way_to_answers(house: House) -> None:
     assert again.message.text == "status 0"
 
 
-async def test_parts_are_frozen_once(house: House) -> None:
+async def test_parts_are_frozen_once(house: StoreBackend) -> None:
     """Another cut after a restart changes nothing: what the first stored is sent."""
     store = await house.open()
     message, parts = await frozen(store, 3)
@@ -91,7 +91,7 @@ async def test_parts_are_frozen_once(house: House) -> None:
     assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
 
 
-async def test_a_receipt_marks_the_next_part_in_one_write(house: House) -> None:
+async def test_a_receipt_marks_the_next_part_in_one_write(house: StoreBackend) -> None:
     """After a kill exactly the part that was on its way is unknown."""
     store = await house.open()
     _, parts = await frozen(store, 3)
@@ -122,7 +122,7 @@ async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
 
 
-async def test_a_placeholder_is_remembered(house: House) -> None:
+async def test_a_placeholder_is_remembered(house: StoreBackend) -> None:
     """Where a part is going to stand survives a kill and every state but the last; the receipt has the last word."""
     store = await house.open()
     _, parts = await frozen(store, 2)
@@ -177,7 +177,7 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
     assert [part["state"] for part in story.parts] == ["sent", "dead", "dead"]
 
 
-async def test_dead_letters_are_told_by_channel_and_reason(house: House) -> None:
+async def test_dead_letters_are_told_by_channel_and_reason(house: StoreBackend) -> None:
     """Chats of one channel are one line, whoever they were; the latest reason stands first."""
     store = await house.open()
     deaths = [(ANN, "blocked"), (BOB, "blocked"), (SessionKey("slack", "C1/9"), "channel_not_found")]
@@ -210,7 +210,7 @@ def preview_part(lease: TurnLease) -> MessagePart:
     return MessagePart(id=f"{lease.turn}.0.1", key=lease.key, payload="so far", plain="so far")
 
 
-async def test_a_preview_is_adopted_by_the_first_message(house: House) -> None:
+async def test_a_preview_is_adopted_by_the_first_message(house: StoreBackend) -> None:
     """It never comes out of next; it survives a kill as unknown, and one message takes it over."""
     store = await house.open()
     await accept(store, said())

@@ -12,8 +12,8 @@ from gateway.events import InboundKind, MessagePart, OutboundKind, SessionKey, t
 from gateway.ports.journal import AcceptOutcome, MessageOutcome, TurnStep
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.engine import utc_now
-from tests.contract.store.conftest import House
-from tests.fakes.clock import Clock
+from tests.contract.store.conftest import StoreBackend
+from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, BOB, accept, answered, claim, said
 
@@ -54,7 +54,7 @@ async def test_a_lane_has_one_owner(store: Store) -> None:
     assert (await claim(store)).epoch > lease.epoch
 
 
-async def test_lanes_yields_the_backlog_then_what_comes(house: House) -> None:
+async def test_lanes_yields_the_backlog_then_what_comes(house: StoreBackend) -> None:
     """Each key once, the longest waiting first; and again when a commit leaves more."""
     store = await house.open()
     await accept(store, said(key=BOB))
@@ -101,7 +101,7 @@ MERGES: dict[str, tuple[StoreLimits, list[tuple[str, dict[str, Any]]], list[list
 
 
 @pytest.mark.parametrize("name", MERGES)
-async def test_one_senders_parts_merge(house: House, name: str) -> None:
+async def test_one_senders_parts_merge(house: StoreBackend, name: str) -> None:
     """A turn is one sender's; its id is its first row's."""
     limits, messages, expected = MERGES[name]
     store = await house.open(limits)
@@ -119,7 +119,7 @@ ABSENCES: dict[str, tuple[float, list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("name", ABSENCES)
-async def test_a_backlog_is_one_turn_per_sender(house: House, name: str) -> None:
+async def test_a_backlog_is_one_turn_per_sender(house: StoreBackend, name: str) -> None:
     """What waited beyond ten minutes is one turn per sender up to a command of theirs; before that all is as usual."""
     minutes, expected = ABSENCES[name]
     store = await house.open(SPLIT)
@@ -145,7 +145,7 @@ async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) ->
 
 
 @pytest.mark.parametrize("fields", [{"album": "7"}, {"text": LONG}], ids=["album", "paste"])
-async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -> None:
+async def test_a_part_waits_for_the_rest(house: StoreBackend, fields: dict[str, str]) -> None:
     """Claim holds back what may not be whole, and the lane is offered again when the window is over."""
     store = await house.open(StoreLimits(split_seconds=0.02), clock=utc_now)
     await accept(store, said(id="1", **fields))
@@ -158,7 +158,7 @@ async def test_a_part_waits_for_the_rest(house: House, fields: dict[str, str]) -
     assert len(lease.rows) == 1
 
 
-async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
+async def test_the_window_lasts_two_seconds(clock: VirtualClock) -> None:
     """Exactly as long as the setting says, and the second part opens it again."""
     store = await open_inline_store(clock=clock.now)
     lanes = store.journal.ready_sessions()
@@ -176,7 +176,7 @@ async def test_the_window_lasts_two_seconds(clock: Clock) -> None:
     await store.close()
 
 
-async def test_a_clock_that_went_back_holds_nobody_up(house: House) -> None:
+async def test_a_clock_that_went_back_holds_nobody_up(house: StoreBackend) -> None:
     """A part from the future is claimed at once."""
     store = await house.open()
     await accept(store, said(LONG))
@@ -230,7 +230,7 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
     assert (await claim(store)).steps == ()
 
 
-async def test_a_lost_lease_writes_nothing(house: House) -> None:
+async def test_a_lost_lease_writes_nothing(house: StoreBackend) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
     store = await house.open()
     await accept(store, said())
@@ -249,7 +249,7 @@ async def test_a_lost_lease_writes_nothing(house: House) -> None:
     await store.journal.commit(new, answered(new, "fresh"))
 
 
-async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
+async def test_the_lease_of_a_process_that_died_is_lost(house: StoreBackend) -> None:
     """A restart takes the lanes; the old epoch is worth nothing."""
     store = await house.open()
     await accept(store, said())
@@ -261,7 +261,7 @@ async def test_the_lease_of_a_process_that_died_is_lost(house: House) -> None:
     assert (await claim(store)).turn == old.turn
 
 
-async def run_and_die(house: House, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
+async def run_and_die(house: StoreBackend, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
     """Start, claim Ann's turn, die in it; return how it was claimed."""
     store = await house.open(limits)
     lease = await claim(store)
@@ -270,7 +270,7 @@ async def run_and_die(house: House, limits: StoreLimits | None = None) -> tuple[
     return row.is_lone, row.attempts, lease.turn
 
 
-async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: House) -> None:
+async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: StoreBackend) -> None:
     """Counted before the work: usual, usual, then alone for the first, second and third time."""
     store = await house.open()
     await accept(store, said())
@@ -280,7 +280,7 @@ async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(ho
     assert len({run[2] for run in runs}) == 1
 
 
-async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
+async def test_a_row_that_was_not_in_flight_is_innocent(house: StoreBackend) -> None:
     """Waiting through crashes counts nothing."""
     store = await house.open()
     await accept(store, said())
@@ -294,7 +294,7 @@ async def test_a_row_that_was_not_in_flight_is_innocent(house: House) -> None:
     assert (await store.journal.depth())["unclean_stops"] == 4
 
 
-async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
+async def test_a_chosen_stop_gives_the_attempt_back(house: StoreBackend) -> None:
     """A lone turn that was released by choice has the attempts it had before."""
     store = await house.open()
     await accept(store, said())
@@ -309,7 +309,7 @@ async def test_a_chosen_stop_gives_the_attempt_back(house: House) -> None:
     assert (await claim(store)).rows[0].attempts == 2
 
 
-async def test_a_clean_close_counts_nothing_and_forgives(house: House) -> None:
+async def test_a_clean_close_counts_nothing_and_forgives(house: StoreBackend) -> None:
     """A row in flight at a clean close runs as usual, and the unclean stops in a row begin at none."""
     store = await house.open()
     await accept(store, said())
@@ -382,7 +382,7 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
     assert (await claim(store)).rows[0].attempts == 0
 
 
-async def test_depth_counts_what_waits(house: House) -> None:
+async def test_depth_counts_what_waits(house: StoreBackend) -> None:
     """Queue, age, undelivered, dead and unprojected are visible."""
     store = await house.open()
     await accept(store, said("a", id="1"))

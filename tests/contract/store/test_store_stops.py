@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 
 
-async def stops(house: House) -> int:
+async def stops(house: StoreBackend) -> int:
     """Open as a gateway that starts, be killed, and return how many unclean stops it knew of."""
     store = await house.open()
     count: int = (await store.journal.depth())["unclean_stops"]
@@ -13,7 +13,7 @@ async def stops(house: House) -> int:
     return count
 
 
-async def test_a_look_at_the_home_forgives_nothing(house: House) -> None:
+async def test_a_look_at_the_home_forgives_nothing(house: StoreBackend) -> None:
     """`parlour status` between two crashes must not make the next start careless; a gateway's own clean stop does."""
     assert [await stops(house) for _ in range(3)] == [0, 1, 2]
     store = await house.open()

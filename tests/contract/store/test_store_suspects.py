@@ -9,14 +9,14 @@ from datetime import timedelta
 from gateway.events import SessionKey
 from gateway.ports.journal import InboxRow, Job, TurnLease
 from gateway.ports.store import Store
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, START, accept, answered, claim, said
 
 LONG = "x" * 4_000
 CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
 
 
-async def crash_twice(house: House, keys: Sequence[SessionKey] = CHATS) -> Store:
+async def crash_twice(house: StoreBackend, keys: Sequence[SessionKey] = CHATS) -> Store:
     """Let one message in each chat be in flight at two unclean stops; return the store of the third life."""
     store = await house.open()
     for key in keys:
@@ -36,7 +36,7 @@ async def claim_suspect(store: Store) -> TurnLease:
     return lease
 
 
-async def test_a_crash_charges_only_the_suspect_that_ran(house: House) -> None:
+async def test_a_crash_charges_only_the_suspect_that_ran(house: StoreBackend) -> None:
     """Each life runs another suspect, the oldest first; one comes again when all have had as many attempts."""
     store = await crash_twice(house)
     order = []
@@ -48,7 +48,7 @@ async def test_a_crash_charges_only_the_suspect_that_ran(house: House) -> None:
     assert order == [(key, attempts) for attempts in (1, 2, 3) for key in CHATS][:7]
 
 
-async def test_a_suspect_is_no_usual_turn(house: House) -> None:
+async def test_a_suspect_is_no_usual_turn(house: StoreBackend) -> None:
     """A claim of its queue finds nothing and says that there is a suspect; other queues go on; its end ends it all."""
     store = await crash_twice(house, [ANN])
     await accept(store, said("behind it", id="2"))
@@ -64,7 +64,7 @@ async def test_a_suspect_is_no_usual_turn(house: House) -> None:
     assert (usual.is_lone, usual.attempts) == (False, 0)
 
 
-async def test_a_suspect_with_company_is_not_charged(house: House) -> None:
+async def test_a_suspect_with_company_is_not_charged(house: StoreBackend) -> None:
     """What runs beside a job may die of the job."""
     store = await crash_twice(house, [ANN])
     lease = await store.journal.claim_suspect(is_isolated=False)
@@ -72,7 +72,7 @@ async def test_a_suspect_with_company_is_not_charged(house: House) -> None:
     assert (lease.is_lone, lease.attempts) == (True, 0)
 
 
-async def test_an_attempt_that_had_company_after_all_is_given_back(house: House) -> None:
+async def test_an_attempt_that_had_company_after_all_is_given_back(house: StoreBackend) -> None:
     """Whoever finds a platform event that was in hand at the crash says so at the start; saying it twice is once."""
     store = await crash_twice(house)
     await claim_suspect(store)
@@ -88,7 +88,7 @@ async def test_an_attempt_that_had_company_after_all_is_given_back(house: House)
     assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
 
 
-async def test_a_merged_turn_is_one_suspect(house: House) -> None:
+async def test_a_merged_turn_is_one_suspect(house: StoreBackend) -> None:
     """Its rows are charged together, and what its sender writes meanwhile is none of it."""
     store = await house.open()
     await accept(store, said(LONG, id="1"))
@@ -105,7 +105,7 @@ async def test_a_merged_turn_is_one_suspect(house: House) -> None:
     assert [row.message.text for row in (await claim(store)).rows] == ["are you there?"]
 
 
-async def test_what_a_turn_gave_back_is_innocent(house: House) -> None:
+async def test_what_a_turn_gave_back_is_innocent(house: StoreBackend) -> None:
     """A row that was steered into a suspect before it was one, and is no part of its answer, waits as if new."""
     store = await house.open()
     await accept(store, said("a", id="1"))
@@ -126,7 +126,7 @@ async def test_what_a_turn_gave_back_is_innocent(house: House) -> None:
     assert [row.message.text for row in usual.rows] == ["b"]
 
 
-async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(house: House) -> None:
+async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(house: StoreBackend) -> None:
     """What runs is not charged, what only waited is no suspect any more, what killed alone remains one."""
     store = await crash_twice(house)
     await claim_suspect(store)  # the first chat's
@@ -144,7 +144,7 @@ async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(hou
     assert (lease.key, lease.attempts) == (CHATS[0], 2)
 
 
-async def test_a_look_at_the_home_changes_no_suspect(house: House) -> None:
+async def test_a_look_at_the_home_changes_no_suspect(house: StoreBackend) -> None:
     """`parlour status` between two lives neither charges nor forgives."""
     store = await crash_twice(house, [ANN])
     await store.close(has_served=False)
@@ -152,7 +152,7 @@ async def test_a_look_at_the_home_changes_no_suspect(house: House) -> None:
     assert (await claim_suspect(store)).attempts == 1
 
 
-async def test_a_control_row_is_a_suspect_like_a_turn(house: House) -> None:
+async def test_a_control_row_is_a_suspect_like_a_turn(house: StoreBackend) -> None:
     """Open at two unclean stops it is claimed alone, once a life; a deliberate stop gives its attempt back."""
     store = await house.open()
     accepted = await accept(store, said("/status"), is_control=True)
@@ -174,7 +174,7 @@ async def test_a_control_row_is_a_suspect_like_a_turn(house: House) -> None:
     assert row.attempts == 3
 
 
-async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(house: House) -> None:
+async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(house: StoreBackend) -> None:
     """The first crash delays nothing, but each is leased by itself; the second puts them off, one behind the other."""
     store = await house.open()
     for name in ("a", "b", "c"):

@@ -11,7 +11,7 @@ from gateway.events import SessionKey
 from gateway.ports.caps import CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
 from gateway.ports.store import Store, StoreLimits
-from tests.contract.store.conftest import House
+from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 
 BERLIN = StoreLimits(zone="Europe/Berlin")
@@ -38,7 +38,7 @@ async def test_sums_by_person_chat_purpose_and_day(store: Store) -> None:
     assert await by(store, "person", days=0) == [("ann", 2, 1_014, 0.75, 0)]
 
 
-async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_folded(house: House) -> None:
+async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_folded(house: StoreBackend) -> None:
     """After thirty days a day is its sums: per person, chat, purpose and model, unknown prices apart.
 
     22:30 in UTC is 23:30 in Berlin in winter, and in summer it is tomorrow.
@@ -63,7 +63,7 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
     assert "2026-08-24" in days  # 22:30 UTC on the 23rd, in summer
 
 
-async def test_a_call_that_is_cut_off_stands_in_the_rows(house: House) -> None:
+async def test_a_call_that_is_cut_off_stands_in_the_rows(house: StoreBackend) -> None:
     """Begun and never ended, it is there after a kill with its estimate; ended, with what it took, once."""
     store = await house.open()
     await accept(store, said())
@@ -95,7 +95,7 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
     assert [row.call for row in await usage(store, lease.turn)] == [""]
 
 
-async def test_what_caps_count_is_there_after_a_kill(house: House) -> None:
+async def test_what_caps_count_is_there_after_a_kill(house: StoreBackend) -> None:
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
     store = await house.open()
     await accept(store, said())

@@ -10,30 +10,30 @@ from typing import Any
 from gateway.admission import policy_of
 from gateway.events import SessionKey
 from gateway.ports.access import OPERATOR, DecisionActor
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 OWNER, ANN, BOB = "1", "42", "43"
 ROOM: dict[str, Any] = {"group": True, "is_addressed": True}
 
 
-def house(home: Path | None = None) -> AbstractAsyncContextManager[Pocket]:
+def house(home: Path | None = None) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run a gateway with an owner, Ann, and a room that is let in."""
     policy = policy_of("pocket", (ANN, "chat:room"), (f"pocket:{OWNER}",), "mention")
     return gateway(home=home, model=InstantModel(), policy=policy)
 
 
-async def own(pocket: Pocket, text: str, chat: str = OWNER, **facts: Any) -> str:
+async def own(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: Any) -> str:
     """Let the owner write, and return the answer."""
     return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
 
 
-async def lines(pocket: Pocket) -> list[tuple[str, str, str, str, str]]:
+async def lines(pocket: InProcessGateway) -> list[tuple[str, str, str, str, str]]:
     """Return the audit, the oldest first."""
     found = await pocket.app.store.access.audit(limit=50)
     return [(each.by, each.where, each.what, each.whom, each.outcome) for each in reversed(found)]
 
 
-async def hears(pocket: Pocket, who: str) -> bool:
+async def hears(pocket: InProcessGateway, who: str) -> bool:
     """Say whether *who* is heard."""
     accepted, _ = await pocket.channel.say(who, "hello", sender=who)
     await pocket.idle()
@@ -155,7 +155,7 @@ def pocket_key(chat: str) -> SessionKey:
 _GATES: dict[int, asyncio.Event] = {}
 
 
-def _hang(pocket: Pocket, name: str) -> asyncio.Event:
+def _hang(pocket: InProcessGateway, name: str) -> asyncio.Event:
     """Have the journal's *name* wait until `_let`; the event is set when somebody does."""
     journal: Any = pocket.app.store.journal
     reached, go = asyncio.Event(), asyncio.Event()
@@ -171,5 +171,5 @@ def _hang(pocket: Pocket, name: str) -> asyncio.Event:
     return reached
 
 
-def _let(pocket: Pocket) -> None:
+def _let(pocket: InProcessGateway) -> None:
     _GATES.pop(id(pocket)).set()

@@ -14,23 +14,23 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.errors import StoreUnavailable
 from gateway.events import InboundKind, OutboundKind, SessionKey
 from gateway.ports import TurnCommit, TurnLease, TurnRecord
-from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
+from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
 from tests.e2e.agent.test_staged_consolidation import FACTS, forgetful
-from tests.fakes.inprocess_gateway import Pocket, Post, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, PostedMessage, gateway
 from tests.fakes.staged_changes import FACT, look, memory, put_aside, removal, scope_in, staged
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 YES = "/memory approve eaaaaaaaaaaaaaaaa"
 
 
-def questions(pocket: Pocket, chat: str = "ann") -> list[Post]:
+def questions(pocket: InProcessGateway, chat: str = "ann") -> list[PostedMessage]:
     """Return what was asked in a chat."""
     return [post for post in pocket.channel.posts.get(chat, ()) if "/memory approve" in post.text]
 
 
 async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
     """The question names what would go, and how to say yes where there are no buttons; a yes does it."""
-    async with at_work(Model(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as pocket:
         for fact in FACTS:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)
@@ -51,7 +51,7 @@ async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
 
 async def test_each_thing_is_asked_once_and_the_model_never_reads_it(tmp_path: Path) -> None:
     """Other jobs, another start, another thing that waits: what was asked is not asked again."""
-    home, model = tmp_path / "home", Model()
+    home, model = tmp_path / "home", SummaryModel()
     async with gateway(model=model, home=home) as pocket:
         await pocket.channel.ask("ann", "hello")
         await staged(pocket, ANN, "pocket:ann")
@@ -72,7 +72,7 @@ async def test_each_thing_is_asked_once_and_the_model_never_reads_it(tmp_path: P
 
 async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noted first; a commit that fails then is tried again by the same turn, and the question is there once."""
-    async with gateway(model=Model()) as pocket:
+    async with gateway(model=SummaryModel()) as pocket:
         await pocket.channel.ask("ann", "hello")
         await pocket.idle()
         journal = pocket.app.store.journal
@@ -95,7 +95,7 @@ async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
     """A home that was copied when it was noted and nothing sent asks there, once."""
     home = tmp_path / "home"
     copies: list[Path] = []
-    async with gateway(model=Model(), home=home) as pocket:
+    async with gateway(model=SummaryModel(), home=home) as pocket:
         await pocket.channel.ask("ann", "hello")
         await pocket.idle()
         staging = pocket.app.commands.memory.staging
@@ -109,7 +109,7 @@ async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
         await staged(pocket, ANN, "pocket:ann")
         await pocket.idle()
         assert len(questions(pocket)) == 1
-    async with gateway(model=Model(), home=copies[0]) as pocket:
+    async with gateway(model=SummaryModel(), home=copies[0]) as pocket:
         await pocket.channel.posted("ann", 1)
         await pocket.idle()
         await look(pocket, ANN, "again")
@@ -119,7 +119,7 @@ async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
 
 async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> None:
     """After 14 days nothing is said, nothing changes; an old question's yes is answered."""
-    async with gateway(model=Model()) as pocket:
+    async with gateway(model=SummaryModel()) as pocket:
         await pocket.channel.ask("ann", "hello")
         put_aside(
             pocket.home,
@@ -140,7 +140,7 @@ async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> Non
 
 async def test_nobody_is_asked_about_another_persons_memory() -> None:
     """A session that belongs to another scope by now stays silent, however the thing came to name it."""
-    async with gateway(model=Model()) as pocket:
+    async with gateway(model=SummaryModel()) as pocket:
         await pocket.channel.ask("ann", "hello")
         await pocket.channel.ask("ben", "hello", sender="ben", name="Ben")
         await staged(pocket, ANN, "pocket:ben")
@@ -154,7 +154,7 @@ async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> 
     """Approvals are for admins; who deleted a message may have what came of it forgotten, and is not quoted."""
     said = {"group": True, "is_addressed": True}
     members = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
-    async with gateway(model=Model(), policy=AdmissionPolicy(channel="pocket", entries=members)) as pocket:
+    async with gateway(model=SummaryModel(), policy=AdmissionPolicy(channel="pocket", entries=members)) as pocket:
         await pocket.channel.ask("room", "hello", sender="ben", name="Ben", **said)
         assert await scope_in(pocket, "pocket:room") == ROOM
         folder = pocket.home / ROOM / "memory"

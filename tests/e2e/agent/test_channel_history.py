@@ -13,9 +13,9 @@ import pytest
 
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundKind, SessionKey
-from tests.fakes.held_model import Stage
-from tests.fakes.inprocess_files import FilePocket, FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
@@ -24,12 +24,12 @@ SCOPE = "chats/pocket%3ag"
 
 
 @dataclass(slots=True)
-class Group:
+class GroupGateway:
     """A gateway in a group whose people talk with one another."""
 
-    pocket: Pocket
+    pocket: InProcessGateway
     server: FakeOpenAI
-    shelf: Shelf
+    shelf: PlatformFiles
 
     async def ask(self, text: str, **facts: Any) -> str:
         """Let Ann mention us; return what the model is shown for it."""
@@ -48,7 +48,7 @@ class Group:
 
 
 @asynccontextmanager
-async def group(policy: AdmissionPolicy | None = None, **environment: str) -> AsyncIterator[Group]:
+async def group(policy: AdmissionPolicy | None = None, **environment: str) -> AsyncIterator[GroupGateway]:
     """Run a gateway on a platform that has a history."""
     async with open_server() as server:
         settings = {
@@ -57,9 +57,9 @@ async def group(policy: AdmissionPolicy | None = None, **environment: str) -> As
             "PARLOUR_TIMEZONE": "Europe/Berlin",
             **environment,
         }
-        shelf = Shelf()
-        async with gateway(environment=settings, kind=FilePocketKind(shelf), policy=policy) as pocket:
-            yield Group(pocket, server, shelf)
+        shelf = PlatformFiles()
+        async with gateway(environment=settings, kind=InProcessFilePlugin(shelf), policy=policy) as pocket:
+            yield GroupGateway(pocket, server, shelf)
 
 
 async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> None:
@@ -188,8 +188,8 @@ async def test_only_people_whom_the_chat_admits_are_read() -> None:
 
 async def test_a_stopped_turn_reads_nothing() -> None:
     """A turn that ends before it begins asks no platform; what it was told stays as it was written."""
-    stage, shelf = Stage(held=[1]), Shelf()
-    async with gateway(model=stage, kind=FilePocketKind(shelf)) as pocket:
+    stage, shelf = HeldScriptModel(held=[1]), PlatformFiles()
+    async with gateway(model=stage, kind=InProcessFilePlugin(shelf)) as pocket:
         await pocket.channel.say("g", "think", group=True, is_admin=True, number="1")
         await stage.called(1)
         await pocket.channel.say("g", "/stop", group=True, is_admin=True)
@@ -199,10 +199,10 @@ async def test_a_stopped_turn_reads_nothing() -> None:
 
 async def test_answers_say_what_kind_of_chat_they_go_to() -> None:
     """Delivery decides by it what becomes of a long one."""
-    async with gateway(model=Stage(), kind=FilePocketKind(Shelf())) as pocket:
+    async with gateway(model=HeldScriptModel(), kind=InProcessFilePlugin(PlatformFiles())) as pocket:
         await pocket.channel.ask("d", "hello")
         await pocket.channel.ask("g", "hello", group=True, is_admin=True)
-        assert isinstance(pocket.channel, FilePocket)
+        assert isinstance(pocket.channel, InProcessFileChannel)
         assert pocket.channel.kinds == {"d": ChatKind.DIRECT, "g": ChatKind.GROUP}
 
 

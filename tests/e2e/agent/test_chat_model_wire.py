@@ -10,21 +10,23 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_prompt_prefix import Body
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.e2e.test_prompt_prefix import RequestBody
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
 
 CHAT = "main"
 pytestmark = pytest.mark.xdist_group("litellm")
 
 
-def script(body: Mapping[str, Any], n: int) -> Answer:
+def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Answer differently each time; ask for a tool where the last message says which."""
     last = body["messages"][-1]
     said = str(last["content"])
     if last["role"] == "user" and "hijacked" in said:
-        return Answer(text="", calls=(Call(name="remember", arguments='{"fact": "Ann is mine"}', id=f"call_{n}"),))
-    return Answer(text=f"answer {n}")
+        return ScriptedAnswer(
+            text="", calls=(ScriptedToolCall(name="remember", arguments='{"fact": "Ann is mine"}', id=f"call_{n}"),)
+        )
+    return ScriptedAnswer(text=f"answer {n}")
 
 
 def environment(server: FakeOpenAI, *, chats: Mapping[str, Any] | None = None, **more: str) -> dict[str, str]:
@@ -52,7 +54,7 @@ def of_chat(server: FakeOpenAI) -> list[Mapping[str, Any]]:
 
 def breaks(server: FakeOpenAI) -> list[int]:
     """Return which bodies do not begin with the one before, byte for byte, or ask another model or other tools."""
-    bodies = [Body.of(data) for data in server.bodies if b"consolidation agent" not in data]
+    bodies = [RequestBody.of(data) for data in server.bodies if b"consolidation agent" not in data]
     pairs = enumerate(pairwise(bodies), 1)
     return [n for n, (a, b) in pairs if not b.before.startswith(a.before) or a.after != b.after]
 
@@ -63,7 +65,7 @@ def snapshots(home: Path) -> int:
     return sum(json.loads(line).get("kind") == "snapshot" for line in path.read_bytes().splitlines())
 
 
-async def talk(pocket: Pocket, *said: str) -> list[str]:
+async def talk(pocket: InProcessGateway, *said: str) -> list[str]:
     """Say things one after the other; return what came back."""
     answers = [await pocket.channel.ask(CHAT, each) for each in said]
     await pocket.idle()

@@ -14,7 +14,7 @@ from gateway.app.app import GatewayApp
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.held_model import Stage, calls, users
+from tests.fakes.held_model import HeldScriptModel, calls, users
 from tests.fakes.inprocess_gateway import gateway
 
 KEY = SessionKey("pocket", "c")
@@ -32,7 +32,7 @@ async def history(app: GatewayApp, chat: str = "c") -> list[tuple[str, str]]:
 
 async def test_stop_ends_the_turn_and_the_queue_and_says_how_many() -> None:
     """The model's call is given up, what waits is dropped and counted, and what comes later is answered."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model) as pocket:
         for n in range(3):
             await pocket.channel.say("c", f"m{n}")
@@ -47,7 +47,7 @@ async def test_stop_ends_the_turn_and_the_queue_and_says_how_many() -> None:
 
 async def test_stop_of_a_queue_alone() -> None:
     """Where nothing of the sender's runs, what waits is dropped all the same."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model, policy=TEAM) as pocket:
         await pocket.channel.say("c", "anns", sender="ann", group=True)
         await model.called(1)
@@ -64,7 +64,7 @@ async def test_stop_of_a_queue_alone() -> None:
 
 async def test_stop_after_the_commit_began_is_too_late() -> None:
     """An answer that is being stored is not stopped, and /stop says so."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model) as pocket:
         _, answer = await pocket.channel.say("c", "hello")
         await model.called(1)
@@ -85,7 +85,7 @@ async def test_a_stopped_turn_keeps_what_its_tools_did() -> None:
     async def look(_: ToolContext) -> str:
         return "seen"
 
-    model = Stage(calls(("look", "{}")), held=[1, 2])
+    model = HeldScriptModel(calls(("look", "{}")), held=[1, 2])
     async with gateway(model=model, tools=[look], environment={"PARLOUR_AGENT__OVERLAP": "steer"}) as pocket:
         await pocket.channel.say("c", "look around")
         await model.called(1)
@@ -102,7 +102,7 @@ async def test_a_stopped_turn_keeps_what_its_tools_did() -> None:
 
 async def test_new_renames_the_transcript_and_answers_at_once() -> None:
     """The old transcript is archived under its id and the turn's, once, and the summary is a durable job."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("c", "old words")
         await pocket.idle()
@@ -125,7 +125,7 @@ async def test_new_renames_the_transcript_and_answers_at_once() -> None:
 
 async def test_retry_answers_the_last_message_again() -> None:
     """A retry is a turn of its own that says what it supersedes; a retry of a retry too; commands are passed over."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model) as pocket:
         assert await pocket.channel.ask("c", "/retry") == translate("commands.nothing_to_retry")
         await pocket.channel.ask("c", "hello")
@@ -148,7 +148,7 @@ async def test_retry_answers_the_last_message_again() -> None:
 
 async def test_status_queue_usage_and_help_answer_while_a_turn_runs() -> None:
     """Commands that tell how things stand never wait behind what they tell about."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "long")
         await model.called(1)
@@ -173,7 +173,7 @@ async def test_queue_names_the_tool_at_work() -> None:
         await go.wait()
         return "dug"
 
-    async with gateway(model=Stage(calls(("dig", "{}"))), tools=[dig]) as pocket:
+    async with gateway(model=HeldScriptModel(calls(("dig", "{}"))), tools=[dig]) as pocket:
         _, answer = await pocket.channel.say("c", "dig")
         await begun.wait()
         assert translate("commands.queue_doing", tool="dig") in await pocket.channel.ask("c", "/queue")
@@ -183,7 +183,7 @@ async def test_queue_names_the_tool_at_work() -> None:
 
 async def test_a_new_time_zone_takes_a_new_snapshot() -> None:
     """The zone is the chat's from the next message on: in the system prompt and in each message's head."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model, environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
         await pocket.channel.ask("c", "before")
         assert await pocket.channel.ask("c", "/timezone") == translate("commands.timezone", zone="UTC")
@@ -205,7 +205,7 @@ async def test_a_new_time_zone_takes_a_new_snapshot() -> None:
 
 async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
     """/usage in a shared chat is seen by who asked, and stands in no transcript; refusals too."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model, policy=TEAM) as pocket:
         await pocket.channel.say("g", "hello", group=True)
         text = await pocket.channel.ask("g", "/usage", sender="bob", group=True)
@@ -225,7 +225,7 @@ async def test_a_private_answer_in_a_group_is_its_askers_alone() -> None:
 
 async def test_unknown_commands_and_what_only_looks_like_one() -> None:
     """A near miss is asked about, a far one pointed to /help; paths and other bots' commands go to the model."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model) as pocket:
         assert await pocket.channel.ask("c", "/stats") == translate(
             "commands.did_you_mean", name="stats", near="status"
@@ -237,7 +237,7 @@ async def test_unknown_commands_and_what_only_looks_like_one() -> None:
 
 async def test_a_command_that_breaks_is_told_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in a command leaves one line and no row that would come again at each start."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
 
         async def broken() -> dict[str, object]:
             raise ZeroDivisionError
@@ -253,7 +253,7 @@ async def test_a_command_that_breaks_is_told_and_ends(monkeypatch: pytest.Monkey
 
 async def test_history_shows_what_people_saw_in_its_order() -> None:
     """User lines, answers, commands with their replies, notices, and what waits; the page's own ids come back."""
-    model = Stage(held=[2])
+    model = HeldScriptModel(held=[2])
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("c", "hello", number="1")
         await pocket.channel.ask("c", "/queue", number="2")
@@ -281,7 +281,7 @@ async def test_history_shows_what_people_saw_in_its_order() -> None:
 async def test_memory_of_one_session_is_a_delta_in_another(tmp_path: Path) -> None:
     """What one chat of a person has learnt is a note in their other chat's next turn, also when that turn fails."""
     fact = json.dumps({"fact": "Ann likes tea"})
-    model = Stage("hi", calls(("remember", fact)), "noted", "fine")
+    model = HeldScriptModel("hi", calls(("remember", fact)), "noted", "fine")
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("one", "hello")
         await pocket.channel.ask("two", "remember that I like tea")
@@ -296,14 +296,14 @@ async def test_a_delta_survives_a_turn_that_was_never_stored() -> None:
     """A turn that breaks after it read the news does not swallow them: the next one is told."""
     fact = json.dumps({"fact": "Ann likes tea"})
 
-    class Broken(Stage):
+    class BrokenModel(HeldScriptModel):
         async def complete(self, request: object, *, sink: object = None) -> object:  # type: ignore[override]
             if len(self.asked) == 3:
                 self.asked.append(request)  # type: ignore[arg-type]
                 raise KeyError("a bug")
             return await super().complete(request, sink=sink)  # type: ignore[arg-type]
 
-    model = Broken("hi", calls(("remember", fact)), "noted", "broken", "fine")
+    model = BrokenModel("hi", calls(("remember", fact)), "noted", "broken", "fine")
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("one", "hello")
         await pocket.channel.ask("two", "remember that I like tea")
@@ -314,7 +314,7 @@ async def test_a_delta_survives_a_turn_that_was_never_stored() -> None:
 
 async def test_a_text_of_ours_lands_in_the_scope_of_its_chat() -> None:
     """`parlour send` speaks as whom the chat belongs to: a group's scope in a group, the person's in a direct chat."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model, policy=TEAM) as pocket:
         await pocket.channel.say("g", "hello", group=True)
         await pocket.channel.say("d", "hello", sender="ann")

@@ -17,7 +17,7 @@ from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
@@ -33,7 +33,7 @@ def politely(n: int, memory: str) -> dict[str, str]:
     }
 
 
-class Model:
+class SummaryModel:
     """Answers at once; summarises when it is let, and as it is told."""
 
     def __init__(self, summarise: Summarise = politely) -> None:
@@ -72,19 +72,19 @@ class Model:
 
 
 @asynccontextmanager
-async def at_work(model: Model, home: Path | None = None) -> AsyncIterator[Pocket]:
+async def at_work(model: SummaryModel, home: Path | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a window of ten messages."""
     async with gateway(model=model, environment=WINDOW, home=home) as pocket:
         yield pocket
 
 
-async def talk(pocket: Pocket, turns: int, chat: str = "ann") -> None:
+async def talk(pocket: InProcessGateway, turns: int, chat: str = "ann") -> None:
     """Say so many things, each answered before the next."""
     for n in range(turns):
         await pocket.channel.ask(chat, f"thing {n}")
 
 
-async def jobs(pocket: Pocket, wanted: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
+async def jobs(pocket: InProcessGateway, wanted: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
     """Return the scope's jobs once they are as *wanted*."""
     while True:
         found = await pocket.app.store.jobs.pending_in(SCOPE)
@@ -93,7 +93,7 @@ async def jobs(pocket: Pocket, wanted: Callable[[Sequence[Job]], bool]) -> Seque
         await asyncio.sleep(0.01)
 
 
-async def quiet(pocket: Pocket) -> None:
+async def quiet(pocket: InProcessGateway) -> None:
     """Return when no job is left and every record is in its file."""
     await jobs(pocket, lambda found: all(job.kind == "dream" for job in found))  # which is due in two hours
     await pocket.idle()
@@ -112,7 +112,7 @@ def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
 
 async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
     """Ten messages: the older five are summarised, the newer stay; the next turn's prompt begins after the pointer."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await talk(pocket, 5)
         await quiet(pocket)
@@ -133,7 +133,7 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
 
 async def test_a_reply_never_waits_for_a_consolidation() -> None:
     """While the model thinks about the past, people go on talking, and nothing of that is behind the pointer."""
-    model = Model()
+    model = SummaryModel()
     model.go_on.clear()
     async with at_work(model) as pocket:
         await talk(pocket, 5)
@@ -154,7 +154,7 @@ async def test_a_reply_never_waits_for_a_consolidation() -> None:
 
 async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> None:
     """Killed when the answer is stored and nothing of it applied: the next start applies it without asking again."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model, tmp_path / "home") as pocket:
         pocket.app.background._quick = {}  # nothing is applied before the kill
         await talk(pocket, 5)
@@ -171,7 +171,7 @@ async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> N
 
 async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
     """A failure costs nothing that was said: the job stays, every message is still in the prompt."""
-    model = Model()
+    model = SummaryModel()
     model.fails = 2  # the client asks twice
     async with at_work(model) as pocket:
         await talk(pocket, 9)
@@ -184,7 +184,7 @@ async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
 
 async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
     """An answer that leaves out what was remembered adds what it adds; the rest stands (docs/guarantees.md)."""
-    model = Model(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})
+    model = SummaryModel(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})
     async with at_work(model) as pocket:
         for n in range(3):
             await pocket.channel.ask("ann", f"/remember keepsake {n}")
@@ -197,7 +197,7 @@ async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
 
 async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
     """The chat goes on while the old one is summarised; what consolidation had already is not in it twice."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await talk(pocket, 6)
         await quiet(pocket)
@@ -219,7 +219,7 @@ async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
 
 async def test_a_version_of_memory_names_its_entry() -> None:
     """Each consolidation's change is in the log under the entry it came with, and can be taken back."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await talk(pocket, 5)
         await quiet(pocket)

@@ -15,8 +15,8 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from gateway.ports import Job
-from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, entries, quiet, talk
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 
 def telling(n: int, memory: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def telling(n: int, memory: str) -> dict[str, str]:
     }
 
 
-async def delete(pocket: Pocket, number: str, chat: str = "ann") -> None:
+async def delete(pocket: InProcessGateway, number: str, chat: str = "ann") -> None:
     """Take a message back, as its platform says it."""
     await pocket.channel.say(chat, "", number=number, kind=InboundKind.DELETION)
 
@@ -46,7 +46,7 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
     return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("[!.]*"))
 
 
-async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
+async def staged(pocket: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
         waiting = await pocket.app.commands.memory.staging.pending_changes(scope)
@@ -55,7 +55,7 @@ async def staged(pocket: Pocket, number: int, scope: str = SCOPE) -> Sequence[St
         await asyncio.sleep(0.01)
 
 
-async def waits(pocket: Pocket, number: int) -> str:
+async def waits(pocket: InProcessGateway, number: int) -> str:
     """Return what `/memory pending` says once that many things wait."""
     await staged(pocket, number)
     return await pocket.channel.ask("ann", "/memory pending")
@@ -63,7 +63,7 @@ async def waits(pocket: Pocket, number: int) -> str:
 
 async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
     """A deletion needs no next turn to count, and the prompt of the next one is without it."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
         await talk(pocket, 1)
@@ -80,7 +80,7 @@ async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
 
 async def test_it_leaves_the_index() -> None:
     """Found before and not after, and no byte of the index holds it, although nobody searched meanwhile."""
-    async with at_work(Model()) as pocket:
+    async with at_work(SummaryModel()) as pocket:
         await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
         await talk(pocket, 1)
         assert await pocket.app.recall.search(SCOPE, "zeppelin")
@@ -94,7 +94,7 @@ async def test_it_leaves_the_index() -> None:
 
 async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() -> None:
     """Its line in MEMORY.md and its sentence of the history: both stand until the yes, and the other lines after it."""
-    async with at_work(Model(telling)) as pocket:
+    async with at_work(SummaryModel(telling)) as pocket:
         await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(pocket, 4)
         await quiet(pocket)
@@ -120,7 +120,7 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
 
 async def test_a_no_keeps_what_came_of_it() -> None:
     """Rejected: what waited is gone, what is remembered is not, and it is not asked about again."""
-    async with at_work(Model(telling)) as pocket:
+    async with at_work(SummaryModel(telling)) as pocket:
         await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(pocket, 4)
         await quiet(pocket)
@@ -135,7 +135,7 @@ async def test_a_no_keeps_what_came_of_it() -> None:
 
 async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
     """The line that /remember brought, by the turn of the deleted command, whatever its words."""
-    async with at_work(Model()) as pocket:
+    async with at_work(SummaryModel()) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello", number="7")
         await pocket.channel.ask("ann", "/remember I like tea", number="8")
         await quiet(pocket)
@@ -148,7 +148,7 @@ async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
 
 async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp_path: Path) -> None:
     """The model failed: what was said is in the raw archive, and the note quotes it. These copies go at once."""
-    model = Model()
+    model = SummaryModel()
     home = tmp_path / "home"
     async with at_work(model, home) as pocket:
         for n, text in enumerate(("my zeppelin leaks, which is bad news for us", "it is red", "and it is old"), 7):
@@ -181,7 +181,7 @@ def _at_once(handler: Handler) -> Handler:
 
 async def test_a_summary_under_way_is_waited_for() -> None:
     """Deleted while the model reads it: what its answer brings is asked about all the same."""
-    model = Model(telling)
+    model = SummaryModel(telling)
     model.go_on.clear()
     async with at_work(model) as pocket:
         await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
@@ -209,14 +209,14 @@ def _soon(handler: Handler) -> Handler:
 
 async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
     """Killed before the jobs ran: after the start the message is gone, and what came of it is asked about once."""
-    async with at_work(Model(telling), tmp_path / "home") as pocket:
+    async with at_work(SummaryModel(telling), tmp_path / "home") as pocket:
         await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
         await talk(pocket, 4)
         await quiet(pocket)
         pocket.app.background._quick = {}
         await delete(pocket, "7")
         dead = pocket.kill(tmp_path / "copy")
-    async with at_work(Model(telling), dead) as pocket:
+    async with at_work(SummaryModel(telling), dead) as pocket:
         await until(lambda: "and it leaks" not in transcripts(dead))
         pending = await waits(pocket, 2)
         assert pending.count("would remove") == 2
@@ -228,7 +228,7 @@ async def test_in_a_group_only_its_own_scope_is_touched() -> None:
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
-    async with gateway(model=Model(), policy=policy) as pocket:
+    async with gateway(model=SummaryModel(), policy=policy) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello", number="6")
         await pocket.channel.ask("room", "/remember my dog is Bello", group=True, number="7")
         await quiet(pocket)

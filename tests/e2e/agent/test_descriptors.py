@@ -14,8 +14,8 @@ import pytest
 
 from agent.memory.search import scope_recall
 from agent.memory.storage import transcript_projector
-from tests.fakes.held_model import Stage
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 CHATS = 20
 
@@ -38,7 +38,7 @@ def threads() -> Counter[str]:
     return Counter(re.sub(r"[-_ ]?\d+.*", "", each.name) for each in threading.enumerate())
 
 
-async def work(pocket: Pocket) -> None:
+async def work(pocket: InProcessGateway) -> None:
     """Let people of many scopes write, keep something and search."""
     for n in range(2 * CHATS):
         chat = f"c{n % CHATS}"
@@ -49,7 +49,7 @@ async def work(pocket: Pocket) -> None:
 
 async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transcripts and indexes stay open while they are used, a bounded number of them; then all are closed."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
         before, threads_before = open_files(pocket.home), threads()
         assert before["journal"] > 0
         await work(pocket)

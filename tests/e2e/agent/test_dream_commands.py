@@ -13,16 +13,16 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from agent.memory.documents.file_documents import document_path
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.e2e.agent.test_consolidation import Model as Consolidating
+from tests.e2e.agent.test_consolidation import SummaryModel as Consolidating
 from tests.e2e.agent.test_consolidation import jobs, talk
 from tests.fakes.dream_scene import DreamModel, add, edits, swap
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 ANN = "people/pocket%3aann"
 ROOM = "chats/pocket%3aroom"
 
 
-class Model(Consolidating):
+class DreamingModel(Consolidating):
     """Answers and summarises at once, and dreams as it is told."""
 
     def __init__(self, *answers: object) -> None:
@@ -41,7 +41,7 @@ class Model(Consolidating):
 @asynccontextmanager
 async def at_work(
     model: object, home: Path | None = None, policy: AdmissionPolicy | None = None
-) -> AsyncIterator[Pocket]:
+) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a window of ten messages."""
     window = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
     async with gateway(model=model, environment=window, home=home, policy=policy) as pocket:
@@ -59,7 +59,7 @@ def happened(home: Path, *contents: str, scope: str = ANN, origin: str = "user")
     HistoryLog(home / scope / "memory").append(*entries)
 
 
-async def dream(pocket: Pocket, chat: str = "ann", **facts: object) -> str:
+async def dream(pocket: InProcessGateway, chat: str = "ann", **facts: object) -> str:
     """Ask for a Dream and return what is said when it is done."""
     said = len(pocket.channel.posts.get(chat, ()))
     first = await pocket.channel.ask(chat, "/dream", **facts)
@@ -77,7 +77,7 @@ def change(text: str) -> str:
 async def test_run_now_look_and_go_back() -> None:
     """/dream, /dream-log, /dream-log <sha>, /dream-restore, /dream-restore <sha>: each does what [003] says."""
     async with at_work(
-        Model("study", edits(swap("- I drink coffee", "- I drink tea"), add("- lives in Bonn")))
+        DreamingModel("study", edits(swap("- I drink coffee", "- I drink tea"), add("- lives in Bonn")))
     ) as pocket:
         ask = pocket.channel.ask
         assert "not changed anything here yet" in await ask("ann", "/dream-log")
@@ -107,7 +107,7 @@ async def test_run_now_look_and_go_back() -> None:
 
 async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_to_what_was_said() -> None:
     """A full window, a summary, a job two hours later, a new line: /memory why names summary and message."""
-    model = Model("study", edits(add("- talks about things a lot")))
+    model = DreamingModel("study", edits(add("- talks about things a lot")))
     async with at_work(model) as pocket:
         await talk(pocket, 5)
         [job] = await jobs(pocket, lambda found: [each.kind for each in found] == ["dream"])
@@ -125,7 +125,7 @@ async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_t
 async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Path) -> None:
     """The wish is in the journal: another gateway on the same home fulfils it, and asks for no stored answer again."""
     asleep = asyncio.Event()
-    model = Model("study", edits(add("- done after all")))
+    model = DreamingModel("study", edits(add("- done after all")))
     complete = model.dreams.complete
 
     async def asleep_at_two(request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
@@ -154,7 +154,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
     wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
-    async with at_work(Model("study", wanted), policy=policy) as pocket:
+    async with at_work(DreamingModel("study", wanted), policy=policy) as pocket:
         happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)
         report = await dream(pocket, "room", group=True, sender="bob")
         assert pocket.channel.posts["room"][-1].visible_to == "bob"
@@ -173,7 +173,7 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
 
 async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> None:
     """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
-    async with at_work(Model("study", edits(add("- the fair opens at nine")))) as pocket:
+    async with at_work(DreamingModel("study", edits(add("- the fair opens at nine")))) as pocket:
         happened(pocket.home, "A page says that the fair opens at nine.", origin="untrusted")
         assert "1 change needs your approval" in await dream(pocket)
         pending = await pocket.channel.ask("ann", "/memory pending")
@@ -190,7 +190,7 @@ async def test_a_model_of_its_own(tmp_path: Path) -> None:
     script = tmp_path / "dream.json"
     script.write_text('[{"text": "study"}, {"calls": [{"name": "edit_memory", "arguments": {"operations": []}}]}]')
     environment = {"PARLOUR_AGENTS__DEFAULTS__DREAM__MODEL": f"scripted:{script}"}
-    model = Model("never asked")
+    model = DreamingModel("never asked")
     async with gateway(model=model, environment=environment) as pocket:
         happened(pocket.home, "Something.")
         assert "did not need any automatic changes" in await dream(pocket)

@@ -25,7 +25,7 @@ CHATS = {
 }
 
 
-class Model(InstantModel):
+class RequestLogModel(InstantModel):
     """Answers at once; keeps what it was asked."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ def team() -> AdmissionPolicy:
 
 async def test_a_window_is_its_chats() -> None:
     """`memory_window: 0` sends the last ten messages there; the next chat's prompt holds all that was said."""
-    model = Model()
+    model = RequestLogModel()
     async with gateway(model=model, environment=environment()) as pocket:
         for chat in ("short", "long"):
             for number in range(8):
@@ -74,7 +74,7 @@ async def test_a_window_is_its_chats() -> None:
 
 async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
     """By its place in the file, by choice, or as everywhere; a thread has its chat's unless it says otherwise."""
-    async with gateway(model=Model(), environment=environment(), policy=team()) as pocket:
+    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as pocket:
         shown = await pocket.channel.ask("team/9", "/settings", group=True)
         (post,) = pocket.channel.posts["team/9"]
         await pocket.channel.ask("own", "/timezone Asia/Kolkata")
@@ -103,7 +103,7 @@ async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
 
 async def test_in_a_shared_chat_an_admin_chooses_the_model() -> None:
     """Anybody may ask which one it is; choosing is refused in a line that says who may, and the admin's counts."""
-    async with gateway(model=Model(), environment=environment(), policy=team()) as pocket:
+    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as pocket:
         asked = await pocket.channel.ask("team", "/model", group=True)
         refused = await pocket.channel.ask("team", "/model large", group=True)
         again = await pocket.channel.ask("team", "/model", group=True)
@@ -122,10 +122,10 @@ async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path
     """A chat's server is known after a restart, before anybody has written: zone, language and model are its own."""
     chats = {"pocket:guild:811": {"timezone": "Asia/Tokyo", "language": "de", "model": "small"}}
     home, settings = tmp_path / "home", environment(PARLOUR_CHATS=json.dumps(chats))
-    async with gateway(home=home, model=Model(), environment=settings) as pocket:
+    async with gateway(home=home, model=RequestLogModel(), environment=settings) as pocket:
         await pocket.channel.ask("901", "hello", group=True, guild="811")
         await pocket.idle()
-    async with gateway(home=home, model=Model(), environment=settings) as pocket:
+    async with gateway(home=home, model=RequestLogModel(), environment=settings) as pocket:
         key, locales = SessionKey("pocket", "901"), pocket.app.commands.chats.locales
         assert locales.zone("chats/pocket%3a901") == "Asia/Tokyo"
         assert locales.language(key) == "de"

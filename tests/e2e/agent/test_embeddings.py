@@ -17,9 +17,9 @@ from gateway.app import build_operations
 from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding
 from gateway.errors import ModelFailed
-from tests.fakes.embeddings import Trouble
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, open_server
+from tests.fakes.embeddings import EmbeddingFault
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -31,18 +31,20 @@ BY_WORDS = "Only words were matched this time"
 STATUS = "Search matches words only"
 
 
-def model(body: Mapping[str, Any], n: int) -> Answer:
+def model(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Search memory for what follows "look up", and repeat what was found."""
     last = body["messages"][-1]
     if last["role"] == "tool":
-        return Answer(text=f"found: {last['content']}")
+        return ScriptedAnswer(text=f"found: {last['content']}")
     _, is_asked, wanted = str(last["content"]).partition("look up ")
-    call = Call(name="memory_search", arguments=json.dumps({"query": wanted}), id=f"c{n}")
-    return Answer(calls=(call,)) if is_asked else Answer(text=f"answer {n}")
+    call = ScriptedToolCall(name="memory_search", arguments=json.dumps({"query": wanted}), id=f"c{n}")
+    return ScriptedAnswer(calls=(call,)) if is_asked else ScriptedAnswer(text=f"answer {n}")
 
 
 @asynccontextmanager
-async def house(server: FakeOpenAI, home: Path, name: str = "openai/test-embed", **more: str) -> AsyncIterator[Pocket]:
+async def house(
+    server: FakeOpenAI, home: Path, name: str = "openai/test-embed", **more: str
+) -> AsyncIterator[InProcessGateway]:
     """Run a gateway whose model and embeddings are those of *server*."""
     environment = {
         "PARLOUR_LLM__MODEL": "openai/test",
@@ -55,7 +57,7 @@ async def house(server: FakeOpenAI, home: Path, name: str = "openai/test-embed",
         yield pocket
 
 
-async def told(pocket: Pocket, *texts: str) -> None:
+async def told(pocket: InProcessGateway, *texts: str) -> None:
     """Have a conversation that is over, and what was said in it taken in."""
     for text in texts or (SAID, "and the garden is full of tulips"):
         await pocket.channel.ask("ann", text)
@@ -64,13 +66,13 @@ async def told(pocket: Pocket, *texts: str) -> None:
     await taken_in(pocket)
 
 
-async def taken_in(pocket: Pocket) -> None:
+async def taken_in(pocket: InProcessGateway) -> None:
     """Look for something, so that what is new is taken in; return when vectors were asked for."""
     await pocket.channel.ask("ann", "/search tulips")
     await pocket.app.recall._memory.wait_idle(pocket.home / SCOPE / "index.db")
 
 
-async def status_of(pocket: Pocket) -> Mapping[str, Any]:
+async def status_of(pocket: InProcessGateway) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
     [line] = [line async for line in build_operations(pocket.app).by_name()["status"]({})]
     return line
@@ -103,7 +105,7 @@ async def test_a_question_without_a_shared_word_finds_what_was_meant(
 async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
     """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
     async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
-        server.embeddings.trouble = Trouble.ERROR
+        server.embeddings.trouble = EmbeddingFault.ERROR
         await told(pocket)
         found = await pocket.channel.ask("ann", "look up the physician")
         assert SAID in found
@@ -122,7 +124,12 @@ async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
 async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing() -> None:
     """Refused, broken, too few vectors, no vectors: ModelFailed, with nothing of what the provider said."""
     async with open_server() as server:
-        for server.embeddings.trouble in (Trouble.ERROR, Trouble.UNAUTHORISED, Trouble.WRONG_COUNT, Trouble.GARBLED):
+        for server.embeddings.trouble in (
+            EmbeddingFault.ERROR,
+            EmbeddingFault.UNAUTHORISED,
+            EmbeddingFault.WRONG_COUNT,
+            EmbeddingFault.GARBLED,
+        ):
             embedder = build_embedder("openai/test-embed", api_base=server.base, api_key=KEY)
             assert embedder is not None
             with pytest.raises(ModelFailed) as failed:
@@ -137,7 +144,7 @@ async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> Non
     more = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
     async with open_server(model) as server, house(server, tmp_path / "home", **more) as pocket:
         pocket.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
-        server.embeddings.trouble = Trouble.HANG
+        server.embeddings.trouble = EmbeddingFault.HANG
         await told(pocket)
         found = await pocket.channel.ask("ann", "look up the physician")
         assert SAID in found
@@ -158,7 +165,7 @@ async def test_another_model_takes_over_in_the_background(tmp_path: Path) -> Non
             await told(pocket)
             first = server.embeddings.texts()
         server.embeddings.dimensions = 96
-        server.embeddings.trouble = Trouble.HANG
+        server.embeddings.trouble = EmbeddingFault.HANG
         async with house(server, home, "openai/other-embed") as pocket:
             pocket.app.recall._memory._embedder._deadlines[True] = 0.05  # type: ignore[union-attr]
             assert SAID in await pocket.channel.ask("ann", "/search physician")

@@ -12,12 +12,12 @@ from gateway.errors import UserError
 from gateway.events import SessionKey
 from tests.e2e.agent.test_channel_history import group
 from tests.e2e.agent.test_purge import done
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 OWN, SAVED = "`files/`", "`downloads/`"
 
 
-def put(pocket: Pocket, name: str) -> Path:
+def put(pocket: InProcessGateway, name: str) -> Path:
     """Put a file into the home."""
     path = pocket.home / name
     path.parent.mkdir(parents=True, exist_ok=True)

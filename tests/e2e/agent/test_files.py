@@ -20,10 +20,10 @@ from gateway.events import InboundKind
 from gateway.ports import UsageRow
 from tests.fakes import sample_files
 from tests.fakes.file_gateway import KEY, SCOPE, house, pictures, words
-from tests.fakes.held_model import Stage, calls
-from tests.fakes.inprocess_files import FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, Fault
+from tests.fakes.held_model import HeldScriptModel, calls
+from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import ModelFault, ScriptedAnswer
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -103,7 +103,7 @@ async def test_what_is_too_long_is_cut_and_says_so() -> None:
 async def test_voice_is_heard_and_paid_for() -> None:
     """What is said stands in the fact, with its length; the call is a usage row of its own."""
     async with house(PARLOUR_LLM__TRANSCRIPTION_MODEL="openai/whisper-1") as at:
-        at.server.transcript = Answer(text="come at six\n", tokens=(30, 4, 0))
+        at.server.transcript = ScriptedAnswer(text="come at six\n", tokens=(30, 4, 0))
         page = b"OggS\0\0" + (48_000 * 12).to_bytes(8, "little") + b"\0" * 20
         data = b"OggS" + b"\0" * 24 + b"OpusHead" + b"\0" * 300 + page
         said = await at.sends("", "voice note.oga", data, kind="voice", media_type="audio/ogg")
@@ -122,20 +122,20 @@ async def test_voice_is_heard_and_paid_for() -> None:
     ("model", "fault", "why"),
     [
         ("", None, "not listened to, for no transcription model is set"),
-        ("openai/whisper-1", Fault.ERROR, "it could not be listened to"),
-        ("openai/whisper-1", Fault.EMPTY, "nothing is said in it"),
+        ("openai/whisper-1", ModelFault.ERROR, "it could not be listened to"),
+        ("openai/whisper-1", ModelFault.EMPTY, "nothing is said in it"),
     ],
     ids=["not-set", "fails", "silence"],
 )
-async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: Fault | None, why: str) -> None:
+async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: ModelFault | None, why: str) -> None:
     """Whatever becomes of it, the turn is answered and the model knows."""
     async with house(PARLOUR_LLM__TRANSCRIPTION_MODEL=model) as at:
-        at.server.transcript = Answer(text="", fault=fault)
+        at.server.transcript = ScriptedAnswer(text="", fault=fault)
         said = await at.sends("hear this", "v.ogg", b"OggS" + b"\0" * 50, kind="voice")
         assert said.endswith(f"(voice v.ogg, 54 bytes; {why})")
 
 
-async def spent(pocket: Pocket) -> Sequence[UsageRow]:
+async def spent(pocket: InProcessGateway) -> Sequence[UsageRow]:
     """Return the usage rows of the chat's first turn."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     story = await pocket.app.store.journal.trace(lines[0].turn)
@@ -169,10 +169,12 @@ async def test_a_file_that_cannot_be_had_is_said(tmp_path: Path) -> None:
 
 async def test_an_album_is_one_turn(tmp_path: Path) -> None:
     """Every picture of an album is shown, in order."""
-    stage = Stage(held=[1])
-    shelf = Shelf()
+    stage = HeldScriptModel(held=[1])
+    shelf = PlatformFiles()
     colors = ["red", "green", "blue"]
-    async with gateway(model=stage, kind=FilePocketKind(shelf), environment={"PARLOUR_LLM__VISION": "on"}) as pocket:
+    async with gateway(
+        model=stage, kind=InProcessFilePlugin(shelf), environment={"PARLOUR_LLM__VISION": "on"}
+    ) as pocket:
         await pocket.channel.say("c", "wait")
         await stage.called(1)
         for n, color in enumerate(colors):
@@ -215,7 +217,7 @@ async def test_a_stop_during_a_download_ends_the_turn() -> None:
 
 async def test_retry_keeps_the_files() -> None:
     """A turn that failed is asked again with its files as they are stored; the platform is not asked again."""
-    async with house([Answer(fault=Fault.BAD_REQUEST), Answer(text="a red thing")]) as at:
+    async with house([ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ScriptedAnswer(text="a red thing")]) as at:
         photo = at.shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
         notes = at.shelf.put("notes.txt", b"hello there")
         await at.channel.ask("c", "what are these?", attachments=[photo, notes])
@@ -274,9 +276,9 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
         await go.wait()
         return "open"
 
-    stage, shelf = Stage(calls(("gate", "{}")), "done"), Shelf()
+    stage, shelf = HeldScriptModel(calls(("gate", "{}")), "done"), PlatformFiles()
     settings = {"PARLOUR_AGENT__OVERLAP": "steer"}
-    async with gateway(model=stage, tools=[gate], kind=FilePocketKind(shelf), environment=settings) as pocket:
+    async with gateway(model=stage, tools=[gate], kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
         await pocket.channel.say("c", "begin")
         await begun.wait()
         await pocket.channel.say("c", "and this", attachments=[shelf.put("n.txt", b"hello there")])
@@ -288,17 +290,17 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
 
 async def test_a_killed_turn_does_not_fetch_again(tmp_path: Path) -> None:
     """Its opening is stored with its first step: the second run shows the model the same bytes, from the scope."""
-    shelf = Shelf()
+    shelf = PlatformFiles()
     photo = shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
-    first = Stage(calls(("memory_search", '{"query": "x"}')), held=[2])
+    first = HeldScriptModel(calls(("memory_search", '{"query": "x"}')), held=[2])
     settings = {"PARLOUR_LLM__VISION": "on"}
-    async with gateway(model=first, kind=FilePocketKind(shelf), environment=settings) as pocket:
+    async with gateway(model=first, kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
         await pocket.channel.say("c", "look", number="1", attachments=[photo])
         shown = await first.called(2)
         copy = pocket.kill(tmp_path / "copy")
         first.go(2)
-    model = Stage("red")
-    async with gateway(home=copy, model=model, kind=FilePocketKind(shelf), environment=settings) as pocket:
+    model = HeldScriptModel("red")
+    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
         await pocket.channel.posted("c", 1)
         await pocket.idle()
         assert list(model.asked[0].messages) == list(shown.messages)

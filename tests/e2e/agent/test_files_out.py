@@ -11,24 +11,26 @@ from typing import Any
 import pytest
 
 from tests.fakes.file_gateway import KEY, SCOPE, house
-from tests.fakes.held_model import Stage, calls, results
-from tests.fakes.inprocess_files import FilePocket, FilePocketKind, Shelf
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, gateway
-from tests.fakes.openai_server import Answer, Call
+from tests.fakes.openai_server import ScriptedAnswer, ScriptedToolCall
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
 
-def sends(*files: Mapping[str, str]) -> Answer:
+def sends(*files: Mapping[str, str]) -> ScriptedAnswer:
     """A model's message that sends files."""
-    return Answer(
-        calls=tuple(Call(name="send_file", arguments=json.dumps(each), id=f"s{n}") for n, each in enumerate(files))
+    return ScriptedAnswer(
+        calls=tuple(
+            ScriptedToolCall(name="send_file", arguments=json.dumps(each), id=f"s{n}") for n, each in enumerate(files)
+        )
     )
 
 
 async def test_a_file_is_made_and_sent_with_the_answer() -> None:
     """It arrives as it was written, after the answer's words; history names it, and the model can send it again."""
-    script: list[Answer | str] = [
+    script: list[ScriptedAnswer | str] = [
         sends({"name": "prices.csv", "text": "tea,3\n"}),
         "here you are",
         sends({"name": "PRICES.csv"}),
@@ -49,7 +51,7 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
 async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
     """By name, the newest first; after /new it is looked for in the archive; then in the scope's own folder."""
 
-    def script(body: Mapping[str, Any], _: int) -> Answer | str:
+    def script(body: Mapping[str, Any], _: int) -> ScriptedAnswer | str:
         last = body["messages"][-1]
         for asked, name in (("send it back", "n.txt"), ("and the other", "own.txt")):
             if last["role"] == "user" and last["content"].endswith(asked):
@@ -78,9 +80,9 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
     names = ["secret.txt", "../MEMORY.md", "/etc/passwd", "link.txt", "folder/passwd", "/proc/self/environ", "pipe"]
     names += ["../../../parlour.yaml", str(home / "parlour.yaml"), "/proc/self/root/etc/passwd"]
     hostile = sends(*({"name": name} for name in names))
-    stage = Stage("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
-    shelf = Shelf()
-    async with gateway(model=stage, kind=FilePocketKind(shelf), home=home) as pocket:
+    stage = HeldScriptModel("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
+    shelf = PlatformFiles()
+    async with gateway(model=stage, kind=InProcessFilePlugin(shelf), home=home) as pocket:
         await pocket.channel.ask("b", "mine", sender="bob", attachments=[shelf.put("secret.txt", b"of Bob")])
         folder = home / SCOPE / "files"
         folder.mkdir(parents=True)
@@ -95,7 +97,7 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
         assert len(said) == len(names)
         # An empty file is found, and is none to send; a pipe would wait for ever (unit tests have one).
         assert all(each.startswith(("error: there is no file called", "error: pipe would be empty")) for each in said)
-        assert isinstance(pocket.channel, FilePocket)
+        assert isinstance(pocket.channel, InProcessFileChannel)
         assert pocket.channel.arrived == []
 
 
@@ -119,8 +121,8 @@ async def test_a_made_file_is_written_nowhere_else(tmp_path: Path) -> None:
     names = [str(outside / "a.txt"), "../../../outside/b.txt", "linked/c.txt", "dangling.txt", "\0d.txt"]
     names += ["MEMORY.md", "../memory/MEMORY.md", "../../../parlour.yaml", ".env", "sessions/pocket%3ac.jsonl"]
     hostile = [{"name": name, "text": "- planted"} for name in names]
-    stage = Stage(calls(*(("send_file", json.dumps(each)) for each in hostile)), "made")
-    async with gateway(model=stage, kind=FilePocketKind(Shelf()), home=home) as pocket:
+    stage = HeldScriptModel(calls(*(("send_file", json.dumps(each)) for each in hostile)), "made")
+    async with gateway(model=stage, kind=InProcessFilePlugin(PlatformFiles()), home=home) as pocket:
         await pocket.channel.ask("c", "write everywhere")
         await pocket.idle()
         assert len(results(stage.asked[-1])) == len(names)
@@ -135,8 +137,8 @@ async def test_what_does_not_fit_is_said_to_the_model() -> None:
         (50_000, "a.txt has 90 KB, and only 50 KB can be sent here"),
         (0, "files cannot be sent in this chat"),
     ):
-        stage = Stage(calls(("send_file", text)), "sorry")
-        kind = FilePocketKind(Shelf(), replace(PLAIN, file_limit=limit))
+        stage = HeldScriptModel(calls(("send_file", text)), "sorry")
+        kind = InProcessFilePlugin(PlatformFiles(), replace(PLAIN, file_limit=limit))
         async with gateway(model=stage, kind=kind) as pocket:
             assert await pocket.channel.ask("c", "a file please") == "sorry"
             assert why in results(stage.asked[-1])[0]
@@ -144,16 +146,16 @@ async def test_what_does_not_fit_is_said_to_the_model() -> None:
 
 async def test_a_killed_turn_still_sends_its_file(tmp_path: Path) -> None:
     """The call is not asked again; the file rides on the answer that the second run gives."""
-    first = Stage(calls(("send_file", json.dumps({"name": "a.md", "text": "# A"}))), held=[2])
-    async with gateway(model=first, kind=FilePocketKind(Shelf())) as pocket:
+    first = HeldScriptModel(calls(("send_file", json.dumps({"name": "a.md", "text": "# A"}))), held=[2])
+    async with gateway(model=first, kind=InProcessFilePlugin(PlatformFiles())) as pocket:
         await pocket.channel.say("c", "a file please", number="1")
         await first.called(2)
         copy = pocket.kill(tmp_path / "copy")
         first.go(2)
-    model = Stage("here")
-    async with gateway(home=copy, model=model, kind=FilePocketKind(Shelf())) as pocket:
+    model = HeldScriptModel("here")
+    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(PlatformFiles())) as pocket:
         await pocket.channel.posted("c", 2)
         await pocket.idle()
-        assert isinstance(pocket.channel, FilePocket)
+        assert isinstance(pocket.channel, InProcessFileChannel)
         assert [(each.name, each.data) for each in pocket.channel.arrived] == [("a.md", b"# A")]
         assert len(model.asked) == 1

@@ -18,9 +18,9 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.fakes.inprocess_files import FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, FakeOpenAI, open_server
+from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, open_server
 from tests.fakes.turns import START
 
 pytestmark = pytest.mark.xdist_group("litellm")
@@ -29,14 +29,14 @@ BREAKS = ("\n", "\r\n", "\r", "\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\n\u2
 
 
 @asynccontextmanager
-async def group(**environment: str) -> AsyncIterator[tuple[Pocket, FakeOpenAI, Shelf]]:
+async def group(**environment: str) -> AsyncIterator[tuple[InProcessGateway, FakeOpenAI, PlatformFiles]]:
     """Run the gateway before a scripted model server, for the people of one group."""
     people = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "mal"))
     policy = AdmissionPolicy(channel="pocket", entries=people, group_policy=GroupPolicy.OPEN)
-    async with open_server(lambda _, n: Answer(text=f"answer {n}")) as server:
+    async with open_server(lambda _, n: ScriptedAnswer(text=f"answer {n}")) as server:
         settings = {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base, **environment}
-        shelf = Shelf()
-        async with gateway(environment=settings, kind=FilePocketKind(shelf), policy=policy) as pocket:
+        shelf = PlatformFiles()
+        async with gateway(environment=settings, kind=InProcessFilePlugin(shelf), policy=policy) as pocket:
             yield pocket, server, shelf
 
 

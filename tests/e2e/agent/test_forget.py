@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.e2e.agent.test_consolidation import Model, at_work, entries, quiet, talk
+from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_gateway import gateway
 
@@ -22,7 +22,7 @@ def everything(home: Path, scope: str = SCOPE) -> str:
 
 async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
     """Said, remembered, summarised and answered: gone from all of it; what was said beside it stays."""
-    model = Model(
+    model = SummaryModel(
         lambda _, memory: {
             "history_entry": "[2026-11-22 10:00] They met. She told of the zeppelin. They left.",
             "memory_update": f"{memory}\n- She owns a Zeppelin",
@@ -53,7 +53,7 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
 
 async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
     """Nothing that is read from the disk brings it back: not the snapshot's texts, not a delta."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model, tmp_path / "home") as pocket:
         await talk(pocket, 1)
         await pocket.channel.ask("ann", "/remember the zeppelin is red")
@@ -68,7 +68,7 @@ async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
 
 async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
     """Forgotten while the model reads it: its answer does not count, and it is asked anew without the words."""
-    model = Model(
+    model = SummaryModel(
         lambda n, memory: (
             {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"{memory}\n- the zeppelin {n}"}
             if n == 1
@@ -95,7 +95,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
-    async with gateway(policy=policy, model=Model()) as pocket:
+    async with gateway(policy=policy, model=SummaryModel()) as pocket:
         ask = pocket.channel.ask
         await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")
         await ask("room", "/remember Bob has a zeppelin", group=True, sender="bob")
@@ -120,7 +120,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
 
 async def test_no_search_finds_it_any_more() -> None:
     """The index lets go of it with the answer, in its file, too; what else was said is found as before."""
-    async with at_work(Model()) as pocket:
+    async with at_work(SummaryModel()) as pocket:
         ask = pocket.channel.ask
         await ask("ann", "my zeppelin is silver")
         await ask("ann", "my bicycle is green")

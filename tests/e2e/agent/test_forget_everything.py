@@ -24,11 +24,11 @@ from gateway.app import GatewayApp, build_operations, open_app
 from gateway.cli import app as cli
 from gateway.errors import UserError
 from gateway.settings import load_settings
-from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import ROOM, done
 from tests.fakes.canaries import where
-from tests.fakes.inprocess_files import FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
@@ -37,10 +37,10 @@ ANNS, BOBS = "annsquokka", "bobsquokka"
 
 
 @asynccontextmanager
-async def at_work(home: Path, shelf: Shelf | None = None) -> AsyncIterator[Pocket]:
+async def at_work(home: Path, shelf: PlatformFiles | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a small window on *home*, open to all."""
-    kind = FilePocketKind(shelf) if shelf is not None else None
-    async with gateway(home=home, model=Model(), environment=WINDOW, kind=kind, policy=OPEN) as pocket:
+    kind = InProcessFilePlugin(shelf) if shelf is not None else None
+    async with gateway(home=home, model=SummaryModel(), environment=WINDOW, kind=kind, policy=OPEN) as pocket:
         yield pocket
 
 
@@ -58,7 +58,7 @@ async def opened(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
 
 async def lived(home: Path) -> None:
     """Ann alone, with settings, files and an archive; Ann and Bob in a room; Bob alone."""
-    shelf = Shelf()
+    shelf = PlatformFiles()
     async with at_work(home, shelf) as pocket:
         ask = pocket.channel.ask
         await ask("ann", f"/remember I own a {ANNS}")
@@ -190,7 +190,7 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
     (home / "people" / "x" / "memory" / "MEMORY.md").write_text(f"- {ANNS}\n")
     environment = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
     async with gateway(
-        home=home, model=Model(), environment=environment, policy=replace(OPEN, owners=frozenset({"ann"}))
+        home=home, model=SummaryModel(), environment=environment, policy=replace(OPEN, owners=frozenset({"ann"}))
     ) as pocket:
         ask = pocket.channel.ask
         await ask("ann", f"/remember my {ANNS}")

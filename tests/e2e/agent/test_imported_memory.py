@@ -7,13 +7,13 @@ from pathlib import Path
 from gateway.app.imports import run_import
 from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
-from tests.fakes.recording_model import Listening
+from tests.fakes.recording_model import RecordingModel
 
 
 async def test_archives_and_history_of_theirs_are_found(tmp_path: Path) -> None:
     """What nobody mapped is searched like our own: messages, summaries, notes; in nobody else's scope."""
     theirs = other_bots.nanobot(tmp_path / "theirs")
-    async with gateway(model=Listening()) as pocket:
+    async with gateway(model=RecordingModel()) as pocket:
         await run_import(pocket.app, "nanobot", theirs, person="pocket:ann", mapped={}, is_dry=False)
         for words, said in (
             ("boat called Nessie", "My boat is Nessie"),
@@ -27,7 +27,7 @@ async def test_archives_and_history_of_theirs_are_found(tmp_path: Path) -> None:
 
 async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> None:
     """The model reads what no summary of theirs holds, then what is said here; memory and voice are in its prompt."""
-    theirs, model = other_bots.nanobot(tmp_path / "theirs"), Listening()
+    theirs, model = other_bots.nanobot(tmp_path / "theirs"), RecordingModel()
     async with gateway(model=model) as pocket:
         mapped = {"telegram:42": "pocket:ann"}
         await run_import(pocket.app, "nanobot", theirs, person="pocket:ann", mapped=mapped, is_dry=False)

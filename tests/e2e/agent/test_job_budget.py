@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.operations import GatewayOperations
-from tests.e2e.agent.test_consolidation import WINDOW, Model, entries, jobs, talk
+from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel, entries, jobs, talk
 from tests.fakes.inprocess_gateway import gateway
 
 # A zone in which it is neither before nor after midnight while this runs.
@@ -21,7 +21,7 @@ ENOUGH_FOR_ONE = {**WINDOW, "PARLOUR_CAPS__BACKGROUND_TOKENS_PER_DAY": "2", "PAR
 async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> None:
     """One summary is made; the next waits, unfailed, in this run and in the next, and answers come all the while."""
     home = tmp_path / "home"
-    async with gateway(model=Model(), environment=ENOUGH_FOR_ONE, home=home) as pocket:
+    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE, home=home) as pocket:
         await talk(pocket, 5)
         await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert len(entries(home)) == 1
@@ -29,7 +29,7 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
         status = await pocket.channel.ask("ann", "/status")
         assert "Background jobs have used all 2 tokens for today" in status
         assert re.search(r"- consolidate: 0 running, 1 waiting \(oldest: 0h 0m\), 0 failed", status)
-    model = Model()
+    model = SummaryModel()
     async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as pocket:
         await talk(pocket, 1)
         await pocket.idle()
@@ -43,14 +43,14 @@ async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> N
         assert "parlour_background_tokens_limit 2.0" in metrics
         assert model.asked == []
         assert len(entries(home)) == 1
-    async with gateway(model=Model(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as pocket:
+    async with gateway(model=SummaryModel(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as pocket:
         await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert len(entries(home)) == 2
 
 
 async def test_a_dream_that_has_to_wait_for_tomorrow_says_so() -> None:
     """Whoever asks for one while the day's tokens are spent hears when it will be; the wish is kept."""
-    async with gateway(model=Model(), environment=ENOUGH_FOR_ONE) as pocket:
+    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE) as pocket:
         await talk(pocket, 5)
         await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert "tomorrow" in await pocket.channel.ask("ann", "/dream")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agent.memory.history.history_log import HistoryLog
 from tests.fakes.inprocess_gateway import gateway
-from tests.fakes.job_process import SCOPE, WINDOW, Model, left
+from tests.fakes.job_process import SCOPE, WINDOW, HangingJobModel, left
 
 
 async def killed_at(home: Path, stage: str, word: str) -> list[str]:
@@ -64,7 +64,7 @@ async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path) -> Non
     assert [(each.start, each.end) for each in entries][:1] == [(0, 5)]
     assert (memory / "MEMORY.md").read_text() == "- fact\n"
     assert list(memory.glob("2*.md")) == []
-    model = Model()
+    model = HangingJobModel()
     async with gateway(model=model, environment=WINDOW, home=home) as pocket:
         await left(pocket, apply=False)
         await pocket.idle()

@@ -16,8 +16,8 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.errors import ModelRefused
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.held_model import Stage, calls, users
-from tests.fakes.inprocess_gateway import PLAIN, Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls, users
+from tests.fakes.inprocess_gateway import PLAIN, InProcessGateway, gateway
 from tests.fakes.staged_changes import staged
 
 TEAM = AdmissionPolicy(
@@ -26,7 +26,7 @@ TEAM = AdmissionPolicy(
 TYPED = ("/start", "/frobnicate", "/remember", "/help")
 
 
-class Refusing(Stage):
+class RefusingModel(HeldScriptModel):
     """A model that takes no request."""
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
@@ -34,14 +34,14 @@ class Refusing(Stage):
         raise ModelRefused("not like this")
 
 
-async def choose(pocket: Pocket, chat: str, language: str, **facts: Any) -> str:
+async def choose(pocket: InProcessGateway, chat: str, language: str, **facts: Any) -> str:
     """Choose a language in a chat and return the answer."""
     return await pocket.channel.ask(chat, f"/language {language}", **facts)
 
 
 async def test_each_of_two_people_is_spoken_to_in_their_own_language() -> None:
     """Answers of commands, refusals, unknown words and buttons' labels: German to one, Spanish to the other."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
         assert await choose(pocket, "ann", "Deutsch") == translate("commands.language_set", "de")
         assert await choose(pocket, "bea", "es", sender="bea") == translate("commands.language_set", "es")
         for chat, language in (("ann", "de"), ("bea", "es"), ("cem", "en")):
@@ -54,7 +54,7 @@ async def test_each_of_two_people_is_spoken_to_in_their_own_language() -> None:
 
 async def test_a_failure_is_told_in_the_language_of_who_reads_it() -> None:
     """What went wrong is said to each in their own words."""
-    async with gateway(model=Refusing()) as pocket:
+    async with gateway(model=RefusingModel()) as pocket:
         await choose(pocket, "ann", "de")
         text = await pocket.channel.ask("ann", "hello")
         assert text.startswith(translate("failures.refused", "de"))
@@ -64,7 +64,7 @@ async def test_a_failure_is_told_in_the_language_of_who_reads_it() -> None:
 
 async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() -> None:
     """A member is refused, an admin chooses; what people have in their direct chats stays theirs."""
-    async with gateway(model=Stage(), policy=TEAM) as pocket:
+    async with gateway(model=HeldScriptModel(), policy=TEAM) as pocket:
         await choose(pocket, "ann", "de")
         refused = await choose(pocket, "g", "es", group=True)
         assert refused == translate("commands.only_admin", "en", command="language")
@@ -79,7 +79,7 @@ async def test_a_shared_chat_has_a_language_of_its_own_that_its_admins_choose() 
 async def test_the_operators_word_is_below_the_chats_own_and_above_the_usual() -> None:
     """PARLOUR_LANGUAGE, then `chats`, then what was chosen; `default` takes a choice back."""
     environment = {"PARLOUR_LANGUAGE": "es-MX", "PARLOUR_CHATS": '{"pocket:vip": {"language": "zh"}}'}
-    async with gateway(model=Stage(), environment=environment) as pocket:
+    async with gateway(model=HeldScriptModel(), environment=environment) as pocket:
         assert await pocket.channel.ask("ann", "/stop") == translate("commands.nothing_to_stop", "es")
         assert await pocket.channel.ask("vip", "/stop", sender="vip") == translate("commands.nothing_to_stop", "zh")
         await choose(pocket, "vip", "english", sender="vip")
@@ -92,12 +92,12 @@ async def test_the_operators_word_is_below_the_chats_own_and_above_the_usual() -
 async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
     """The next process knows it before anybody has spoken: what delivery adds to an old answer is in it, too."""
     home = tmp_path / "home"
-    async with gateway(home=home, model=Stage()) as pocket:
+    async with gateway(home=home, model=HeldScriptModel()) as pocket:
         await choose(pocket, "a-chat-not-named-after-ann", "de")
         await pocket.idle()
         killed = pocket.kill(tmp_path / "killed")
     for place in (home, killed):
-        async with gateway(home=place, model=Stage()) as pocket:
+        async with gateway(home=place, model=HeldScriptModel()) as pocket:
             key = SessionKey("pocket", "a-chat-not-named-after-ann")
             assert pocket.app.commands.chats.locales.language(key) == "de"
             assert await pocket.channel.ask(key.chat, "/stop") == translate("commands.nothing_to_stop", "de")
@@ -105,7 +105,7 @@ async def test_a_choice_outlives_a_restart_and_a_crash(tmp_path: Path) -> None:
 
 async def test_what_is_asked_beside_the_turns_is_in_the_chats_language() -> None:
     """A question about memory and its buttons come from a job, and are still said to somebody."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
         await choose(pocket, "ann", "de")
         await staged(pocket, "people/pocket%3aann", "pocket:ann")
         await pocket.idle()
@@ -124,7 +124,7 @@ async def test_what_delivery_adds_is_in_the_chats_language() -> None:
         pocket.channel.capabilities = PLAIN  # the channel learns meanwhile that it may not
         return "done"
 
-    model = Stage(calls(("note", "{}")), "Here.")
+    model = HeldScriptModel(calls(("note", "{}")), "Here.")
     async with gateway(model=model, tools=[note], capabilities=replace(PLAIN, file_limit=1_000_000)) as pocket:
         await choose(pocket, "ann", "es")
         await pocket.channel.ask("ann", "write it down")
@@ -134,7 +134,7 @@ async def test_what_delivery_adds_is_in_the_chats_language() -> None:
 
 async def test_the_language_changes_no_byte_of_the_prompt() -> None:
     """The model answers in the language it is written to; a choice of ours is no reason for a new snapshot."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("ann", "one")
         await choose(pocket, "ann", "zh")
@@ -156,7 +156,7 @@ async def test_words_of_the_offline_model_are_the_chats() -> None:
 async def test_an_old_message_and_a_full_chat_are_told_in_the_chats_language() -> None:
     """Lines that no turn says: what expired, and what was not taken."""
     environment = {"PARLOUR_AGENT__QUEUED_PER_CHAT": "1"}
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model, environment=environment) as pocket:
         await choose(pocket, "ann", "es")
         old = datetime.now(UTC) - timedelta(days=2)
@@ -174,7 +174,7 @@ async def test_an_old_message_and_a_full_chat_are_told_in_the_chats_language() -
 @pytest.mark.parametrize("name", ["Berlin", "europe/berlin", "BERLIN"])
 async def test_a_city_is_a_time_zone(name: str) -> None:
     """Nobody has to know how IANA writes it; what is told then is told by the clocks there."""
-    async with gateway(model=Stage(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
         assert await pocket.channel.ask("c", f"/timezone {name}") == translate(
             "commands.timezone_set", zone="Europe/Berlin"
         )
@@ -183,7 +183,7 @@ async def test_a_city_is_a_time_zone(name: str) -> None:
 
 async def test_a_misspelt_zone_gets_a_suggestion_and_changes_nothing() -> None:
     """The nearest are named, in the language of the chat; nothing is guessed."""
-    async with gateway(model=Stage(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
+    async with gateway(model=HeldScriptModel(), environment={"PARLOUR_TIMEZONE": "UTC"}) as pocket:
         await choose(pocket, "c", "de")
         assert await pocket.channel.ask("c", "/timezone Brelin") == translate(
             "commands.timezone_near", "de", zone="Brelin", near="Europe/Berlin"

@@ -9,9 +9,9 @@ from pathlib import Path
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.memory.documents.version_store import VersionStore
 from gateway.ports import ScopeMove
-from tests.e2e.agent.test_consolidation import Model, at_work, talk
+from tests.e2e.agent.test_consolidation import SummaryModel, at_work, talk
 from tests.fakes.account_linking import code_of, link, settled, summarised, unlink
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 
 ANN, BOB = "people/pocket%3aann", "people/pocket%3abob"
 
@@ -24,14 +24,14 @@ def everything(home: Path, scope: str) -> str:
     return "\n".join([*texts, *(data.decode() for _, each in kept for data in each.values())])
 
 
-async def say(pocket: Pocket, account: str, text: str) -> str:
+async def say(pocket: InProcessGateway, account: str, text: str) -> str:
     """Say something in an account's direct chat."""
     return await pocket.channel.ask(account, text, sender=account)
 
 
 async def test_two_accounts_are_one_person_and_come_apart_again() -> None:
     """The older survives; each account knows what either said; apart again, each has its own, and answers are gone."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await say(pocket, "ann", "/remember the zeppelin is red")
         await say(pocket, "ann", "hello from ann")
@@ -80,7 +80,7 @@ async def test_summaries_go_with_their_conversation() -> None:
             "memory_update": f"{memory}\n- likes {who}, part {n}".strip(),
         }
 
-    model = Model(summarise)
+    model = SummaryModel(summarise)
     async with at_work(model) as pocket:
         for n in range(6):
             await say(pocket, "ann", f"airship {n}")
@@ -100,7 +100,7 @@ async def test_summaries_go_with_their_conversation() -> None:
 
 async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
     """Who typed somebody's code is told who would read their memory; without their yes nothing is linked."""
-    async with at_work(Model()) as pocket:
+    async with at_work(SummaryModel()) as pocket:
         await say(pocket, "ann", "/remember the zeppelin is red")
         code = await code_of(pocket, "eve")
         asked = await say(pocket, "ann", f"/link {code}")
@@ -119,7 +119,7 @@ async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
 async def test_a_code_is_good_once_in_a_direct_chat_and_guessing_is_locked(tmp_path: Path) -> None:
     """Five wrong codes lock the account for an hour, also over a restart; a group sees none; no transcript has one."""
     home = tmp_path / "home"
-    async with at_work(Model(), home) as pocket:
+    async with at_work(SummaryModel(), home) as pocket:
         code = await code_of(pocket, "ann")
         group = await pocket.channel.ask("room", f"/link {code}", sender="bob", group=True, is_addressed=True)
         assert "has been revoked" in group
@@ -134,13 +134,13 @@ async def test_a_code_is_good_once_in_a_direct_chat_and_guessing_is_locked(tmp_p
         assert transcript.count(code) == 1  # as ann typed it
         notes = await pocket.app.store.links.notes()
         assert not any(code in name or code in value for name, value in notes.items())
-    async with at_work(Model(), home) as pocket:
+    async with at_work(SummaryModel(), home) as pocket:
         assert "minute" in await say(pocket, "bob", f"/link {code}")
 
 
 async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Path) -> None:
     """The younger account's window is read from where its transcript stands now."""
-    model = Model()
+    model = SummaryModel()
     home = tmp_path / "home"
     async with at_work(model, home) as pocket:
         await talk(pocket, 1)
@@ -160,7 +160,7 @@ async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Pat
 
 async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_the_start(tmp_path: Path) -> None:
     """From the transaction on the two are one; a start moves the files before anybody is let in, once."""
-    home, model = tmp_path / "home", Model()
+    home, model = tmp_path / "home", SummaryModel()
     async with at_work(model, home) as pocket:
         await say(pocket, "ann", "/remember the zeppelin is red")
         await say(pocket, "bob", "/remember my boat is called Nora")
@@ -181,7 +181,7 @@ async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_th
 async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:
     """A turn ends in the scope it began in, in front of everything that moves; what comes meanwhile is answered."""
 
-    class Slow(Model):
+    class WaitingModel(SummaryModel):
         """Thinks until it is let go on, when it is told to wait."""
 
         def __init__(self) -> None:
@@ -195,7 +195,7 @@ async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:
                 await self.may.wait()
             return await super().complete(request, sink=sink)
 
-    model = Slow()
+    model = WaitingModel()
     async with at_work(model, tmp_path / "home") as pocket:
         await say(pocket, "ann", "hello")
         await say(pocket, "bob", "hello")

@@ -10,7 +10,7 @@ from typing import Any
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 
@@ -22,7 +22,7 @@ def change(text: str) -> str:
     return found[1]
 
 
-async def say(pocket: Pocket, *texts: str, **facts: Any) -> Sequence[str]:
+async def say(pocket: InProcessGateway, *texts: str, **facts: Any) -> Sequence[str]:
     """Say each text in Ann's chat and return the answers."""
     return [await pocket.channel.ask("ann", text, **facts) for text in texts]
 

@@ -16,8 +16,8 @@ from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.ports import UsageRow
-from tests.fakes.inprocess_gateway import PLAIN, STREAMING, Pocket, gateway
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
+from tests.fakes.inprocess_gateway import PLAIN, STREAMING, InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")
@@ -27,7 +27,7 @@ LONG = "A fairly long answer, with **bold** words, an é and a 🙂. " * 12
 @asynccontextmanager
 async def wired(
     script: Script, *, streaming: bool = False, tools: tuple[Any, ...] = (), **environment: str
-) -> AsyncIterator[tuple[Pocket, FakeOpenAI]]:
+) -> AsyncIterator[tuple[InProcessGateway, FakeOpenAI]]:
     """Run a gateway whose model is the scripted server; one attempt each, short limits."""
     async with open_server(script) as server:
         settings = {
@@ -51,7 +51,7 @@ def reference_in(text: str) -> str:
     return found[1]
 
 
-async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
+async def spent(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the chat's first turn."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     story = await pocket.app.store.journal.trace(lines[0].turn)
@@ -61,7 +61,7 @@ async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
 
 async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
     """What streams in is shown as one message that grows; at the end it is the whole answer, and stands once."""
-    async with wired([Answer(text=LONG, gap=0.01)], streaming=True) as (pocket, server):
+    async with wired([ScriptedAnswer(text=LONG, gap=0.01)], streaming=True) as (pocket, server):
         await pocket.channel.ask("c", "hello")
         (post,) = pocket.channel.posts["c"]
         assert post.text == LONG
@@ -90,13 +90,15 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
         rang.append(bell)
         return f"{bell} rang"
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         if n == 1:
-            both = tuple(Call(name="ring", arguments=json.dumps({"bell": bell}), id="same") for bell in ("a", "b"))
-            return Answer(text="ringing", calls=both)
+            both = tuple(
+                ScriptedToolCall(name="ring", arguments=json.dumps({"bell": bell}), id="same") for bell in ("a", "b")
+            )
+            return ScriptedAnswer(text="ringing", calls=both)
         if n == 2:
-            return Answer(calls=(Call(name="ring", arguments='{"bell": "c"}', id="same"),))
-        return Answer(text="all rang")
+            return ScriptedAnswer(calls=(ScriptedToolCall(name="ring", arguments='{"bell": "c"}', id="same"),))
+        return ScriptedAnswer(text="all rang")
 
     for streaming in (False, True):
         rang.clear()
@@ -115,12 +117,14 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
 async def test_remembering_and_finding_again() -> None:
     """The memory tools work over the wire: what is kept in one turn is found in the next."""
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         last = body["messages"][-1]
         if last["role"] == "tool":
-            return Answer(text=f"so: {last['content']}")
+            return ScriptedAnswer(text=f"so: {last['content']}")
         name, argument = ("remember", "fact") if n == 1 else ("memory_search", "query")
-        return Answer(calls=(Call(name=name, arguments=json.dumps({argument: "Ann likes oolong tea"})),))
+        return ScriptedAnswer(
+            calls=(ScriptedToolCall(name=name, arguments=json.dumps({argument: "Ann likes oolong tea"})),)
+        )
 
     async with wired(script) as (pocket, server):
         await pocket.channel.ask("c", "remember that")
@@ -133,14 +137,20 @@ async def test_remembering_and_finding_again() -> None:
 async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
     """An unknown tool, arguments that are no JSON, and wrong ones come back as results; people see the answer only."""
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         if n == 1:
-            wrong = (Call(name="remembr"), Call(name="remember", arguments='{"fact": '), Call(name="remember"))
-            return Answer(
-                calls=tuple(Call(name=c.name, arguments=c.arguments, id=f"c{i}") for i, c in enumerate(wrong))
+            wrong = (
+                ScriptedToolCall(name="remembr"),
+                ScriptedToolCall(name="remember", arguments='{"fact": '),
+                ScriptedToolCall(name="remember"),
+            )
+            return ScriptedAnswer(
+                calls=tuple(
+                    ScriptedToolCall(name=c.name, arguments=c.arguments, id=f"c{i}") for i, c in enumerate(wrong)
+                )
             )
         results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
-        return Answer(text=" | ".join(results))
+        return ScriptedAnswer(text=" | ".join(results))
 
     async with wired(script) as (pocket, _):
         unknown, broken, missing = (await pocket.channel.ask("c", "go")).split(" | ")
@@ -149,12 +159,14 @@ async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
         assert "wrong arguments" in missing
 
 
-@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.ERROR, Fault.UNAUTHORISED, Fault.CUT_JSON], ids=str)
-async def test_another_model_answers_when_the_first_fails(fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [ModelFault.BUSY, ModelFault.ERROR, ModelFault.UNAUTHORISED, ModelFault.CUT_JSON], ids=str
+)
+async def test_another_model_answers_when_the_first_fails(fault: ModelFault) -> None:
     """The fallback is asked after the first model's failure, whatever it is; the person sees its answer only."""
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
-        return Answer(fault=fault) if body["model"] == "test" else Answer(text="from the other")
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return ScriptedAnswer(fault=fault) if body["model"] == "test" else ScriptedAnswer(text="from the other")
 
     async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (pocket, server):
         assert await pocket.channel.ask("c", "hello") == "from the other"
@@ -162,33 +174,33 @@ async def test_another_model_answers_when_the_first_fails(fault: Fault) -> None:
         assert {row.model for row in await spent(pocket) if row.tokens_out} >= {"openai/other"}
 
 
-FAULTS: Mapping[str, tuple[Answer, str]] = {
-    "empty": (Answer(fault=Fault.EMPTY), "empty"),
-    "null": (Answer(fault=Fault.NULL), "empty"),
-    "no-choices": (Answer(fault=Fault.NO_CHOICES), "empty"),
-    "nameless-call": (Answer(calls=(Call(name=""),)), "empty"),
-    "cut-json": (Answer(fault=Fault.CUT_JSON), "garbled"),
-    "cut-body": (Answer(fault=Fault.CUT_BODY), "unreachable"),
-    "drop": (Answer(fault=Fault.DROP), "unreachable"),
-    "hang": (Answer(fault=Fault.HANG), "timeout"),
-    "429": (Answer(fault=Fault.BUSY), "busy"),
-    "429-later": (Answer(fault=Fault.BUSY, retry_after="3600"), "busy"),
-    "quota": (Answer(fault=Fault.QUOTA), "refused"),
-    "500": (Answer(fault=Fault.ERROR), "unreachable"),
-    "400": (Answer(fault=Fault.BAD_REQUEST), "refused"),
-    "401": (Answer(fault=Fault.UNAUTHORISED), "refused"),
-    "404": (Answer(fault=Fault.NOT_FOUND), "refused"),
-    "overflow": (Answer(fault=Fault.OVERFLOW), "overflow"),
+FAULTS: Mapping[str, tuple[ScriptedAnswer, str]] = {
+    "empty": (ScriptedAnswer(fault=ModelFault.EMPTY), "empty"),
+    "null": (ScriptedAnswer(fault=ModelFault.NULL), "empty"),
+    "no-choices": (ScriptedAnswer(fault=ModelFault.NO_CHOICES), "empty"),
+    "nameless-call": (ScriptedAnswer(calls=(ScriptedToolCall(name=""),)), "empty"),
+    "cut-json": (ScriptedAnswer(fault=ModelFault.CUT_JSON), "garbled"),
+    "cut-body": (ScriptedAnswer(fault=ModelFault.CUT_BODY), "unreachable"),
+    "drop": (ScriptedAnswer(fault=ModelFault.DROP), "unreachable"),
+    "hang": (ScriptedAnswer(fault=ModelFault.HANG), "timeout"),
+    "429": (ScriptedAnswer(fault=ModelFault.BUSY), "busy"),
+    "429-later": (ScriptedAnswer(fault=ModelFault.BUSY, retry_after="3600"), "busy"),
+    "quota": (ScriptedAnswer(fault=ModelFault.QUOTA), "refused"),
+    "500": (ScriptedAnswer(fault=ModelFault.ERROR), "unreachable"),
+    "400": (ScriptedAnswer(fault=ModelFault.BAD_REQUEST), "refused"),
+    "401": (ScriptedAnswer(fault=ModelFault.UNAUTHORISED), "refused"),
+    "404": (ScriptedAnswer(fault=ModelFault.NOT_FOUND), "refused"),
+    "overflow": (ScriptedAnswer(fault=ModelFault.OVERFLOW), "overflow"),
 }
-STREAMED: Mapping[str, tuple[Answer, str]] = {
+STREAMED: Mapping[str, tuple[ScriptedAnswer, str]] = {
     "empty": FAULTS["empty"],
     "null": FAULTS["null"],
     "hang": FAULTS["hang"],
     "429": FAULTS["429"],
-    "end-stream": (Answer(text=LONG, fault=Fault.END_STREAM), "unreachable"),
-    "cut-stream": (Answer(text=LONG, fault=Fault.CUT_STREAM), "unreachable"),
-    "error-in-stream": (Answer(text=LONG, fault=Fault.ERROR_IN_STREAM), "busy"),  # it says "overloaded"
-    "silence": (Answer(text=LONG, fault=Fault.PAUSE), "timeout"),
+    "end-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.END_STREAM), "unreachable"),
+    "cut-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.CUT_STREAM), "unreachable"),
+    "error-in-stream": (ScriptedAnswer(text=LONG, fault=ModelFault.ERROR_IN_STREAM), "busy"),  # it says "overloaded"
+    "silence": (ScriptedAnswer(text=LONG, fault=ModelFault.PAUSE), "timeout"),
 }
 
 
@@ -202,8 +214,8 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: st
     """
     answer, failure = (STREAMED if streaming else FAULTS)[name]
 
-    def script(_: Mapping[str, Any], n: int) -> Answer:
-        return answer if n == 1 else Answer(text="well again")
+    def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return answer if n == 1 else ScriptedAnswer(text="well again")
 
     async with wired(script, streaming=streaming) as (pocket, server):
         text = await pocket.channel.ask("c", "hello")
@@ -223,7 +235,7 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: st
 async def test_ten_megabytes_are_cut_and_said_so() -> None:
     """An endless answer is one answer of bounded size, over both ways of asking."""
     for streaming in (False, True):
-        huge = Answer(text="word " * 2_000_000, pieces=200_000)
+        huge = ScriptedAnswer(text="word " * 2_000_000, pieces=200_000)
         async with wired([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (pocket, _):
             await pocket.channel.ask("c", "hello")
             (post,) = pocket.channel.posts["c"]
@@ -233,7 +245,7 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
 
 async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
     """With a short Retry-After the same model is asked again, and only the answer is seen."""
-    script = [Answer(fault=Fault.BUSY, retry_after="0.2"), Answer(text="now")]
+    script = [ScriptedAnswer(fault=ModelFault.BUSY, retry_after="0.2"), ScriptedAnswer(text="now")]
     async with wired(script, PARLOUR_LLM__ATTEMPTS="2") as (pocket, server):
         assert await pocket.channel.ask("c", "hello") == "now"
         assert len(server.bodies) == 2
@@ -241,7 +253,7 @@ async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
 
 async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> None:
     """A provider that is down for long costs one line a message, and nothing afterwards."""
-    script: list[Answer | str] = [Answer(fault=Fault.ERROR)] * 8 + ["back"]
+    script: list[ScriptedAnswer | str] = [ScriptedAnswer(fault=ModelFault.ERROR)] * 8 + ["back"]
     async with wired(script) as (pocket, server):
         texts = [await pocket.channel.ask("c", f"m{n}") for n in range(9)]
         assert all(text.startswith(translate("failures.unreachable")) for text in texts[:8])
@@ -253,8 +265,8 @@ async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> Non
 async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
     """A model that only ever calls tools is stopped: three equal calls, or twenty-five, and one line."""
 
-    def script(_: Mapping[str, Any], n: int) -> Answer:
-        return Answer(calls=(Call(name="memory_search", arguments=make(n), id="again"),))
+    def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return ScriptedAnswer(calls=(ScriptedToolCall(name="memory_search", arguments=make(n), id="again"),))
 
     async with wired(script) as (pocket, server):
         text = await pocket.channel.ask("c", "go")
@@ -267,7 +279,10 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
 
 async def test_a_stopped_call_is_left_and_paid_for() -> None:
     """/stop in the middle of a call hangs up at once; the usage row says what the prompt cost."""
-    async with wired([Answer(fault=Fault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (pocket, server):
+    async with wired([ScriptedAnswer(fault=ModelFault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (
+        pocket,
+        server,
+    ):
         await pocket.channel.say("c", "hello")
         await server.arrived.wait()
         await pocket.channel.say("c", "/stop")
@@ -283,11 +298,11 @@ async def test_a_stopped_call_is_left_and_paid_for() -> None:
 
 async def test_usage_adds_up_to_what_the_server_was_asked() -> None:
     """Over good calls, a tool round and a cut answer the rows' sums are the server's own figures."""
-    script: list[Answer | str] = [
-        Answer(text="one", tokens=(10, 1, 0)),
-        Answer(calls=(Call(name="memory_search", arguments='{"query": "x"}'),), tokens=(20, 2, 8)),
-        Answer(text="two", tokens=(30, 3, 16)),
-        Answer(fault=Fault.EMPTY, tokens=(40, 0, 32)),
+    script: list[ScriptedAnswer | str] = [
+        ScriptedAnswer(text="one", tokens=(10, 1, 0)),
+        ScriptedAnswer(calls=(ScriptedToolCall(name="memory_search", arguments='{"query": "x"}'),), tokens=(20, 2, 8)),
+        ScriptedAnswer(text="two", tokens=(30, 3, 16)),
+        ScriptedAnswer(fault=ModelFault.EMPTY, tokens=(40, 0, 32)),
     ]
     async with wired(script) as (pocket, server):
         for n in range(3):

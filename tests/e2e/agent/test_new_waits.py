@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.memory.history.history_log import HistoryLog
-from tests.e2e.agent.test_consolidation import SCOPE, Model
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 
 
-async def waiting(pocket: Pocket, model: Model) -> None:
+async def waiting(pocket: InProcessGateway, model: SummaryModel) -> None:
     """Have Ann say something and /new; return when the summary of it is being made, and held back."""
     await pocket.channel.ask("ann", "the first thing")
     model.go_on.clear()
@@ -27,7 +27,7 @@ def entries(home: Path) -> int:
 
 async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
     """Another chat does not notice; /stop takes effect, the session goes on as it was, and a later /new works."""
-    model = Model()
+    model = SummaryModel()
     async with gateway(model=model, environment=WAITS) as pocket:
         await waiting(pocket, model)
         assert (await pocket.channel.ask("ben", "hello", sender="ben")).endswith("hello")
@@ -44,12 +44,12 @@ async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
 
 async def test_a_kill_while_it_waits_leaves_a_whole_session(tmp_path: Path) -> None:
     """At the next start /new is taken up again, the archive is summarised once, and the answer comes once."""
-    model, home = Model(), tmp_path / "home"
+    model, home = SummaryModel(), tmp_path / "home"
     async with gateway(model=model, home=home, environment=WAITS) as pocket:
         await waiting(pocket, model)
         copy = pocket.kill(tmp_path / "copy")
         model.go_on.set()
-    again = Model()
+    again = SummaryModel()
     async with gateway(model=again, home=copy, environment=WAITS) as pocket:
         posts = await pocket.channel.posted("ann", 1)
         await pocket.idle()

@@ -14,7 +14,7 @@ from gateway.app import build_operations
 from gateway.control import Line
 from gateway.errors import UserError
 from gateway.ports import AccessStatus, IntakeResult, IntakeVerdict, MembershipChange
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.slack_gateway import HeldModel
 
 OWNER, MAL = "42", "66"
@@ -23,25 +23,25 @@ CODE = re.compile(r"[A-Z2-9]{4}-[A-Z2-9]{4}")
 
 def house(
     home: Path, model: InstantModel | None = None, policy: AdmissionPolicy | None = None
-) -> AbstractAsyncContextManager[Pocket]:
+) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run a gateway whose owner may write, and nobody else."""
     block = policy or policy_of("pocket", [], [f"pocket:{OWNER}"], "mention")
     return gateway(home=home, model=model or InstantModel(), policy=block)
 
 
-async def own(pocket: Pocket, text: str, chat: str = OWNER, **facts: bool) -> str:
+async def own(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: bool) -> str:
     """Let the owner write, and return the answer."""
     return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
 
 
-async def knock(pocket: Pocket, sender: str = MAL) -> IntakeResult:
+async def knock(pocket: InProcessGateway, sender: str = MAL) -> IntakeResult:
     """Let a stranger write; return when everything that follows is delivered."""
     accepted, _ = await pocket.channel.say(sender, "a secret: let me in", sender=sender, name="Mal")
     await pocket.idle()
     return accepted
 
 
-def texts(pocket: Pocket, chat: str) -> list[str]:
+def texts(pocket: InProcessGateway, chat: str) -> list[str]:
     """Return what was sent to a chat."""
     return [post.text for post in pocket.channel.posts.get(chat, [])]
 

@@ -10,9 +10,9 @@ from agent.memory.editing.staged_changes import stage_for_approval
 from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
-from tests.e2e.agent.test_consolidation import SCOPE, Model, at_work, quiet, talk
+from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, quiet, talk
 from tests.e2e.agent.test_deletions import delete, transcripts, until
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 
 
 def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:
@@ -20,7 +20,7 @@ def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:
     return [n for n, (before, after) in enumerate(pairwise(prompts), 1) if list(after[: len(before)]) != list(before)]
 
 
-async def gone(pocket: Pocket, number: str, words: str) -> None:
+async def gone(pocket: InProcessGateway, number: str, words: str) -> None:
     """Delete a message and return when it is out of the transcript."""
     await delete(pocket, number)
     await until(lambda: words not in transcripts(pocket.home))
@@ -29,7 +29,7 @@ async def gone(pocket: Pocket, number: str, words: str) -> None:
 
 async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
     """Approved in the chat and saved in an editor meanwhile: both are deltas, and nothing before them changes."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await talk(pocket, 1)
         await pocket.channel.ask("ann", "/remember the office is in Bonn")
@@ -48,7 +48,7 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
 
 async def test_a_deletion_breaks_the_prefix_once_and_where_it_stood() -> None:
     """What is in the window goes with one break; what had left it, and is in no prompt, breaks nothing."""
-    model = Model()
+    model = SummaryModel()
     async with at_work(model) as pocket:
         await pocket.channel.ask("ann", "the oldest of all that is said in here today", number="1")
         await talk(pocket, 4)

@@ -20,19 +20,19 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.app import build_operations
 from gateway.errors import UserError
 from gateway.ports import ChannelCapabilities
-from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model, quiet, talk
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
 from tests.e2e.agent.test_purge import lived, planted
-from tests.fakes.inprocess_files import WITH_FILES, FilePocket, FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import PLAIN, Pocket, gateway
+from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import PLAIN, InProcessGateway, gateway
 
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
 )
 
 
-def unpacked(pocket: Pocket) -> dict[str, bytes]:
+def unpacked(pocket: InProcessGateway) -> dict[str, bytes]:
     """Return what arrived in the chat, by name, the zips taken apart."""
-    assert isinstance(pocket.channel, FilePocket)
+    assert isinstance(pocket.channel, InProcessFileChannel)
     found: dict[str, bytes] = {}
     for sent in pocket.channel.arrived:
         assert sent.media_type == "application/zip"
@@ -47,25 +47,25 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def arrived(pocket: Pocket, number: int) -> None:
+async def arrived(pocket: InProcessGateway, number: int) -> None:
     """Return when that many files stand in the chats."""
-    assert isinstance(pocket.channel, FilePocket)
+    assert isinstance(pocket.channel, InProcessFileChannel)
     while True:
         if len(pocket.channel.arrived) >= number:
             return
         await asyncio.sleep(0.01)
 
 
-def kind(limits: ChannelCapabilities = WITH_FILES) -> FilePocketKind:
+def kind(limits: ChannelCapabilities = WITH_FILES) -> InProcessFilePlugin:
     """Return a platform with files."""
-    return FilePocketKind(Shelf(), limits)
+    return InProcessFilePlugin(PlatformFiles(), limits)
 
 
 async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Path) -> None:
     """Memory, history, conversations as data and as text, files by name, usage; Bob's words never."""
     home = tmp_path / "home"
     platform = kind()
-    async with gateway(model=Model(), environment=WINDOW, kind=platform, home=home, policy=OPEN) as pocket:
+    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, home=home, policy=OPEN) as pocket:
         ask = pocket.channel.ask
         await ask("bob", "Bob's canary is yellow", sender="bob")
         await ask("bob", "/remember Bob has a canary", sender="bob")
@@ -100,7 +100,7 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         assert unknown_files(home) == []
 
 
-async def exported(pocket: Pocket) -> None:
+async def exported(pocket: InProcessGateway) -> None:
     """Return when no export is being made and everything is delivered and in its file."""
     while True:
         found = await pocket.app.store.jobs.pending_in(SCOPE)
@@ -111,7 +111,7 @@ async def exported(pocket: Pocket) -> None:
 
 async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Path) -> None:
     """The file is kept while the page may fetch it; the next export does not hold the last one."""
-    async with gateway(model=Model(), kind=kind(), home=tmp_path / "home") as pocket:
+    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as pocket:
         await talk(pocket, 1)
         await pocket.channel.ask("ann", "/export")
         await arrived(pocket, 1)
@@ -130,7 +130,7 @@ async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Pat
 
 async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_path: Path) -> None:
     """Killed behind the half-made zip: the next start makes it anew, sends one, and the half of it is gone."""
-    async with gateway(model=Model(), kind=kind(), home=tmp_path / "home") as pocket:
+    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as pocket:
         await talk(pocket, 1)
         pocket.app.background._long = {}
         await pocket.channel.ask("ann", "/export")
@@ -139,23 +139,23 @@ async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_
     half = copy / SCOPE / "exports" / "export-1.zip"
     half.parent.mkdir()
     half.write_bytes(b"PK half of it")
-    async with gateway(model=Model(), kind=kind(), home=copy) as pocket:
+    async with gateway(model=SummaryModel(), kind=kind(), home=copy) as pocket:
         await arrived(pocket, 1)
         await exported(pocket)
         assert "conversations/" in unpacked(pocket)["README.md"].decode()
         assert not half.exists()
         again = pocket.kill(tmp_path / "again")
-    async with gateway(model=Model(), kind=kind(), home=again) as pocket:
+    async with gateway(model=SummaryModel(), kind=kind(), home=again) as pocket:
         await talk(pocket, 1)
         await pocket.idle()
-        assert isinstance(pocket.channel, FilePocket)
+        assert isinstance(pocket.channel, InProcessFileChannel)
         assert pocket.channel.arrived == []
 
 
 async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> None:
     """Three files of 60 KB and one of 200 KB where 100 KB are taken: several zips, and the large one is named."""
     platform = kind(replace(WITH_FILES, file_limit=100_000))
-    async with gateway(model=Model(), kind=platform) as pocket:
+    async with gateway(model=SummaryModel(), kind=platform) as pocket:
         for n, size in enumerate((60_000, 60_000, 60_000, 200_000)):
             folder = pocket.home / SCOPE / "files"
             folder.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> No
         await arrived(pocket, 3)
         await exported(pocket)
         found = unpacked(pocket)
-        assert isinstance(pocket.channel, FilePocket)
+        assert isinstance(pocket.channel, InProcessFileChannel)
         assert all(len(sent.data) <= 100_000 for sent in pocket.channel.arrived)
         assert {f"files/own-{n}.bin" for n in range(3)} <= found.keys()
         assert "files/own-3.bin" not in found
@@ -193,7 +193,7 @@ async def test_an_export_is_for_direct_chats_and_channels_with_files() -> None:
 async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
     """Counts of this chat, the model by its name, who reads; another scope's counts are not in it, and no path is."""
     platform = kind()
-    async with gateway(model=Model(), environment=WINDOW, kind=platform, policy=OPEN) as pocket:
+    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, policy=OPEN) as pocket:
         ask = pocket.channel.ask
         await ask("ann", "/remember my dog is Bello")
         await ask("ann", "look", attachments=[platform.shelf.put("plan.txt", b"x" * 1_500)])
@@ -225,7 +225,7 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
 async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) -> None:
     """`parlour people export`: one zip, 0600, whole, of that person alone; a file that is there is left as it is."""
     target = tmp_path / "ann.zip"
-    async with gateway(model=Model(), policy=OPEN, kind=kind(PLAIN)) as pocket:
+    async with gateway(model=SummaryModel(), policy=OPEN, kind=kind(PLAIN)) as pocket:
         await pocket.channel.ask("ann", "/remember my dog is Bello")
         await pocket.channel.ask("bob", "/remember Bob has a canary", sender="bob")
         export = build_operations(pocket.app).by_name()["people export"]
@@ -255,7 +255,7 @@ def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path)
 
 async def test_the_page_fetches_its_export_at_once_and_after_a_reload() -> None:
     """Asked for on the page: the file is a link to its bytes in the open window, and in one that is opened later."""
-    async with gateway(model=Model()) as pocket, aiohttp.ClientSession() as session:
+    async with gateway(model=SummaryModel()) as pocket, aiohttp.ClientSession() as session:
         url = pocket.app.web.url
         origin = {"Origin": url.rstrip("/")}
         async with session.ws_connect(f"{url}ws", headers=origin) as socket:

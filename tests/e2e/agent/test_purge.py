@@ -22,10 +22,10 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
-from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
-from tests.fakes.inprocess_files import FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 ROOM = "chats/pocket%3aroom"
 OPEN = AdmissionPolicy(
@@ -34,14 +34,16 @@ OPEN = AdmissionPolicy(
 
 
 @asynccontextmanager
-async def at_work(home: Path, model: Any = None, shelf: Shelf | None = None, **more: Any) -> AsyncIterator[Pocket]:
+async def at_work(
+    home: Path, model: Any = None, shelf: PlatformFiles | None = None, **more: Any
+) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a small window on *home*."""
-    kind = FilePocketKind(shelf) if shelf is not None else None
-    async with gateway(home=home, model=model or Model(), environment=WINDOW, kind=kind, **more) as pocket:
+    kind = InProcessFilePlugin(shelf) if shelf is not None else None
+    async with gateway(home=home, model=model or SummaryModel(), environment=WINDOW, kind=kind, **more) as pocket:
         yield pocket
 
 
-async def done(pocket: Pocket, scope: str = SCOPE) -> None:
+async def done(pocket: InProcessGateway, scope: str = SCOPE) -> None:
     """Return when nothing of the scope is left to be done but what is planned for much later."""
     while True:
         soon = datetime.now(UTC) + timedelta(minutes=1)
@@ -58,8 +60,8 @@ async def lived(home: Path) -> None:
         told = " ".join(f"She told of {word}." for word in CANARIES)
         return {"history_entry": f"[2026-11-22 10:00] They met. {told}", "memory_update": f"{memory}\n- fact {n}"}
 
-    shelf = Shelf()
-    async with at_work(home, Model(summarise), shelf) as pocket:
+    shelf = PlatformFiles()
+    async with at_work(home, SummaryModel(summarise), shelf) as pocket:
         ask = pocket.channel.ask
         await ask("ann", "/remember my dog is Bello")
         for word in CANARIES:
@@ -157,7 +159,7 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
         assert not missing
         archives = [name for name in found if name.startswith(f"{SCOPE}/sessions/") and ".t" in name]
         assert archives
-    model = Model()
+    model = SummaryModel()
     async with at_work(home, model) as pocket:
         for word in CANARIES:
             await pocket.channel.ask("ann", f"/search {word}")  # the index is built and open, and the answer quotes it
@@ -202,7 +204,7 @@ async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home:
     assert where(left, ASCII)
 
 
-class Pausing(Model):
+class PausingModel(SummaryModel):
     """Answers with what it was asked, when it is let."""
 
     def __init__(self) -> None:
@@ -221,7 +223,7 @@ class Pausing(Model):
 async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Path) -> None:
     """In another chat of the same scope an answer is thought of meanwhile: what it leaves is cleared once it ended."""
     home = tmp_path / "home"
-    model = Pausing()
+    model = PausingModel()
     async with at_work(home, model, policy=OPEN) as pocket:
         say, ask = pocket.channel.say, pocket.channel.ask
         _, answered = await say("room/thread", f"slowly, tell me of my {ASCII}", group=True, is_admin=True)

@@ -30,11 +30,11 @@ ANN = SessionKey("pocket", "ann")
 EVERY = int(os.environ.get("PURGE_KILLED_EVERY", "3"))  # 1 = at every single write; the suite plays some of them
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The process is gone."""
 
 
-class Fate:
+class KillCountdown:
     """Counts what is written, and kills before the write of that number."""
 
     def __init__(self, at: int = -1) -> None:
@@ -44,14 +44,14 @@ class Fate:
     def write(self) -> None:
         """Live on, or do not."""
         if self.writes == self.at:
-            raise Killed
+            raise ProcessKilled
         self.writes += 1
 
 
-class MortalDisk(Disk):
+class KilledDisk(Disk):
     """A disk whose process may be killed before any change."""
 
-    def __init__(self, fate: Fate) -> None:
+    def __init__(self, fate: KillCountdown) -> None:
         self.fate = fate
 
     def replace(self, path: Path, data: bytes) -> None:
@@ -65,10 +65,10 @@ class MortalDisk(Disk):
         super().remove(path)
 
 
-class Mortal:
+class KilledObject:
     """Anything whose calls may be the last: the store's forgetting, the versions."""
 
-    def __init__(self, whole: Any, fate: Fate) -> None:
+    def __init__(self, whole: Any, fate: KillCountdown) -> None:
         self._whole = whole
         self._fate = fate
 
@@ -96,13 +96,13 @@ async def begun(home: Path) -> Job:
         return job
 
 
-async def purge(home: Path, job: Job, fate: Fate) -> None:
+async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
     """Do the job with a process that may be killed."""
     async with owned(home) as app:
         whole = app.commands.memory.erasure.purge_jobs
-        disk = MortalDisk(fate)
-        store: Any = Mortal(whole.store, fate)
-        versions: Any = Mortal(whole.versions, fate)
+        disk = KilledDisk(fate)
+        store: Any = KilledObject(whole.store, fate)
+        versions: Any = KilledObject(whole.versions, fate)
         mortal = dataclasses.replace(whole, disk=disk, store=store, versions=versions)
         whole.word_eraser._disk = disk
         app.projector._disk = disk
@@ -118,7 +118,7 @@ def purging(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, int]:
         await lived(home)
         planted(home)
         job = await begun(home)
-        fate = Fate()
+        fate = KillCountdown()
         await purge(shutil.copytree(home, home.with_name("counted")), job, fate)
         return job, fate.writes
 
@@ -132,9 +132,9 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
     assert writes >= 8
     for at in range(0, writes, EVERY):
         there = shutil.copytree(home, tmp_path / str(at))
-        with contextlib.suppress(Killed):  # which files hold words differs by a few from copy to copy
-            await purge(there, job, Fate(at))
-        await purge(there, job, Fate())
+        with contextlib.suppress(ProcessKilled):  # which files hold words differs by a few from copy to copy
+            await purge(there, job, KillCountdown(at))
+        await purge(there, job, KillCountdown())
         async with owned(there) as app:
             await app.store.jobs.finish(job)
             for each in await app.store.jobs.pending_in(SCOPE):

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import InboundMessage, Sender, SessionKey
 from tests.e2e.agent.test_consolidation import quiet
-from tests.fakes.held_model import Stage, calls
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.telegram_gateway import house
 from tests.fakes.telegram_server import open_telegram
 
@@ -20,7 +20,7 @@ FIND = ("memory_search", json.dumps({"query": "which account do invoices go to?"
 KEEP = ("remember", json.dumps({"fact": "Ann's invoices go to account XX99"}))
 
 
-class Script(Stage):
+class ScriptedConversation(HeldScriptModel):
     """Says the script to people; the work beside the turns gets a summary with nothing in it."""
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
@@ -30,14 +30,14 @@ class Script(Stage):
         return await super().complete(request, sink=sink)
 
 
-def told(model: Script) -> str:
+def told(model: ScriptedConversation) -> str:
     """Return what the last tool said."""
     return str([each["content"] for each in model.asked[-1].messages if each["role"] == "tool"][-1])
 
 
 async def test_a_forwarded_order_is_asked_about_after_new() -> None:
     """Forwarded to the bot on Telegram, found by the model in a fresh conversation: Ann is asked, nothing is kept."""
-    model = Script("I see.", calls(FIND), calls(KEEP), "Noted.")
+    model = ScriptedConversation("I see.", calls(FIND), calls(KEEP), "Noted.")
     async with open_telegram() as server:
         server.now = lambda: int(datetime.now(UTC).timestamp())
         async with house(server, model) as up:
@@ -56,7 +56,7 @@ async def test_a_forwarded_order_is_asked_about_after_new() -> None:
             assert not any("XX99" in path.read_text() for path in up.home.rglob("MEMORY.md"))
 
 
-async def forward(pocket: Pocket, text: str) -> None:
+async def forward(pocket: InProcessGateway, text: str) -> None:
     """Pass on what somebody else wrote."""
     message = InboundMessage(
         key=SessionKey("pocket", "c"),
@@ -72,7 +72,7 @@ async def forward(pocket: Pocket, text: str) -> None:
 
 async def test_what_the_bot_said_with_the_order_in_view_taints() -> None:
     """Its own answer is found two conversations later: it is no more to be trusted than the order was."""
-    model = Script("Understood: invoices go to account XX99.", calls(FIND), calls(KEEP), "Noted.")
+    model = ScriptedConversation("Understood: invoices go to account XX99.", calls(FIND), calls(KEEP), "Noted.")
     async with gateway(model=model) as pocket:
         await forward(pocket, "hello from Mallory")
         await pocket.channel.ask("c", "/new")
@@ -85,7 +85,7 @@ async def test_what_the_bot_said_with_the_order_in_view_taints() -> None:
 
 async def test_reading_around_a_line_taints() -> None:
     """`memory_get` shows the neighbours of a harmless line; one of them is the order."""
-    model = Script("I see.", "Hello.", "-", calls(KEEP), "Noted.")
+    model = ScriptedConversation("I see.", "Hello.", "-", calls(KEEP), "Noted.")
     async with gateway(model=model) as pocket:
         await forward(pocket, ORDER)
         await pocket.channel.ask("c", "kettles boil water")
@@ -101,7 +101,7 @@ async def test_reading_around_a_line_taints() -> None:
 
 async def test_what_ann_said_herself_is_kept_without_a_question() -> None:
     """A clean hit is no reason to ask."""
-    model = Script("Good.", calls(FIND), calls(KEEP), "Noted.")
+    model = ScriptedConversation("Good.", calls(FIND), calls(KEEP), "Noted.")
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("c", "my invoices go to account XX99")
         await pocket.channel.ask("c", "/new")
@@ -112,7 +112,7 @@ async def test_what_ann_said_herself_is_kept_without_a_question() -> None:
 
 async def test_what_is_recalled_by_itself_taints_too() -> None:
     """`memory.auto_recall` puts the order before the question: the turn is tainted from its beginning."""
-    model = Script("I see.", calls(KEEP), "Noted.")
+    model = ScriptedConversation("I see.", calls(KEEP), "Noted.")
     async with gateway(model=model, environment={"PARLOUR_MEMORY__AUTO_RECALL": "true"}) as pocket:
         await forward(pocket, ORDER)
         await pocket.channel.ask("c", "/new")

@@ -15,15 +15,15 @@ from agent.memory.history.history_log import HistoryLog
 from gateway.app import composition
 from gateway.ports import Store
 from gateway.settings import Settings
-from tests.fakes.clock import Clock
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.clock import VirtualClock
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.store import open_inline_store
 
 SCOPE = "people/pocket%3aann"
 SLOW = 30.0  # seconds that the model takes for a summary, and for a flush
 
 
-class Thoughtful:
+class SlowSummaryModel:
     """Answers in a second; takes half a minute for anything that nobody waits for."""
 
     name = "thoughtful"
@@ -53,7 +53,7 @@ class Thoughtful:
         """Nothing to close."""
 
 
-async def timed(pocket: Pocket, clock: Clock, chat: str, text: str) -> float:
+async def timed(pocket: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:
     """Ask, and return how long the answer took."""
     begun = clock.seconds
     assert await pocket.channel.ask(chat, text) == "yes"
@@ -75,14 +75,14 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("trigger", ["messages", "tokens"])
 async def test_answers_keep_their_latency_while_the_past_is_summarised(
-    clock: Clock, tmp_path: Path, trigger: str
+    clock: VirtualClock, tmp_path: Path, trigger: str
 ) -> None:
     """In the same chat and in others; also when the budget is passed before the summary has come."""
     settings = {
         "messages": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"},
         "tokens": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"},
     }
-    model, home = Thoughtful(), tmp_path / "home"
+    model, home = SlowSummaryModel(), tmp_path / "home"
     async with gateway(model=model, home=home, environment=settings[trigger]) as pocket:
         took: dict[bool, list[float]] = {False: [], True: []}  # by whether a summary was being thought about
         for n in range(40):
@@ -101,9 +101,9 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
             assert model.longest <= await pocket.app.model.prompt_limit()
 
 
-async def test_new_that_waits_waits_for_every_round(clock: Clock, tmp_path: Path) -> None:
+async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_path: Path) -> None:
     """`memory.new_waits`: what does not fit one question is in the history, all of it, when the answer comes."""
-    model, home = Thoughtful(), tmp_path / "home"
+    model, home = SlowSummaryModel(), tmp_path / "home"
     settings = {"PARLOUR_MEMORY__NEW_WAITS": "true", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"}
     settings |= {"PARLOUR_TOOLS__MEMORY_FLUSH__ENABLED": "false", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
     async with gateway(model=model, home=home, environment=settings) as pocket:

@@ -11,14 +11,14 @@ from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports import UsageRow
-from tests.fakes.held_model import Stage, calls, results, users
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls, results, users
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 KEY = SessionKey("pocket", "c")
 AT_ONCE = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
 
 
-class Kettle:
+class CountingTool:
     """A tool with effects that counts how often it ran, and can be held."""
 
     def __init__(self, *, repeatable: bool = False) -> None:
@@ -38,15 +38,15 @@ class Kettle:
 
 async def test_a_killed_turn_goes_on_after_its_last_step(tmp_path: Path) -> None:
     """The tool that ran is not run again, its question is not asked again, and the answer comes once."""
-    kettle = Kettle()
+    kettle = CountingTool()
     kettle.go.set()
-    first = Stage(calls(("boil", "{}"), text="one moment"), held=[2])
+    first = HeldScriptModel(calls(("boil", "{}"), text="one moment"), held=[2])
     async with gateway(model=first, tools=[kettle.tool]) as pocket:
         await pocket.channel.say("c", "tea please", number="1")
         second = await first.called(2)
         copy = pocket.kill(tmp_path / "copy")
         first.go(2)
-    model = Stage("here is your tea")
+    model = HeldScriptModel("here is your tea")
     async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
         posts = await pocket.channel.posted("c", 1)
         await pocket.idle()
@@ -59,13 +59,13 @@ async def test_a_killed_turn_goes_on_after_its_last_step(tmp_path: Path) -> None
 
 async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path: Path) -> None:
     """A chosen stop beyond its grace loses nothing either, and counts no attempt."""
-    kettle = Kettle()
+    kettle = CountingTool()
     kettle.go.set()
-    home, first = tmp_path / "home", Stage(calls(("boil", "{}")), held=[2])
+    home, first = tmp_path / "home", HeldScriptModel(calls(("boil", "{}")), held=[2])
     async with gateway(home=home, model=first, tools=[kettle.tool], environment=AT_ONCE) as pocket:
         await pocket.channel.say("c", "tea please")
         second = await first.called(2)
-    model = Stage("here is your tea")
+    model = HeldScriptModel("here is your tea")
     async with gateway(home=home, model=model, tools=[kettle.tool]) as pocket:
         await pocket.channel.posted("c", 1)
         assert kettle.ran == 1
@@ -79,14 +79,14 @@ async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path:
 )
 async def test_a_tool_whose_end_is_unknown(tmp_path: Path, repeatable: bool, result: str, runs: int) -> None:
     """What may be repeated is repeated; otherwise the model is told `outcome unknown`, and the tool is left alone."""
-    kettle = Kettle(repeatable=repeatable)
-    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
+    kettle = CountingTool(repeatable=repeatable)
+    async with gateway(model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
         _, answer = await pocket.channel.say("c", "tea please")
         await kettle.begun.wait()
         copy = pocket.kill(tmp_path / "copy")
         kettle.go.set()
         await answer
-    model = Stage("that is what became of it")
+    model = HeldScriptModel("that is what became of it")
     async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
         await pocket.channel.posted("c", 1)
         assert results(model.asked[0]) == [result]
@@ -95,9 +95,11 @@ async def test_a_tool_whose_end_is_unknown(tmp_path: Path, repeatable: bool, res
 
 async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: Path) -> None:
     """A kill after a message was taken into the turn and before that was a step: the model reads it all the same."""
-    kettle = Kettle(repeatable=True)
+    kettle = CountingTool(repeatable=True)
     steering = {"PARLOUR_AGENT__OVERLAP": "steer"}
-    async with gateway(model=Stage(calls(("boil", "{}"))), tools=[kettle.tool], environment=steering) as pocket:
+    async with gateway(
+        model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool], environment=steering
+    ) as pocket:
         _, answer = await pocket.channel.say("c", "tea please")
         await kettle.begun.wait()
         await pocket.channel.say("c", "with milk")
@@ -107,7 +109,7 @@ async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: 
         copy = pocket.kill(tmp_path / "copy")
         kettle.go.set()
         await answer
-    model = Stage("with milk, then")
+    model = HeldScriptModel("with milk, then")
     async with gateway(home=copy, model=model, tools=[kettle.tool], environment=steering) as pocket:
         await pocket.channel.posted("c", 1)
         await pocket.idle()
@@ -118,13 +120,13 @@ async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: 
 async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
     """After a kill behind the third equal call the model still has to answer: it is not given another round."""
     same = calls(("memory_search", '{"query": "x"}'))
-    first = Stage(same, same, same, held=[4])
+    first = HeldScriptModel(same, same, same, held=[4])
     async with gateway(model=first) as pocket:
         await pocket.channel.say("c", "go")
         await first.called(4)
         copy = pocket.kill(tmp_path / "copy")
         first.go(4)
-    model = Stage(same)
+    model = HeldScriptModel(same)
     async with gateway(home=copy, model=model) as pocket:
         posts = await pocket.channel.posted("c", 1)
         assert posts[0].text.startswith(translate("failures.loop"))
@@ -133,14 +135,14 @@ async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
 
 async def test_what_waited_is_answered_after_the_start_in_order(tmp_path: Path) -> None:
     """A backlog of the last run is answered before what comes now, each once; a control row too."""
-    first = Stage(held=[1])
+    first = HeldScriptModel(held=[1])
     async with gateway(model=first) as pocket:
         for n in range(3):
             await pocket.channel.say("c", f"m{n}")
         await first.called(1)
         copy = pocket.kill(tmp_path / "copy")
         first.go(1)
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(home=copy, model=model) as pocket:
         await pocket.channel.ask("c", "m3")
         assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
@@ -148,7 +150,7 @@ async def test_what_waited_is_answered_after_the_start_in_order(tmp_path: Path) 
 
 async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
     """The first request after a restart begins with everything the last one was."""
-    home, first, second = tmp_path / "home", Stage(), Stage()
+    home, first, second = tmp_path / "home", HeldScriptModel(), HeldScriptModel()
     async with gateway(home=home, model=first) as pocket:
         await pocket.channel.ask("c", "one")
         await pocket.channel.ask("c", "two")
@@ -160,7 +162,7 @@ async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
 
 async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
     """/stop in the middle of a call leaves a usage row: the provider has read the prompt."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "long")
         await model.called(1)
@@ -171,7 +173,7 @@ async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
         assert rows[0].tokens_in > 0
 
 
-async def spent(pocket: Pocket) -> tuple[UsageRow, ...]:
+async def spent(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the only turn that thought."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))

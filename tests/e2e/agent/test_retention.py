@@ -15,11 +15,11 @@ from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import Job
-from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, Model
+from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.e2e.agent.test_purge import done
 from tests.fakes.canaries import where
-from tests.fakes.inprocess_files import FilePocketKind, Shelf
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 DAYS = 30
 OLD, NEW = "oldquokka", "newquokka"
@@ -45,7 +45,7 @@ class CountingDisk(Disk):
         super().overwrite(path, start, data)
 
 
-def at(pocket: Pocket, moment: datetime, disk: Disk | None = None) -> RetentionJob:
+def at(pocket: InProcessGateway, moment: datetime, disk: Disk | None = None) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
     mine = pocket.app.commands.memory.erasure.retention
@@ -60,9 +60,9 @@ def messages(home: Path) -> Sequence[object]:
 
 async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) -> None:
     """Blanked in place up to the day, once, at the cost of what lapses; memory stays, and the next turn is answered."""
-    shelf, model = Shelf(), Model()
+    shelf, model = PlatformFiles(), SummaryModel()
     home = tmp_path / "home"
-    async with gateway(home=home, model=model, environment=WINDOW, kind=FilePocketKind(shelf)) as pocket:
+    async with gateway(home=home, model=model, environment=WINDOW, kind=InProcessFilePlugin(shelf)) as pocket:
         ask = pocket.channel.ask
         await ask("ann", f"/remember the {OLD} is red")
         paper = shelf.put("a.txt", OLD.encode(), media_type="text/plain")
@@ -99,7 +99,7 @@ async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) ->
 async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
     """Archives, raw archive, notes, set-aside bytes and a conversation nobody goes on with: gone; facts stay."""
     home = tmp_path / "home"
-    model = Model()
+    model = SummaryModel()
     async with gateway(home=home, model=model, environment=WINDOW) as pocket:
         ask = pocket.channel.ask
         await ask("ann", f"/remember the {OLD} is red")
@@ -129,7 +129,7 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
 
 async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
     """0 is off: nothing is planned, and a job that an earlier setting left does nothing."""
-    async with gateway(home=tmp_path / "home", model=Model()) as pocket:
+    async with gateway(home=tmp_path / "home", model=SummaryModel()) as pocket:
         await pocket.channel.ask("ann", f"my {OLD}")
         await pocket.idle()
         assert not [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
@@ -140,7 +140,7 @@ async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
 async def test_with_the_setting_it_is_planned_at_the_start(tmp_path: Path) -> None:
     """Once a day: today's work is done at the start, tomorrow's is queued."""
     environment = {"PARLOUR_MEMORY__RETENTION_DAYS": "30"}
-    async with gateway(home=tmp_path / "home", model=Model(), environment=environment) as pocket:
+    async with gateway(home=tmp_path / "home", model=SummaryModel(), environment=environment) as pocket:
         while True:
             planned = [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
             if planned and planned[0].due_at > datetime.now(UTC) + timedelta(hours=1):

@@ -16,8 +16,8 @@ import structlog
 from agent.commands import CommandRouter
 from gateway.app import GatewayApp
 from tests.fakes.account_linking import link, settled, summarised, unlink
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.isolation_canaries import HOSTILE, Hijacked, Watch, look_at_files
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.isolation_canaries import HOSTILE, CanaryWatch, HijackedModel, look_at_files
 
 PEOPLE = [f"p{n}" for n in range(10)]
 FACTS = 20
@@ -32,13 +32,13 @@ _LEFT_OUT = frozenset({"forget", "link", "new", "remember", "retry", "share", "s
 COMMANDS = [each.name for each in CommandRouter.load().commands if each.name not in _LEFT_OUT]
 
 
-async def say(pocket: Pocket, account: str, text: str, chat: str = "") -> str:
+async def say(pocket: InProcessGateway, account: str, text: str, chat: str = "") -> str:
     """Say something and return the answer; in a group, to us."""
     is_group = chat.startswith("g")
     return await pocket.channel.ask(chat or account, text, sender=account, group=is_group, is_addressed=is_group)
 
 
-async def tell(pocket: Pocket, watch: Watch, account: str) -> None:
+async def tell(pocket: InProcessGateway, watch: CanaryWatch, account: str) -> None:
     """Have one person tell their facts: some to be remembered, some in a burst, merged into a turn or steering it."""
     words = [watch.canary(account) for _ in range(FACTS)]
     await say(pocket, account, f"/remember I keep {words[0]} and {words[1]}")
@@ -46,7 +46,7 @@ async def tell(pocket: Pocket, watch: Watch, account: str) -> None:
         await pocket.channel.say(account, f"I like {' '.join(words[n : n + 6])}", sender=account)
 
 
-async def attack(pocket: Pocket, account: str) -> None:
+async def attack(pocket: InProcessGateway, account: str) -> None:
     """Have one person type every command that only reads, with hostile words."""
     for n, command in enumerate(COMMANDS):
         await say(pocket, account, f"/{command} {HOSTILE[n % len(HOSTILE)]}")
@@ -54,7 +54,7 @@ async def attack(pocket: Pocket, account: str) -> None:
         await say(pocket, account, f"/memory {words}")
 
 
-def look_at_posts(watch: Watch, pocket: Pocket, since: dict[str, int]) -> None:
+def look_at_posts(watch: CanaryWatch, pocket: InProcessGateway, since: dict[str, int]) -> None:
     """Look at what was sent since the last look: at this moment it may be told to whoever is in the chat."""
     for chat, posts in pocket.channel.posts.items():
         for post in posts[since.get(chat, 0) :]:
@@ -63,15 +63,15 @@ def look_at_posts(watch: Watch, pocket: Pocket, since: dict[str, int]) -> None:
         since[chat] = len(posts)
 
 
-def look_at_metrics(watch: Watch, app: GatewayApp) -> None:
+def look_at_metrics(watch: CanaryWatch, app: GatewayApp) -> None:
     """No label and no value holds anybody's words."""
     watch.look("metrics", (), app.meter.text().decode())
 
 
 async def test_nothing_crosses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No prompt, tool result, answer, file, label or log line of the wrong scope, also after unlinks and a restart."""
-    home, watch, seen = tmp_path / "home", Watch(), dict[str, int]()
-    model = Hijacked(watch)
+    home, watch, seen = tmp_path / "home", CanaryWatch(), dict[str, int]()
+    model = HijackedModel(watch)
     async with gateway(home=home, model=model, environment=ENVIRONMENT) as pocket:
         watch.links = pocket.app.store.links
         await asyncio.gather(*(tell(pocket, watch, each) for each in PEOPLE))
@@ -121,8 +121,8 @@ async def test_nothing_crosses(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 async def test_a_planted_crossing_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The checker can fail: somebody else's line in a file, a prompt, a post, a version and a log is seen."""
-    home, watch = tmp_path / "home", Watch()
-    async with gateway(home=home, model=Hijacked(watch), environment=ENVIRONMENT) as pocket:
+    home, watch = tmp_path / "home", CanaryWatch()
+    async with gateway(home=home, model=HijackedModel(watch), environment=ENVIRONMENT) as pocket:
         watch.links = pocket.app.store.links
         word = watch.canary("p0")
         await say(pocket, "p0", f"/remember {word}")
@@ -148,8 +148,8 @@ async def test_a_planted_crossing_is_found(tmp_path: Path, capsys: pytest.Captur
 
 async def test_three_hundred_threads_share_one_memory(tmp_path: Path) -> None:
     """300 threads of a channel: one MEMORY.md, one repository; what the first learned is in the last one's prompt."""
-    home, watch = tmp_path / "home", Watch()
-    model = Hijacked(watch, attacks=False)
+    home, watch = tmp_path / "home", CanaryWatch()
+    model = HijackedModel(watch, attacks=False)
     word = watch.canary("g0")
     async with gateway(home=home, model=model, environment=ENVIRONMENT) as pocket:
         await say(pocket, "p0", f"/remember {word}", chat="g0/t0")

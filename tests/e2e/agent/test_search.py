@@ -11,8 +11,8 @@ import pytest
 
 from agent.auto_recall import AutoRecall
 from gateway.app import build_operations
-from tests.fakes.held_model import Stage, calls, results
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 SCOPE = "people/pocket%3aann"
 AUTO = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
@@ -27,7 +27,7 @@ def patient_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults, "seconds", 30.0)
 
 
-async def told(pocket: Pocket) -> None:
+async def told(pocket: InProcessGateway) -> None:
     """Have a conversation that is over."""
     await pocket.channel.ask("ann", DENTIST)
     await pocket.channel.ask("ann", "and I never eat fish")
@@ -35,7 +35,7 @@ async def told(pocket: Pocket) -> None:
     await pocket.idle()
 
 
-def lines(pocket: Pocket) -> list[dict[str, Any]]:
+def lines(pocket: InProcessGateway) -> list[dict[str, Any]]:
     """Return every line of Ann's transcripts."""
     files = sorted((pocket.home / SCOPE / "sessions").glob("*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
@@ -43,7 +43,7 @@ def lines(pocket: Pocket) -> list[dict[str, Any]]:
 
 async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(tmp_path: Path) -> None:
     """memory_search names who, when and where; memory_get reads what stood around it."""
-    model = Stage("noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')))
+    model = HeldScriptModel("noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')))
     async with gateway(model=model, home=tmp_path / "home") as pocket:
         await told(pocket)
         await pocket.channel.ask("ann", "who was it again?")
@@ -54,7 +54,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
         assert place is not None
         assert place[2].startswith(DENTIST)
         arguments = json.dumps({"source": place[1], "line": 1})
-    reader = Stage(calls(("memory_get", arguments)))
+    reader = HeldScriptModel(calls(("memory_get", arguments)))
     async with gateway(model=reader, home=tmp_path / "home") as pocket:
         await pocket.channel.ask("ann", "read on")
         assert "and I never eat fish" in results(reader.asked[-1])[-1]
@@ -62,7 +62,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
 
 async def test_search_in_a_chat_is_for_whoever_asks() -> None:
     """The best places with when and by whom; nothing and no words are said plainly; another chat finds nothing."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
         await told(pocket)
         answer = await pocket.channel.ask("ann", "/search dentist")
         assert re.search(r"- \d{4}-\d\d-\d\d \d\d:\d\d, Ann: " + DENTIST, answer)
@@ -76,7 +76,7 @@ async def test_search_in_a_chat_is_for_whoever_asks() -> None:
 @pytest.mark.usefixtures("patient_recall")
 async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
     """It stands before the words it was found for, in later prompts too, and is in no search and no export."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model, environment=AUTO) as pocket:
         await told(pocket)
         await pocket.channel.ask("ann", "when shall I call my dentist?")
@@ -98,7 +98,7 @@ async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
 @pytest.mark.usefixtures("patient_recall")
 async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
     """The window's own messages and MEMORY.md are before the model's eyes anyhow."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model, environment=AUTO) as pocket:
         await pocket.channel.ask("ann", f"/remember {DENTIST}")
         await pocket.channel.ask("ann", f"as I said, {DENTIST}")
@@ -108,7 +108,7 @@ async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
 
 async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
-    async with gateway(model=Stage()) as pocket:
+    async with gateway(model=HeldScriptModel()) as pocket:
         await told(pocket)
         asked = build_operations(pocket.app).by_name()
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from gateway.app import build_operations
-from tests.fakes.held_model import Stage, calls, results
+from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
 BOB = "people/pocket%3abob"
@@ -43,7 +43,7 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"- the {SECRET} flies\n" if name in HIS else "the roof\n")
     (home / "docs/house/link.md").symlink_to(home / HIS[0])
-    async with gateway(model=Stage(), home=home) as pocket:
+    async with gateway(model=HeldScriptModel(), home=home) as pocket:
         await pocket.channel.ask("bob", f"the {SECRET} is red", sender="bob", name="Bob")
         await pocket.channel.ask("ann", "the zeppelin of Ann is green")
         await pocket.idle()
@@ -61,7 +61,7 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
     ]
     turns = [wanted[start : start + 20] for start in range(0, len(wanted), 20)]
     script = [step for turn in turns for step in (calls(*((name, json.dumps(said)) for name, said in turn)), "done")]
-    model = Stage(*script)
+    model = HeldScriptModel(*script)
     async with gateway(model=model, home=home) as pocket:
         for n in range(len(turns)):
             await pocket.channel.ask("ann", f"again {n}")

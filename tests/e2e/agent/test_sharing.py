@@ -6,9 +6,9 @@ from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
-from tests.e2e.agent.test_consolidation import WINDOW, Model
+from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.fakes.account_linking import link, settled, unlink
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 OFFICE = AdmissionPolicy(
     channel="pocket",
@@ -24,14 +24,14 @@ OFFICE = AdmissionPolicy(
 SHARED = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
 
 
-async def say(pocket: Pocket, account: str, text: str) -> str:
+async def say(pocket: InProcessGateway, account: str, text: str) -> str:
     """Say something in an account's direct chat."""
     return await pocket.channel.ask(account, text, sender=account)
 
 
 async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_in_none() -> None:
     """A running conversation learns it as a note, a new one by its prompt; /unshare leaves no trace in either."""
-    model = Model()
+    model = SummaryModel()
     async with gateway(model=model, policy=OFFICE, environment=WINDOW) as pocket:
         await say(pocket, "bob", "hello")
         before = str(model.prompts[-1][0])
@@ -52,7 +52,7 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
 
 async def test_only_an_owner_shares() -> None:
     """Anybody else is told so in a line, and nothing is kept."""
-    async with gateway(model=Model(), policy=OFFICE, environment=WINDOW) as pocket:
+    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as pocket:
         for text in ("/share we close at noon", "/unshare noon"):
             assert "Only an owner" in await say(pocket, "bob", text)
         await pocket.idle()
@@ -61,7 +61,7 @@ async def test_only_an_owner_shares() -> None:
 
 async def test_an_owners_linked_account_is_the_owners_and_no_longer_once_it_is_apart() -> None:
     """Roles are the person's: what the owner may, their other account may, until it is unlinked."""
-    async with gateway(model=Model(), policy=OFFICE, environment=WINDOW) as pocket:
+    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as pocket:
         assert "Only an owner" in await say(pocket, "bob", "/share one")
         await link(pocket, "ann", "bob")
         assert "all chats" in await say(pocket, "bob", "/share two")
@@ -73,7 +73,7 @@ async def test_an_owners_linked_account_is_the_owners_and_no_longer_once_it_is_a
 
 async def test_one_memory_for_everything_stands_in_the_home_as_the_seeds_have_it() -> None:
     """`memory.isolation: shared`: MEMORY.md, sessions and versions at the root; chats and groups know it all."""
-    model = Model()
+    model = SummaryModel()
     async with gateway(model=model, environment=SHARED) as pocket:
         await say(pocket, "ann", "/remember the zeppelin is red")
         await pocket.channel.ask("room", "what colour?", sender="ann", group=True)
@@ -90,7 +90,7 @@ async def test_one_memory_for_everything_stands_in_the_home_as_the_seeds_have_it
 
 async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path: Path) -> None:
     """Back to strict: the root's memory, with its versions, is in the owner's scope, and in no group's prompt."""
-    home, model = tmp_path / "home", Model()
+    home, model = tmp_path / "home", SummaryModel()
     async with gateway(home=home, model=model, policy=OFFICE, environment=SHARED) as pocket:
         await say(pocket, "ann", "/remember the zeppelin is red")
         await pocket.channel.ask("room", "what colour?", sender="bob", group=True, is_addressed=True)
@@ -110,7 +110,7 @@ async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path
 
 async def test_strict_to_shared_reads_nobodys_own_memory(tmp_path: Path) -> None:
     """What was private stays where it is, unread; switched back, it is there again."""
-    home, model = tmp_path / "home", Model()
+    home, model = tmp_path / "home", SummaryModel()
     async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as pocket:
         await say(pocket, "bob", "/remember the boat is called Nora")
         await pocket.idle()

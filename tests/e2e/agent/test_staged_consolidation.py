@@ -10,7 +10,7 @@ from pathlib import Path
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import EXPIRES_AFTER, StagedChangeStore
 from agent.memory.storage.transcript_lines import utc_now
-from tests.e2e.agent.test_consolidation import Model, at_work, quiet, talk
+from tests.e2e.agent.test_consolidation import SummaryModel, at_work, quiet, talk
 
 SCOPE = "people/pocket%3aann"
 FACTS = [
@@ -25,7 +25,7 @@ def forgetful(n: int, _: str) -> dict[str, str]:
 
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
     """Six facts left out at once: all stand, the answer's own fact is added, and a yes takes the six out."""
-    async with at_work(Model(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as pocket:
         for fact in FACTS:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)
@@ -49,7 +49,7 @@ async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
 
 async def test_a_no_keeps_everything() -> None:
     """Rejected: what waited is gone, what was remembered is not."""
-    async with at_work(Model(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as pocket:
         for fact in FACTS:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)
@@ -63,7 +63,7 @@ async def test_a_no_keeps_everything() -> None:
 
 async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
     """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
-    async with at_work(Model(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as pocket:
         for fact in FACTS:
             await pocket.channel.ask("ann", f"/remember {fact}")
         await talk(pocket, 6)

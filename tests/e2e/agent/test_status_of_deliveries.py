@@ -12,14 +12,14 @@ import pytest
 from gateway.commands.control_client import show_status
 from gateway.errors import RetryLater
 from gateway.events import DeliveryReceipt, MessagePart
-from tests.fakes.inprocess_gateway import Pocket, PocketChannel, gateway
+from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, gateway
 
 
-def limit(pocket: Pocket, chat: str, wait: timedelta) -> asyncio.Event:
+def limit(pocket: InProcessGateway, chat: str, wait: timedelta) -> asyncio.Event:
     """Have the platform refuse what goes to *chat*; return what is set when it has."""
     refused, send = asyncio.Event(), pocket.channel.send
 
-    async def limited(_: PocketChannel, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
+    async def limited(_: InProcessChannel, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         if part.key.chat == chat:
             refused.set()
             raise RetryLater(wait, "429, too many requests")

@@ -12,8 +12,8 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
-from tests.fakes.held_model import Stage, calls
-from tests.fakes.inprocess_gateway import STREAMING, Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls
+from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 
 KEY = SessionKey("pocket", "c")
 TALE = "Once upon a time there was a kettle that wanted to be a teapot, and"
@@ -21,7 +21,7 @@ HERE = translate("delivery.stopped_here")
 STOPPED = translate("commands.stopped_turn")
 
 
-class Narrator(Stage):
+class StallingModel(HeldScriptModel):
     """Streams *tale* in its first calls and then falls silent; later calls answer."""
 
     def __init__(self, *script: Any, tale: str = TALE, silent: int = 1) -> None:
@@ -43,13 +43,13 @@ class Narrator(Stage):
         raise AssertionError("never reached")
 
 
-async def texts(pocket: Pocket) -> list[str]:
+async def texts(pocket: InProcessGateway) -> list[str]:
     """Return what stands in the chat."""
     await pocket.idle()
     return [post.text for post in pocket.channel.posts["c"]]
 
 
-async def shown(pocket: Pocket) -> list[tuple[str, str]]:
+async def shown(pocket: InProcessGateway) -> list[tuple[str, str]]:
     """Return role and text of what people see in the history."""
     return [(line.role, line.text) for line in await pocket.app.sessions.displayed_messages(KEY, limit=20)]
 
@@ -61,7 +61,7 @@ def spoken(request: ChatRequest) -> list[str]:
 
 async def test_a_stopped_answer_keeps_its_text() -> None:
     """One message in the chat, the same in the history, one line of ours; the next prompt knows that it was cut."""
-    model = Narrator()
+    model = StallingModel()
     async with gateway(model=model, capabilities=STREAMING) as pocket:
         await pocket.channel.say("c", "a tale, please")
         await model.told.wait()
@@ -75,7 +75,7 @@ async def test_a_stopped_answer_keeps_its_text() -> None:
 
 async def test_a_stop_before_any_text_is_one_line() -> None:
     """Nothing had streamed: the turn ends with one line, and so does its history."""
-    model = Narrator(tale="")
+    model = StallingModel(tale="")
     async with gateway(model=model, capabilities=STREAMING) as pocket:
         await pocket.channel.say("c", "a tale, please")
         await model.told.wait()
@@ -88,7 +88,7 @@ async def test_a_stop_before_any_text_is_one_line() -> None:
 
 async def test_where_nobody_watches_there_is_no_text_to_keep() -> None:
     """A channel without previews showed nothing, so that nothing is passed off as seen."""
-    async with gateway(model=(model := Narrator())) as pocket:
+    async with gateway(model=(model := StallingModel())) as pocket:
         await pocket.channel.say("c", "a tale, please")
         await model.told.wait()
         await pocket.channel.say("c", "/stop")
@@ -105,7 +105,7 @@ async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
         await asyncio.Event().wait()
         return ""
 
-    model = Stage(calls(("look", "{}"), text="Let me look it up for you in the encyclopaedia."))
+    model = HeldScriptModel(calls(("look", "{}"), text="Let me look it up for you in the encyclopaedia."))
     async with gateway(model=model, tools=[look], capabilities=STREAMING) as pocket:
         await pocket.channel.say("c", "what is a kettle?")
         await begun.wait()
@@ -118,7 +118,7 @@ async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
 
 async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
     """Where messages were dropped /stop has something of its own to say."""
-    model = Narrator()
+    model = StallingModel()
     async with gateway(model=model, capabilities=STREAMING) as pocket:
         await pocket.channel.say("c", "a tale, please")
         await model.told.wait()
@@ -130,7 +130,7 @@ async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
 @pytest.mark.parametrize("moment", ["before the stop is stored", "after the stop is stored"])
 async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: Path, moment: str) -> None:
     """The next start ends the turn as stopped, asks no model, and leaves one message; a stored stop has its text."""
-    model = Narrator()
+    model = StallingModel()
     reached, go_on = asyncio.Event(), asyncio.Event()
     async with gateway(model=model, capabilities=STREAMING) as pocket:
         journal = pocket.app.store.journal
@@ -153,7 +153,7 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
         posts = pocket.channel.posts
         go_on.set()
         await pocket.idle()
-    second = Stage()
+    second = HeldScriptModel()
     async with gateway(home=copy, model=second, capabilities=STREAMING) as pocket:
         standing = posts["c"][:1]
         standing[0].text = TALE[:40]  # what the chat showed when the kill came

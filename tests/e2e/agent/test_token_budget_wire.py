@@ -15,8 +15,8 @@ from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.transcript_lines import kind_of
 from agent.tools.tool import Tool, ToolContext, tool
 from gateway.events import SessionKey
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, open_server
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
@@ -25,7 +25,7 @@ CHAT = "ann"
 MEMORY = Path("people/pocket%3aann/memory")
 
 
-class Narrow:
+class SmallWindowProvider:
     """A provider with a window of 8,192 tokens, which it counts in its own way: three letters are one."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Narrow:
         self.answered: list[tuple[str, int]] = []  # (what for, tokens)
         self.broken: list[Mapping[str, Any]] = []  # prompts that no provider would take
 
-    def __call__(self, body: Mapping[str, Any], n: int) -> Answer:
+    def __call__(self, body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         """Refuse or answer."""
         prompt = json.dumps([body["messages"], body.get("tools", [])], ensure_ascii=False)
         tokens = len(prompt) // 3
@@ -41,24 +41,30 @@ class Narrow:
             self.broken.append(body)
         if tokens > WINDOW - 200:
             self.refused += 1
-            return Answer(fault=Fault.OVERFLOW)
+            return ScriptedAnswer(fault=ModelFault.OVERFLOW)
         system = str(body["messages"][0]["content"])
         what = "summary" if "consolidation agent" in system else "flush" if "extraction agent" in system else "answer"
         self.answered.append((what, tokens))
         return self._said(what, body["messages"], n, (tokens, 20, 0))
 
-    def _said(self, what: str, messages: list[Mapping[str, Any]], n: int, tokens: tuple[int, int, int]) -> Answer:
+    def _said(
+        self, what: str, messages: list[Mapping[str, Any]], n: int, tokens: tuple[int, int, int]
+    ) -> ScriptedAnswer:
         last = messages[-1]
         if what == "flush":
-            return Answer(text=f"- flushed fact {n}", tokens=tokens)
+            return ScriptedAnswer(text=f"- flushed fact {n}", tokens=tokens)
         if what == "summary":
             memory = str(last["content"]).partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]
             saved = {"history_entry": f"[2026-11-22 10:00] Part {n}.", "memory_update": memory or "- nothing new"}
-            return Answer(calls=(Call(name="save_memory", arguments=json.dumps(saved), id=f"c{n}"),), tokens=tokens)
+            return ScriptedAnswer(
+                calls=(ScriptedToolCall(name="save_memory", arguments=json.dumps(saved), id=f"c{n}"),), tokens=tokens
+            )
         if last["role"] == "user" and "look it up" in str(last["content"]):
-            calls = tuple(Call(name="encyclopedia", arguments=f'{{"volume": {k}}}', id=f"c{n}.{k}") for k in range(3))
-            return Answer(calls=calls, tokens=tokens)
-        return Answer(text=f"answer {n}", tokens=tokens)
+            calls = tuple(
+                ScriptedToolCall(name="encyclopedia", arguments=f'{{"volume": {k}}}', id=f"c{n}.{k}") for k in range(3)
+            )
+            return ScriptedAnswer(calls=calls, tokens=tokens)
+        return ScriptedAnswer(text=f"answer {n}", tokens=tokens)
 
 
 def paired(messages: list[Mapping[str, Any]]) -> bool:
@@ -98,7 +104,7 @@ def environment(server: FakeOpenAI, **more: str) -> dict[str, str]:
     }
 
 
-async def settled(pocket: Pocket) -> None:
+async def settled(pocket: InProcessGateway) -> None:
     """Return when no job is left and every record is in its file."""
     while True:
         pending = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
@@ -115,7 +121,7 @@ def transcript(home: Path) -> list[Mapping[str, Any]]:
 
 async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> None:
     """One refusal or two; then prompts fit, summaries and flushes come, and a restart has learned nothing away."""
-    narrow, home = Narrow(), tmp_path / "home"
+    narrow, home = SmallWindowProvider(), tmp_path / "home"
     async with open_server(narrow) as server:
         async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
             for n in range(24):
@@ -158,7 +164,7 @@ def is_answer(body: Mapping[str, Any]) -> bool:
 
 async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path: Path) -> None:
     """What was cut is a step: the turn that a crash interrupted asks with the same bytes, and no tool runs twice."""
-    narrow, home = Narrow(), tmp_path / "home"
+    narrow, home = SmallWindowProvider(), tmp_path / "home"
     gate, reached = asyncio.Event(), asyncio.Event()
 
     async with open_server(narrow) as server:
@@ -196,14 +202,14 @@ def waiting(reached: asyncio.Event, gate: asyncio.Event) -> Tool:
     return wait
 
 
-def then_wait(narrow: Narrow) -> Any:
+def then_wait(narrow: SmallWindowProvider) -> Any:
     """Return a script that, when the encyclopedia has spoken, waits once."""
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         answer = narrow(body, n)
         called = [call["function"]["name"] for m in body["messages"] for call in m.get("tool_calls") or ()]
         if answer.fault is None and body["messages"][-1]["role"] == "tool" and "wait" not in called:
-            return Answer(calls=(Call(name="wait", id=f"w{n}"),), tokens=answer.tokens)
+            return ScriptedAnswer(calls=(ScriptedToolCall(name="wait", id=f"w{n}"),), tokens=answer.tokens)
         return answer
 
     return script
@@ -211,11 +217,11 @@ def then_wait(narrow: Narrow) -> Any:
 
 async def test_a_model_that_refuses_everything_ends_in_a_line(tmp_path: Path) -> None:
     """Bounded: a few tries, one line that says what to do, and the next message is answered as ever."""
-    narrow = Narrow()
+    narrow = SmallWindowProvider()
     refuses = {"all": True}
 
-    def script(body: Mapping[str, Any], n: int) -> Answer:
-        return Answer(fault=Fault.OVERFLOW) if refuses["all"] else narrow(body, n)
+    def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        return ScriptedAnswer(fault=ModelFault.OVERFLOW) if refuses["all"] else narrow(body, n)
 
     async with (
         open_server(script) as server,

@@ -16,9 +16,9 @@ from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
 from gateway.events import SessionKey, short_turn_id
 from gateway.i18n import translate
-from tests.fakes.clock import Clock
-from tests.fakes.held_model import Stage, calls, results
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.clock import VirtualClock
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.llm_context import context
 
 KEY = SessionKey("pocket", "c")
@@ -61,7 +61,7 @@ def letter(**arguments: str) -> tuple[str, str]:
     return "send_letter", json.dumps({"to": "bob", **arguments})
 
 
-async def memory_of(pocket: Pocket) -> str:
+async def memory_of(pocket: InProcessGateway) -> str:
     """Return what the chat's scope remembers: each turn begins with what the ones before it wanted kept."""
     await pocket.channel.ask("c", "/queue")
     await pocket.channel.ask("c", "anything else?")
@@ -73,7 +73,7 @@ async def memory_of(pocket: Pocket) -> str:
 async def test_a_call_that_fails_after_its_effect_is_not_made_again(after: str) -> None:
     """The model is told that it may have happened, its second try is refused, and the program says so to the person."""
     office = PostOffice(after)
-    model = Stage(calls(letter()), calls(letter(subject="")), "I wrote to Bob.")
+    model = HeldScriptModel(calls(letter()), calls(letter(subject="")), "I wrote to Bob.")
     async with gateway(model=model, tools=[office.tool]) as pocket:
         told = await pocket.channel.ask("c", "write to bob")
         assert office.sent == ["bob"]
@@ -87,7 +87,7 @@ async def test_a_call_that_fails_after_its_effect_is_not_made_again(after: str) 
 async def test_a_call_that_refused_may_be_made_again() -> None:
     """`NothingHappened` is a plain error: nothing is in doubt, and the same call is free."""
     office = PostOffice("refuses")
-    model = Stage(calls(letter()), calls(letter()), "He has none.")
+    model = HeldScriptModel(calls(letter()), calls(letter()), "He has none.")
     async with gateway(model=model, tools=[office.tool]) as pocket:
         assert await pocket.channel.ask("c", "write to bob") == "He has none."
         assert results(model.asked[2]) == ["error: bob has no letter box"] * 2
@@ -96,20 +96,20 @@ async def test_a_call_that_refused_may_be_made_again() -> None:
 async def test_a_call_that_may_be_repeated_fails_plainly() -> None:
     """What is harmless twice is an error like any other."""
     office = PostOffice("fails", repeatable=True)
-    async with gateway(model=Stage(calls(letter()), "Sorry."), tools=[office.tool]) as pocket:
+    async with gateway(model=HeldScriptModel(calls(letter()), "Sorry."), tools=[office.tool]) as pocket:
         assert await pocket.channel.ask("c", "write to bob") == "Sorry."
 
 
 async def test_wrong_arguments_leave_no_doubt() -> None:
     """A call that was never run did not happen: the model may correct it."""
     office = PostOffice()
-    model = Stage(calls(("send_letter", '{"whom": "bob"}')), calls(letter()), "Done.")
+    model = HeldScriptModel(calls(("send_letter", '{"whom": "bob"}')), calls(letter()), "Done.")
     async with gateway(model=model, tools=[office.tool]) as pocket:
         assert await pocket.channel.ask("c", "write to bob") == "Done."
         assert office.sent == ["bob"]
 
 
-async def test_a_call_that_does_not_end_in_time_is_in_doubt(clock: Clock) -> None:
+async def test_a_call_that_does_not_end_in_time_is_in_doubt(clock: VirtualClock) -> None:
     """After its timeout nobody knows what became of it; one that is repeatable is a plain error."""
     for repeatable, text in ((False, UNKNOWN), (True, "error: send_letter did not finish in 60 seconds")):
         office = PostOffice("hangs", repeatable=repeatable)
@@ -122,13 +122,13 @@ async def test_a_call_that_does_not_end_in_time_is_in_doubt(clock: Clock) -> Non
 async def test_after_a_kill_the_same_call_is_refused(tmp_path: Path) -> None:
     """Killed between the effect and its result: the next life reports the doubt and does not do it again."""
     office = PostOffice("hangs")
-    async with gateway(model=Stage(calls(letter())), tools=[office.tool]) as pocket:
+    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as pocket:
         _, answer = await pocket.channel.say("c", "write to bob")
         await office.begun.wait()
         copy = pocket.kill(tmp_path / "copy")
         office.go.set()
         await answer
-    model = Stage(calls(letter()), "I wrote to Bob.")
+    model = HeldScriptModel(calls(letter()), "I wrote to Bob.")
     async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
         posts = await pocket.channel.posted("c", 1)
         assert results(model.asked[1]) == [UNKNOWN, REFUSED]
@@ -139,7 +139,7 @@ async def test_after_a_kill_the_same_call_is_refused(tmp_path: Path) -> None:
 async def test_stop_does_not_deny_what_ran() -> None:
     """/stop during a call with effects: the next prompt and the notice say that it may have happened."""
     office = PostOffice("hangs")
-    model = Stage(calls(letter(), ("memory_search", '{"query": "bob"}')))
+    model = HeldScriptModel(calls(letter(), ("memory_search", '{"query": "bob"}')))
     async with gateway(model=model, tools=[office.tool]) as pocket:
         await pocket.channel.say("c", "write to bob")
         await office.begun.wait()
@@ -155,7 +155,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
     """Killed between /stop and its first write, a letter on its way: the next life ends the turn as stopped."""
     office = PostOffice("hangs")
     reached = asyncio.Event()
-    async with gateway(model=Stage(calls(letter())), tools=[office.tool]) as pocket:
+    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as pocket:
         journal = pocket.app.store.journal
         step, go_on = type(journal).step, asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
         copy = pocket.kill(tmp_path / "copy")
         go_on.set()
         await pocket.idle()
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
         post = (await pocket.channel.posted("c", 1))[0]
         assert post.text.startswith(translate("commands.stopped_turn"))
@@ -185,7 +185,7 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
 
 async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:
     """What was to be remembered with the answer is dropped with it, and both the person and the model are told."""
-    model = Stage(calls(("remember", TEA)), held=[2])
+    model = HeldScriptModel(calls(("remember", TEA)), held=[2])
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "I drink oolong")
         await model.called(2)
@@ -199,7 +199,7 @@ async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:
 
 async def test_a_turn_that_fails_keeps_nothing_that_it_staged() -> None:
     """No answer, nothing remembered: /retry begins from the same memory."""
-    model = Stage(calls(("remember", TEA)), ScriptEntry(error="refused"))
+    model = HeldScriptModel(calls(("remember", TEA)), ScriptEntry(error="refused"))
     async with gateway(model=model) as pocket:
         told = await pocket.channel.ask("c", "I drink oolong")
         assert told.endswith(translate("delivery.staged_dropped"))
@@ -208,6 +208,6 @@ async def test_a_turn_that_fails_keeps_nothing_that_it_staged() -> None:
 
 async def test_an_answered_turn_keeps_what_it_staged() -> None:
     """The promise of the tool: remembered when the answer is sent."""
-    async with gateway(model=Stage(calls(("remember", TEA)), "Noted.")) as pocket:
+    async with gateway(model=HeldScriptModel(calls(("remember", TEA)), "Noted.")) as pocket:
         assert await pocket.channel.ask("c", "I drink oolong") == "Noted."
         assert "oolong" in await memory_of(pocket)

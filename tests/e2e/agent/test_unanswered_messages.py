@@ -15,8 +15,8 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from gateway.events import InboundKind, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, FAILURES, failure_line
-from tests.fakes.held_model import Stage, calls, users
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls, users
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.time_server import open_time_server
 
 KEY = SessionKey("pocket", "c")
@@ -25,7 +25,7 @@ TEAM = AdmissionPolicy(
 )
 
 
-async def history(pocket: Pocket, chat: str = "c") -> list[tuple[str, str]]:
+async def history(pocket: InProcessGateway, chat: str = "c") -> list[tuple[str, str]]:
     """Return role and text of what people see."""
     return [
         (line.role, line.text)
@@ -33,14 +33,14 @@ async def history(pocket: Pocket, chat: str = "c") -> list[tuple[str, str]]:
     ]
 
 
-def figure(pocket: Pocket, name: str, **labels: str) -> float:
+def figure(pocket: InProcessGateway, name: str, **labels: str) -> float:
     """Return one figure of /metrics."""
     return pocket.app.meter.registry.get_sample_value(f"parlour_{name}_total", labels) or 0.0
 
 
 async def test_what_waited_more_than_a_day_is_told_once_per_chat() -> None:
     """After a long absence each chat reads one line; what comes now is answered; the next absence is told again."""
-    model = Stage()
+    model = HeldScriptModel()
     old = datetime.now(UTC) - timedelta(hours=25)
     async with gateway(model=model) as pocket:
         for n in range(3):
@@ -62,7 +62,7 @@ async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
     days = timedelta(days=3)
     async with open_time_server(datetime.now(UTC) - days) as server:
         environment = {"PARLOUR_LLM__API_BASE": server.base, "PARLOUR_LLM__MODEL": "stage"}
-        async with gateway(model=Stage(), environment=environment) as pocket:
+        async with gateway(model=HeldScriptModel(), environment=environment) as pocket:
             for n in range(2):
                 text = await pocket.channel.ask("c", f"now {n}", sent_at=datetime.now(UTC) - days)
                 assert text == f"answer {n + 1}"
@@ -74,7 +74,7 @@ async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
 
 async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:
     """Admission is judged again at claim: the message is refused, its sender reads why, the model sees nothing."""
-    home, first, second = tmp_path / "home", Stage(held=[1]), Stage()
+    home, first, second = tmp_path / "home", HeldScriptModel(held=[1]), HeldScriptModel()
     environment = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
     async with gateway(home=home, model=first, policy=TEAM, environment=environment) as pocket:
         await pocket.channel.say("c", "hello")
@@ -91,7 +91,7 @@ async def test_a_poison_message_runs_alone_and_is_set_aside_after_three_attempts
     """Five crashes: twice as usual, three times alone; then it is dead-lettered, told, and its neighbour answered."""
     home = tmp_path / "home0"
     for n in range(5):
-        model = Stage(held=[1, 2])
+        model = HeldScriptModel(held=[1, 2])
         async with gateway(home=home, model=model) as pocket:
             if n == 0:
                 await pocket.channel.say("c", "poison")
@@ -99,7 +99,7 @@ async def test_a_poison_message_runs_alone_and_is_set_aside_after_three_attempts
             home = pocket.kill(tmp_path / f"home{n + 1}")
             model.go(1)
             model.go(2)
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(home=home, model=model) as pocket:
         posts = await pocket.channel.posted("c", 1)
         assert await pocket.channel.ask("c", "fine") == "answer 1"
@@ -128,7 +128,7 @@ async def breaks(_: ToolContext) -> str:
 @pytest.mark.parametrize("name", [failure.name for failure in FAILURES if failure.error and failure.name != "bug"])
 async def test_each_failure_of_the_model_is_one_line_with_a_reference(name: str) -> None:
     """Whatever the model fails with, its sentence of the table is said once, and the reference tells the story."""
-    model = Stage(*[ScriptEntry(error=name)] * 2)
+    model = HeldScriptModel(*[ScriptEntry(error=name)] * 2)
     async with gateway(model=model, environment={"PARLOUR_LLM__ATTEMPTS": "1"}) as pocket:
         text = await pocket.channel.ask("c", "hello")
         turn = reference_in(text)
@@ -146,12 +146,12 @@ async def test_each_failure_of_the_model_is_one_line_with_a_reference(name: str)
 async def test_a_model_that_says_nothing_at_all_is_told_like_an_empty_one() -> None:
     """A plug-in that breaks its promise (no text, no call) still leaves one visible line."""
 
-    class Silent(Stage):
+    class SilentModel(HeldScriptModel):
         async def complete(self, request: Any, *, sink: Any = None) -> Any:
             reply = await super().complete(request, sink=sink)
             return type(reply)(text=" ", tool_calls=(), model="x", tokens=reply.tokens, cost=None)
 
-    async with gateway(model=Silent()) as pocket:
+    async with gateway(model=SilentModel()) as pocket:
         text = await pocket.channel.ask("c", "hello")
         assert text == failure_line(BY_NAME["empty"], reference_in(text))
 
@@ -159,14 +159,14 @@ async def test_a_model_that_says_nothing_at_all_is_told_like_an_empty_one() -> N
 async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
     """What raises inside is dead-lettered with one line; what was said stays in the history, and /retry finds it."""
 
-    class Broken(Stage):
+    class FailingStream(HeldScriptModel):
         async def complete(self, request: Any, *, sink: Any = None) -> Any:
             if not self.asked:
                 self.asked.append(request)
                 raise KeyError("a bug")
             return await super().complete(request, sink=sink)
 
-    model = Broken()
+    model = FailingStream()
     async with gateway(model=model) as pocket:
         text = await pocket.channel.ask("c", "hello")
         assert text == failure_line(BY_NAME["bug"], reference_in(text))
@@ -179,19 +179,19 @@ async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
 
 async def test_a_tool_that_breaks_is_told_to_the_model_not_to_people() -> None:
     """A tool's own bug is a result like any other; the turn goes on to its answer."""
-    model = Stage(calls(("breaks", "{}")), "I could not do that")
+    model = HeldScriptModel(calls(("breaks", "{}")), "I could not do that")
     async with gateway(model=model, tools=[breaks]) as pocket:
         assert await pocket.channel.ask("c", "break") == "I could not do that"
 
 
 async def test_an_infinite_tool_loop_ends_with_one_line() -> None:
     """The same call a third time, or the twenty-sixth call, is not run; a model that goes on is told to people."""
-    same = Stage(*[calls(("memory_search", '{"query": "x"}'))] * 40)
+    same = HeldScriptModel(*[calls(("memory_search", '{"query": "x"}'))] * 40)
     async with gateway(model=same) as pocket:
         text = await pocket.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(same.asked) == 4
-    other = Stage(*[calls(("memory_search", f'{{"query": "{n}"}}')) for n in range(40)])
+    other = HeldScriptModel(*[calls(("memory_search", f'{{"query": "{n}"}}')) for n in range(40)])
     async with gateway(model=other) as pocket:
         text = await pocket.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
@@ -207,7 +207,7 @@ async def test_thirty_calls_at_once_are_twenty_five() -> None:
         ran.append(str(n))
         return f"ran {n}"
 
-    model = Stage(calls(*[("tick", f'{{"n": {n}}}') for n in range(30)]), "done")
+    model = HeldScriptModel(calls(*[("tick", f'{{"n": {n}}}') for n in range(30)]), "done")
     async with gateway(model=model, tools=[tick]) as pocket:
         assert await pocket.channel.ask("c", "go") == "done"
         assert len(ran) == 25
@@ -217,7 +217,7 @@ async def test_thirty_calls_at_once_are_twenty_five() -> None:
 
 async def test_a_deletion_behind_a_turned_away_message_is_not_lost() -> None:
     """What takes an earlier message back is heeded although the turn it rides with is not answered."""
-    model = Stage()
+    model = HeldScriptModel()
     async with gateway(model=model) as pocket:
         await pocket.channel.ask("c", "the code is 4711", number="7")
         from_the_past = datetime.now(UTC) - timedelta(days=2)
@@ -228,14 +228,14 @@ async def test_a_deletion_behind_a_turned_away_message_is_not_lost() -> None:
         assert users(model.asked[1])[0] == "[forgotten]"
 
 
-async def delete(pocket: Pocket, number: str) -> None:
+async def delete(pocket: InProcessGateway, number: str) -> None:
     """Take a message back on the platform."""
     await pocket.channel.say("c", "", number=number, kind=InboundKind.DELETION)
 
 
 async def test_stopping_at_any_moment_leaves_the_lane_alive() -> None:
     """/stop twice in a row ends the turn once, and the chat answers on."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with gateway(model=model) as pocket:
         await pocket.channel.say("c", "long")
         await model.called(1)

@@ -21,8 +21,8 @@ from gateway.access.usage_caps import COUNTED
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind, OutboundKind, SessionKey
 from gateway.i18n import translate
-from tests.fakes.held_model import Stage
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 HALL = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
@@ -35,7 +35,7 @@ MEMBERS = int(os.environ.get("HALL_MEMBERS", "10"))  # who say one thing each in
 KILLED_AT = 8 + MEMBERS // 13  # the call of a life that it is killed at: ten of them fit into the hour
 
 
-class Talker(Stage):
+class EndlessModel(HeldScriptModel):
     """Gives the same answer for ever; a mortal one never gives the last."""
 
     def __init__(self, *, is_mortal: bool = False) -> None:
@@ -43,25 +43,25 @@ class Talker(Stage):
         super().__init__(*[ANSWER] * (1_000 + MEMBERS), held=[KILLED_AT] if is_mortal else [])
 
 
-async def used(pocket: Pocket) -> tuple[int, int]:
+async def used(pocket: InProcessGateway) -> tuple[int, int]:
     """Return the calls and tokens that the usage rows tell of."""
     found = await pocket.app.store.usage.totals(since=NOON - timedelta(days=1))
     return sum(each["calls"] for each in found), sum(each["tokens_in"] + each["tokens_out"] for each in found)
 
 
-async def turns(pocket: Pocket) -> Counter[str]:
+async def turns(pocket: InProcessGateway) -> Counter[str]:
     """Return how many turns of each person asked a model since noon."""
     counted = await pocket.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
     return Counter(each.person.removeprefix("pocket%3a") for each in counted.turns)
 
 
-def notices(pocket: Pocket, chat: str = "hall") -> list[str]:
+def notices(pocket: InProcessGateway, chat: str = "hall") -> list[str]:
     """Return the lines of ours that stand in a chat."""
     return [post.text for post in pocket.channel.posts.get(chat, []) if post.kind is OutboundKind.NOTICE]
 
 
 @dataclass
-class Hour:
+class FloodHour:
     """Bob writes 500 messages in an hour, five at once, and everybody else of the hall one, evenly between his."""
 
     said: int = 0
@@ -69,7 +69,7 @@ class Hour:
     asked: int = 0
     notices: int = 0
 
-    async def live(self, pocket: Pocket, model: Talker, traveller: time_machine.Traveller) -> None:
+    async def live(self, pocket: InProcessGateway, model: EndlessModel, traveller: time_machine.Traveller) -> None:
         """Go on until the hour is over, or the call comes that this life is killed at."""
         while self.said < 500:
             self.said += 5
@@ -83,7 +83,7 @@ class Hour:
             if await self._is_killed(pocket, model):
                 return
 
-    async def _is_killed(self, pocket: Pocket, model: Talker) -> bool:
+    async def _is_killed(self, pocket: InProcessGateway, model: EndlessModel) -> bool:
         """Wait until there is nothing to do, or the call that is held is in the rows."""
         if not model.is_mortal:
             await pocket.idle()
@@ -108,10 +108,10 @@ async def test_an_hour_of_one_member_with_ten_kills(
     Every life of the gateway but the last is killed while it asks the model; the turn is taken up again and counts
     once. The usage rows are what the model was asked: a call that was cut off stands there with its estimate.
     """
-    home, hour = tmp_path / "home", Hour()
+    home, hour = tmp_path / "home", FloodHour()
     with time_machine.travel(NOON, tick=True) as traveller:
         for life in range(11):
-            model = Talker(is_mortal=life < 10)
+            model = EndlessModel(is_mortal=life < 10)
             async with gateway(model=model, home=home, policy=HALL, environment=BERLIN) as pocket:
                 await hour.live(pocket, model, traveller)
                 hour.asked += len(model.asked)
@@ -133,7 +133,7 @@ async def test_an_hour_of_one_member_with_ten_kills(
 
 
 @asynccontextmanager
-async def at_noon(**given: Any) -> AsyncIterator[tuple[Pocket, time_machine.Traveller]]:
+async def at_noon(**given: Any) -> AsyncIterator[tuple[InProcessGateway, time_machine.Traveller]]:
     """Run a gateway at noon of a day that a test moves on."""
     environment = {**BERLIN, **given.pop("environment", {})}
     with time_machine.travel(NOON, tick=True) as traveller:
@@ -146,7 +146,7 @@ async def test_a_burst_holds_up_nobody() -> None:
 
     What waits of a sender who is past the cap ends with the one line that says so.
     """
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with at_noon(model=model) as (pocket, _):
         for n in range(50):
             await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
@@ -172,7 +172,7 @@ async def test_a_burst_holds_up_nobody() -> None:
 
 async def test_three_hundred_messages_hold_up_nobody() -> None:
     """Attack 81: Eve, elsewhere, is the next one answered; of 300 messages the model is asked for 20."""
-    model = Stage(held=[1])
+    model = HeldScriptModel(held=[1])
     async with at_noon(model=model) as (pocket, _):
         for n in range(300):
             await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
@@ -187,7 +187,7 @@ async def test_three_hundred_messages_hold_up_nobody() -> None:
 
 async def test_who_is_past_a_cap_still_has_the_commands() -> None:
     """Commands are never capped and are no turns; and when the line's time has come, there is an answer again."""
-    model = Stage()
+    model = HeldScriptModel()
     async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "1"}) as (pocket, traveller):
         bob: dict[str, Any] = {"sender": "bob", "group": True}
         assert "Background jobs" in await pocket.channel.ask("hall", "/status", **bob)
@@ -208,7 +208,7 @@ async def test_tools_without_end_stop_at_the_cap() -> None:
         return "seen"
 
     steps = [ScriptEntry(calls=(("look", f'{{"n": {n}}}'),), tokens=TokenUsage(4_900, 100, 0)) for n in range(25)]
-    model = Stage(*steps)
+    model = HeldScriptModel(*steps)
     async with at_noon(model=model, tools=[look], environment={"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "20000"}) as (
         pocket,
         traveller,
@@ -227,7 +227,7 @@ async def test_tools_without_end_stop_at_the_cap() -> None:
 
 async def test_what_asks_itself_stops() -> None:
     """A job that nobody typed is capped like somebody who came in by a place: one line, and no further calls."""
-    model = Stage()
+    model = HeldScriptModel()
     async with at_noon(model=model) as (pocket, _):
         await pocket.channel.ask("hall", "remind me", sender="bob", group=True)
         await pocket.idle()
@@ -240,7 +240,7 @@ async def test_what_asks_itself_stops() -> None:
 
 async def test_a_retry_is_no_way_round() -> None:
     """Whoever is past the cap may ask again as often as they like: it is answered when it may be."""
-    model = Stage()
+    model = HeldScriptModel()
     async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "2"}) as (pocket, _):
         for n in range(2):
             await pocket.channel.ask("hall", f"m{n}", sender="bob", group=True)
@@ -253,7 +253,7 @@ async def test_a_retry_is_no_way_round() -> None:
 async def test_a_place_has_caps_of_its_own() -> None:
     """`chats` sets them for a chat with its threads, or takes them away; elsewhere it is as everywhere."""
     places = '{"pocket:hall": {"caps": {"chat_turns_per_10_min": 2, "person_turns_per_10_min": 0}}}'
-    model = Stage()
+    model = HeldScriptModel()
     async with at_noon(model=model, environment={"PARLOUR_CHATS": places}) as (pocket, _):
         for n in range(3):
             await pocket.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
@@ -271,7 +271,7 @@ async def test_who_is_let_in_by_name_has_no_cap() -> None:
         entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall"), AllowEntry(AdmissionGrant.USER, "ann")}),
         group_policy=GroupPolicy.OPEN,
     )
-    model = Stage()
+    model = HeldScriptModel()
     with time_machine.travel(NOON, tick=True):
         async with gateway(model=model, policy=named, environment=BERLIN) as pocket:
             for n in range(25):

@@ -17,7 +17,7 @@ from gateway.commands.control_client import show_status
 from gateway.commands.usage import show_usage
 from gateway.errors import ModelRateLimited, UserError
 from tests.fakes.gateway import COMMAND
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.CHAT, "hall")}), group_policy=GroupPolicy.OPEN
@@ -25,7 +25,7 @@ OPEN = AdmissionPolicy(
 PLAIN = {"PARLOUR_TIMEZONE": "UTC", "PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "100000"}
 
 
-class Priced:
+class PricedModel:
     """Costs a cent a call; the first call of each turn is refused for being too many, the third call has no price."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Priced:
         """Nothing to close."""
 
 
-async def told(pocket: Pocket, **arguments: str) -> list[dict[str, Any]]:
+async def told(pocket: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
     return [dict(line) async for line in build_operations(pocket.app).by_name()["usage"](arguments)]
 
@@ -56,7 +56,7 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By whatever is asked; a request that was refused took nothing and cost nothing, one without a price is said."""
-    home, model = tmp_path / "home", Priced()
+    home, model = tmp_path / "home", PricedModel()
     monkeypatch.setenv("PARLOUR_HOME", str(home))
     monkeypatch.setenv("PARLOUR_LOG__LEVEL", "error")
     for name, value in PLAIN.items():

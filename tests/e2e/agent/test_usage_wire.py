@@ -11,7 +11,7 @@ import pytest
 from agent.tools.tool import ToolContext, tool
 from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import STREAMING, gateway
-from tests.fakes.openai_server import Answer, Call, Fault, open_server
+from tests.fakes.openai_server import ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")
@@ -23,15 +23,15 @@ async def look(_: ToolContext) -> str:
     return "seen"
 
 
-ASKED: Mapping[str, tuple[Answer, ...]] = {
-    "plain": (Answer(text="fine"),),
-    "busy, then fine": (Answer(fault=Fault.BUSY, retry_after="0"), Answer(text="fine")),
-    "broken, then fine": (Answer(fault=Fault.ERROR), Answer(text="fine")),
-    "gone, then fine": (Answer(fault=Fault.DROP), Answer(text="fine")),
-    "a tool": (Answer(calls=(Call(name="look"),)), Answer(text="seen it")),
-    "refused": (Answer(fault=Fault.UNAUTHORISED),),
-    "empty twice": (Answer(fault=Fault.EMPTY), Answer(fault=Fault.EMPTY)),
-    "stopped": (Answer(text="a long story", fault=Fault.PAUSE),),
+ASKED: Mapping[str, tuple[ScriptedAnswer, ...]] = {
+    "plain": (ScriptedAnswer(text="fine"),),
+    "busy, then fine": (ScriptedAnswer(fault=ModelFault.BUSY, retry_after="0"), ScriptedAnswer(text="fine")),
+    "broken, then fine": (ScriptedAnswer(fault=ModelFault.ERROR), ScriptedAnswer(text="fine")),
+    "gone, then fine": (ScriptedAnswer(fault=ModelFault.DROP), ScriptedAnswer(text="fine")),
+    "a tool": (ScriptedAnswer(calls=(ScriptedToolCall(name="look"),)), ScriptedAnswer(text="seen it")),
+    "refused": (ScriptedAnswer(fault=ModelFault.UNAUTHORISED),),
+    "empty twice": (ScriptedAnswer(fault=ModelFault.EMPTY), ScriptedAnswer(fault=ModelFault.EMPTY)),
+    "stopped": (ScriptedAnswer(text="a long story", fault=ModelFault.PAUSE),),
 }
 # What the server says it counted: all but what failed before it had anything to count.
 COUNTED = {"plain": 1, "busy, then fine": 1, "broken, then fine": 1, "gone, then fine": 1, "a tool": 2}

@@ -14,8 +14,8 @@ from aiohttp import ClientSession, web
 from gateway.doctor import check_incidents
 from gateway.home import Home
 from tests.fakes.discord_records import ANN as DISCORD_ANN
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.slack_gateway import variables
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
@@ -25,10 +25,10 @@ KILLED = "The bot was terminated without a clean shutdown, most recently before"
 REFUSED = "rejects the bot's token"
 
 
-class World:
+class AlertPlatforms:
     """Three platforms, and the gateway's settings for them."""
 
-    def __init__(self, slack: SlackServer, telegram: TelegramServer, discord: Discord) -> None:
+    def __init__(self, slack: SlackServer, telegram: TelegramServer, discord: DiscordServer) -> None:
         self.slack, self.telegram, self.discord = slack, telegram, discord
         telegram.chat(42, "private")  # until a person has said something to a bot, it cannot write to them
         self.environment = variables(slack) | {
@@ -42,7 +42,7 @@ class World:
         }
 
     @asynccontextmanager
-    async def house(self, home: Path) -> AsyncIterator[Pocket]:
+    async def house(self, home: Path) -> AsyncIterator[InProcessGateway]:
         """Run the gateway until every platform is heard."""
         async with gateway(home=home, model=InstantModel(), environment=self.environment) as pocket:
             self.telegram.say("nobody's", chat=99, sender=99)  # the poll that hangs says that it is heard
@@ -59,10 +59,10 @@ class World:
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[AlertPlatforms]:
     """Open all three."""
     async with slack_server() as slack, open_telegram() as telegram, open_discord() as discord:
-        yield World(slack, telegram, discord)
+        yield AlertPlatforms(slack, telegram, discord)
 
 
 async def within(seconds: float, holds: Callable[[], bool]) -> None:
@@ -74,12 +74,14 @@ async def within(seconds: float, holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until(world: World, sentence: str, *names: str) -> None:
+async def until(world: AlertPlatforms, sentence: str, *names: str) -> None:
     """Return when the platforms named show *sentence*."""
     await within(20, lambda: all(any(sentence in line for line in world.told()[name]) for name in names))
 
 
-async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(world: World, tmp_path: Path) -> None:
+async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
+    world: AlertPlatforms, tmp_path: Path
+) -> None:
     """Telegram by the person's id, Discord by opening a direct chat, Slack by posting to the person; never twice."""
     async with world.house(tmp_path / "home") as pocket:
         pocket.kill(tmp_path / "killed")
@@ -93,7 +95,7 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
 
 
 async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they_write(
-    world: World, tmp_path: Path
+    world: AlertPlatforms, tmp_path: Path
 ) -> None:
     """Until then nobody was told, as `status` and the doctor say, with what to do; the next line is the notice."""
     world.environment |= {"PARLOUR_OWNERS": "telegram:77"}
@@ -117,7 +119,9 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
 
 
 @pytest.mark.parametrize("name", ["slack", "telegram", "discord"])
-async def test_a_token_that_is_revoked_is_told_at_once_over_the_others(world: World, tmp_path: Path, name: str) -> None:
+async def test_a_token_that_is_revoked_is_told_at_once_over_the_others(
+    world: AlertPlatforms, tmp_path: Path, name: str
+) -> None:
     """The platform whose token is refused while the bot runs is named on both others."""
     async with world.house(tmp_path / "home"):
         await revoke(world, name)
@@ -126,7 +130,7 @@ async def test_a_token_that_is_revoked_is_told_at_once_over_the_others(world: Wo
         assert not any(REFUSED in line for line in world.told()[name])
 
 
-async def revoke(world: World, name: str) -> None:
+async def revoke(world: AlertPlatforms, name: str) -> None:
     """Make a platform refuse the token from now on, and let the bot notice."""
     match name:
         case "telegram":

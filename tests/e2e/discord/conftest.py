@@ -6,18 +6,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.web_services import FakePageServices
 
 
 @pytest.fixture
-async def discord() -> AsyncIterator[Discord]:
+async def discord() -> AsyncIterator[DiscordServer]:
     """Give a Discord."""
     async with open_discord() as discord:
         yield discord
 
 
 @pytest.fixture
-async def house() -> FakeHouse:
+async def house() -> FakePageServices:
     """Give a house that stores."""
-    return FakeHouse()
+    return FakePageServices()

@@ -6,14 +6,14 @@ from typing import Any
 
 from tests.e2e.discord.test_gateway_discord import CALL, house
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.staged_changes import FACT, memory, scope_in, staged
 
 YES, NO = "/memory approve eaaaaaaaaaaaaaaaa", "/memory reject eaaaaaaaaaaaaaaaa"
 
 
-async def asked(discord: Discord, chat: str) -> dict[str, Any]:
+async def asked(discord: DiscordServer, chat: str) -> dict[str, Any]:
     """Return the question once it stands in *chat*, with its buttons."""
 
     def found() -> list[dict[str, Any]]:

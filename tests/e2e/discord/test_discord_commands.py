@@ -14,14 +14,16 @@ from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import NotedChannel, connected
-from tests.fakes.discord_interactions import Interaction
+from tests.fakes.discord_interactions import FakeInteraction
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 
 @asynccontextmanager
-async def registered(house: FakeHouse, discord: Discord, where: str = "global") -> AsyncIterator[NotedChannel]:
+async def registered(
+    house: FakePageServices, discord: DiscordServer, where: str = "global"
+) -> AsyncIterator[NotedChannel]:
     """Run the channel; its commands are there when the block begins."""
     async with connected(house, discord, commands=where) as channel:
         await discord.until(lambda: discord.interactions.registered)
@@ -41,14 +43,14 @@ def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private
     return list(channel.render(row))
 
 
-async def asked(house: FakeHouse, discord: Discord, used: Interaction) -> InboundMessage:
+async def asked(house: FakePageServices, discord: DiscordServer, used: FakeInteraction) -> InboundMessage:
     """Return the command as the house got it, once Discord shows that we think."""
     message = (await house.wait_deliveries(1))[-1]
     await discord.until(lambda: used.acknowledged)
     return message
 
 
-async def test_commands_are_registered_only_when_they_changed(discord: Discord, house: FakeHouse) -> None:
+async def test_commands_are_registered_only_when_they_changed(discord: DiscordServer, house: FakePageServices) -> None:
     """Discord allows 200 creations a day: a restart costs none, a change costs one overwrite."""
     for _ in range(2):
         async with connected(house, discord, commands="global") as channel:
@@ -61,7 +63,9 @@ async def test_commands_are_registered_only_when_they_changed(discord: Discord, 
         await discord.until(lambda: discord.interactions.registrations == 2)
 
 
-async def test_commands_move_between_everywhere_and_the_servers(discord: Discord, house: FakeHouse) -> None:
+async def test_commands_move_between_everywhere_and_the_servers(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """What is registered elsewhere from before is taken away, so that nobody sees a command twice."""
     for where, everywhere, here in (("guild", False, True), ("global", True, False), ("off", False, False)):
         async with connected(house, discord, commands=where) as channel:
@@ -70,7 +74,9 @@ async def test_commands_move_between_everywhere_and_the_servers(discord: Discord
         assert bool(discord.interactions.registered.get(GUILD)) is here
 
 
-async def test_commands_that_cannot_be_registered_cost_nothing_else(discord: Discord, house: FakeHouse) -> None:
+async def test_commands_that_cannot_be_registered_cost_nothing_else(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """A bot that was invited without the scope still hears and answers."""
     discord.fail("PUT", "commands", "403 50001")
     async with connected(house, discord, commands="global"):
@@ -94,7 +100,7 @@ def test_every_command_fits_discords_rules() -> None:
     assert stop["description_localizations"]["en-GB"] == translate("commands.help_stop", "en")
 
 
-async def test_a_command_is_what_one_could_have_typed(discord: Discord, house: FakeHouse) -> None:
+async def test_a_command_is_what_one_could_have_typed(discord: DiscordServer, house: FakePageServices) -> None:
     """Text, facts and an event id; it speaks to us by what it is, and names no message."""
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
     async with registered(house, discord):
@@ -105,7 +111,7 @@ async def test_a_command_is_what_one_could_have_typed(discord: Discord, house: F
     assert (message.sender.id, message.sender.roles, message.sender.is_admin) == (BEN, (ADMIN_ROLE,), True)
 
 
-async def test_a_private_answer_stays_with_its_sender(discord: Discord, house: FakeHouse) -> None:
+async def test_a_private_answer_stays_with_its_sender(discord: DiscordServer, house: FakePageServices) -> None:
     """In a shared chat all of it is ephemeral, its length notwithstanding; and a repeat changes nothing."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
@@ -123,7 +129,9 @@ async def test_a_private_answer_stays_with_its_sender(discord: Discord, house: F
     assert discord.chat(discord.direct(ANN)) == []
 
 
-async def test_what_everybody_may_see_is_a_message_with_its_key(discord: Discord, house: FakeHouse) -> None:
+async def test_what_everybody_may_see_is_a_message_with_its_key(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """That we think goes away, and the answer stands in the chat once."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "new")
@@ -135,7 +143,7 @@ async def test_what_everybody_may_see_is_a_message_with_its_key(discord: Discord
     assert not used.is_thinking
 
 
-async def test_in_a_direct_chat_the_answer_takes_the_place(discord: Discord, house: FakeHouse) -> None:
+async def test_in_a_direct_chat_the_answer_takes_the_place(discord: DiscordServer, house: FakePageServices) -> None:
     """Nobody else is there: nothing is ephemeral, and the chat keeps it."""
     direct = discord.direct(ANN)
     async with registered(house, discord) as channel:
@@ -148,7 +156,9 @@ async def test_in_a_direct_chat_the_answer_takes_the_place(discord: Discord, hou
 
 
 @pytest.mark.parametrize("private", [True, False])
-async def test_after_fifteen_minutes_the_chat_has_the_answer(discord: Discord, house: FakeHouse, private: bool) -> None:
+async def test_after_fifteen_minutes_the_chat_has_the_answer(
+    discord: DiscordServer, house: FakePageServices, private: bool
+) -> None:
     """The place is gone; what is private becomes a direct message."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
@@ -158,7 +168,7 @@ async def test_after_fifteen_minutes_the_chat_has_the_answer(discord: Discord, h
     assert discord.chat(discord.direct(ANN) if private else GENERAL) == ["yours"]
 
 
-async def test_a_restart_in_between_answers_in_the_same_place(discord: Discord, house: FakeHouse) -> None:
+async def test_a_restart_in_between_answers_in_the_same_place(discord: DiscordServer, house: FakePageServices) -> None:
     """The place is noted with the row, and forgotten once its time is over."""
     async with registered(house, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
@@ -170,7 +180,7 @@ async def test_a_restart_in_between_answers_in_the_same_place(discord: Discord, 
     assert used.original == "yours"
 
 
-async def test_three_seconds_too_late_is_not_lost(discord: Discord, house: FakeHouse) -> None:
+async def test_three_seconds_too_late_is_not_lost(discord: DiscordServer, house: FakePageServices) -> None:
     """Discord forgot the command, we did not: its answer stands in the chat."""
     async with registered(house, discord) as channel:
         house.is_down = True
@@ -185,7 +195,7 @@ async def test_three_seconds_too_late_is_not_lost(discord: Discord, house: FakeH
     assert discord.chat(GENERAL) == ["New session started."]
 
 
-async def test_a_second_delivery_is_no_second_command(discord: Discord, house: FakeHouse) -> None:
+async def test_a_second_delivery_is_no_second_command(discord: DiscordServer, house: FakePageServices) -> None:
     """The event id decides, and the place stays the first one's."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
@@ -198,7 +208,7 @@ async def test_a_second_delivery_is_no_second_command(discord: Discord, house: F
     assert used.original == "yours"
 
 
-async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house: FakeHouse) -> None:
+async def test_a_strangers_command_is_not_even_confirmed(discord: DiscordServer, house: FakePageServices) -> None:
     """No word, no place, no note."""
     house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with registered(house, discord):
@@ -210,7 +220,7 @@ async def test_a_strangers_command_is_not_even_confirmed(discord: Discord, house
     assert not [each for each in discord.requests if each.kind == "callback"]
 
 
-async def test_a_refused_command_can_be_told_why(discord: Discord, house: FakeHouse) -> None:
+async def test_a_refused_command_can_be_told_why(discord: DiscordServer, house: FakePageServices) -> None:
     """The line is shown to the sender alone."""
     house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
     async with registered(house, discord):
@@ -220,7 +230,7 @@ async def test_a_refused_command_can_be_told_why(discord: Discord, house: FakeHo
     assert (body["type"], body["data"]["content"], body["data"]["flags"]) == (4, "Ask Ann to let you in.", 64)
 
 
-async def test_a_button_is_its_value(discord: Discord, house: FakeHouse) -> None:
+async def test_a_button_is_its_value(discord: DiscordServer, house: FakePageServices) -> None:
     """Confirmed without a word; where its answer can be shown to whoever pressed is noted."""
     async with registered(house, discord):
         message = discord.say(GENERAL, BOT, "Shall I?")

@@ -15,8 +15,8 @@ from gateway.ports import SupportsFiles
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BOT, GENERAL
 from tests.fakes.discord_rest import FILE_LIMIT
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 TURN = "tabcdefghijklmnop"
 KEY = SessionKey("discord", GENERAL)
@@ -29,13 +29,15 @@ async def fetched(channel: NotedChannel, attachment: Attachment) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-async def heard(discord: Discord, house: FakeHouse, *files: dict[str, Any], **fields: Any) -> InboundMessage:
+async def heard(
+    discord: DiscordServer, house: FakePageServices, *files: dict[str, Any], **fields: Any
+) -> InboundMessage:
     """Let Ann send files, and return her message as the house gets it."""
     discord.say(discord.direct(ANN), ANN, "look", attachments=list(files), **fields)
     return (await house.wait_deliveries(1))[0]
 
 
-async def test_files_of_a_message_can_be_had_each(discord: Discord, house: FakeHouse) -> None:
+async def test_files_of_a_message_can_be_had_each(discord: DiscordServer, house: FakePageServices) -> None:
     """Nothing is downloaded before it is asked for; then every byte, without our token."""
     async with connected(house, discord) as channel:
         assert isinstance(channel, SupportsFiles)
@@ -49,7 +51,9 @@ async def test_files_of_a_message_can_be_had_each(discord: Discord, house: FakeH
         assert [await fetched(channel, each) for each in message.attachments] == [PICTURE, b"OggS" * 20]
 
 
-async def test_an_address_that_has_ended_is_asked_for_once_more(discord: Discord, house: FakeHouse) -> None:
+async def test_an_address_that_has_ended_is_asked_for_once_more(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """Signed addresses hold a day; the message knows the new one, and when it is gone too, that is said."""
     async with connected(house, discord) as channel:
         message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE, content_type="image/png"))
@@ -62,7 +66,7 @@ async def test_an_address_that_has_ended_is_asked_for_once_more(discord: Discord
             await fetched(channel, message.attachments[0])
 
 
-async def test_who_reads_too_much_stops(discord: Discord, house: FakeHouse) -> None:
+async def test_who_reads_too_much_stops(discord: DiscordServer, house: FakePageServices) -> None:
     """The file is streamed: who has had enough closes, and the rest never comes."""
     async with connected(house, discord) as channel:
         message = await heard(discord, house, discord.cdn.keep("big.bin", bytes(40 << 20)))
@@ -72,7 +76,7 @@ async def test_who_reads_too_much_stops(discord: Discord, house: FakeHouse) -> N
     assert discord.cdn.sent < 20 << 20
 
 
-async def test_a_download_that_breaks_off_is_said(discord: Discord, house: FakeHouse) -> None:
+async def test_a_download_that_breaks_off_is_said(discord: DiscordServer, house: FakePageServices) -> None:
     """Half a file is none."""
     async with connected(house, discord) as channel:
         message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE))
@@ -96,7 +100,7 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("url", ELSEWHERE.values(), ids=ELSEWHERE.keys())
 async def test_an_address_that_discord_did_not_make_is_not_followed(
-    discord: Discord, house: FakeHouse, url: str
+    discord: DiscordServer, house: FakePageServices, url: str
 ) -> None:
     """Attacks 19-42: the payload names it, but only Discord's own hosts are asked, over TLS."""
     async with connected(house, discord) as channel:
@@ -108,7 +112,7 @@ async def test_an_address_that_discord_did_not_make_is_not_followed(
             await fetched(channel, replace(message.attachments[0], url=url))
 
 
-async def test_a_redirect_is_not_followed(discord: Discord, house: FakeHouse) -> None:
+async def test_a_redirect_is_not_followed(discord: DiscordServer, house: FakePageServices) -> None:
     """Attacks 33-36 of docs/attacks.md."""
     async with connected(house, discord) as channel:
         message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE))
@@ -121,7 +125,7 @@ async def test_a_redirect_is_not_followed(discord: Discord, house: FakeHouse) ->
 # Out.
 
 
-async def part_of(house: FakeHouse, data: bytes, **fields: Any) -> MessagePart:
+async def part_of(house: FakePageServices, data: bytes, **fields: Any) -> MessagePart:
     """Return a part that is a file."""
     name = fields.pop("name", "chart.png")
     blob = await house.blobs.put("people/ann", data)
@@ -129,7 +133,7 @@ async def part_of(house: FakeHouse, data: bytes, **fields: Any) -> MessagePart:
     return MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="", file=file, kind=OutboundKind.ANSWER, **fields)
 
 
-def shown(discord: Discord) -> list[tuple[str, bytes]]:
+def shown(discord: DiscordServer) -> list[tuple[str, bytes]]:
     """Return the files that stand in GENERAL, with what is written above them."""
     return [
         (message["content"], discord.cdn.files[each["id"]][1])
@@ -139,7 +143,7 @@ def shown(discord: Discord) -> list[tuple[str, bytes]]:
     ]
 
 
-async def test_a_file_is_sent_once_with_its_caption(discord: Discord, house: FakeHouse) -> None:
+async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, house: FakePageServices) -> None:
     """Under its part's id as nonce; the caption is ours to format, pings nobody and shows no preview."""
     async with connected(house, discord) as channel:
         assert channel.capabilities.file_limit == FILE_LIMIT
@@ -151,7 +155,7 @@ async def test_a_file_is_sent_once_with_its_caption(discord: Discord, house: Fak
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
-async def test_words_can_be_a_file(discord: Discord, house: FakeHouse) -> None:
+async def test_words_can_be_a_file(discord: DiscordServer, house: FakePageServices) -> None:
     """A long answer's `answer.md` has no blob: its words are the bytes."""
     async with connected(house, discord) as channel:
         file = Attachment(kind="document", name="answer.md", size=5, media_type="text/markdown")
@@ -161,7 +165,9 @@ async def test_words_can_be_a_file(discord: Discord, house: FakeHouse) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "done 502"])
-async def test_a_file_whose_answer_was_lost_stands_once(discord: Discord, house: FakeHouse, how: str) -> None:
+async def test_a_file_whose_answer_was_lost_stands_once(
+    discord: DiscordServer, house: FakePageServices, how: str
+) -> None:
     """Within the nonce's time a repeat finds it; later the chat is read, and the size tells."""
     async with connected(house, discord) as channel:
         asked = discord.say(GENERAL, ANN, "chart?")
@@ -184,7 +190,7 @@ TOO_MUCH = {"too large": "too large", "no right": "attach_files", "a refusal": "
 
 @pytest.mark.parametrize("what", TOO_MUCH.values(), ids=TOO_MUCH.keys())
 async def test_a_file_that_discord_will_not_have_is_refused_for_good(
-    discord: Discord, house: FakeHouse, what: str
+    discord: DiscordServer, house: FakePageServices, what: str
 ) -> None:
     """Too large (before it leaves), not allowed, or Discord's own limit: never tried again."""
     discord.denied |= {what} if what == "attach_files" else set()
@@ -199,7 +205,7 @@ async def test_a_file_that_discord_will_not_have_is_refused_for_good(
     assert shown(discord) == []
 
 
-async def test_a_file_that_is_lost_here_is_said_to_be(discord: Discord, house: FakeHouse) -> None:
+async def test_a_file_that_is_lost_here_is_said_to_be(discord: DiscordServer, house: FakePageServices) -> None:
     """Delivery then says so in the file's place."""
     async with connected(house, discord) as channel:
         part = await part_of(house, PICTURE)

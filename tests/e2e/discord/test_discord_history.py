@@ -10,13 +10,13 @@ from gateway.events import InboundMessage
 from gateway.ports import SupportsHistory
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, TEAM_ROLE
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 
 
-async def called(house: FakeHouse) -> InboundMessage:
+async def called(house: FakePageServices) -> InboundMessage:
     """Return the mention, once it is there."""
     while not any(each.is_addressed for each in house.deliveries):
         await house.wait_deliveries(len(house.deliveries) + 1)
@@ -33,7 +33,7 @@ async def before(
     return [each.text for each in said]
 
 
-async def test_what_was_said_before_a_mention_with_who_said_it(discord: Discord, house: FakeHouse) -> None:
+async def test_what_was_said_before_a_mention_with_who_said_it(discord: DiscordServer, house: FakePageServices) -> None:
     """Oldest first, our own words left out, roles and names looked up, bots as facts."""
     discord.members[BEN] = {"roles": [TEAM_ROLE], "nick": "Benny"}
     async with connected(house, discord) as channel:
@@ -54,7 +54,7 @@ async def test_what_was_said_before_a_mention_with_who_said_it(discord: Discord,
     ]
 
 
-async def test_the_newest_and_only_what_is_new(discord: Discord, house: FakeHouse) -> None:
+async def test_the_newest_and_only_what_is_new(discord: DiscordServer, house: FakePageServices) -> None:
     """At most so many, and nothing that is not newer than the time given."""
     async with connected(house, discord) as channel:
         idents = [discord.say(GENERAL, ANN, f"line {number}") for number in range(6)]
@@ -68,7 +68,7 @@ async def test_the_newest_and_only_what_is_new(discord: Discord, house: FakeHous
 
 
 @pytest.mark.parametrize("kind", ["thread", "forum post", "archived thread"])
-async def test_a_thread_comes_with_its_start(discord: Discord, house: FakeHouse, kind: str) -> None:
+async def test_a_thread_comes_with_its_start(discord: DiscordServer, house: FakePageServices, kind: str) -> None:
     """The message it began from stands in its parent; a forum post's own is its first."""
     if kind == "forum post":
         discord.add_channel("4009", "ideas", kind=15)
@@ -86,7 +86,7 @@ async def test_a_thread_comes_with_its_start(discord: Discord, house: FakeHouse,
         assert await before(channel, message) == ["the start", *(f"line {number}" for number in range(4))]
 
 
-async def test_who_cannot_be_looked_up_has_no_roles(discord: Discord, house: FakeHouse) -> None:
+async def test_who_cannot_be_looked_up_has_no_roles(discord: DiscordServer, house: FakePageServices) -> None:
     """Gone from the server, or Discord does not answer now: then roles grant nothing, and nothing fails."""
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     discord.members[EVA]["roles"] = [TEAM_ROLE]
@@ -105,7 +105,7 @@ async def test_who_cannot_be_looked_up_has_no_roles(discord: Discord, house: Fak
 
 
 async def test_without_the_right_to_read_there_is_nothing_and_one_line(
-    discord: Discord, house: FakeHouse, capsys: pytest.CaptureFixture[str]
+    discord: DiscordServer, house: FakePageServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Discord shows an empty chat without a word; so it is said in the log, once, with what to allow."""
     discord.denied = {"read_message_history"}

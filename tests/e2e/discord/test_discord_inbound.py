@@ -12,19 +12,19 @@ from gateway.events import ChatKind, InboundKind, InboundMessage
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import connected, ready
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, BOT_ROLE, GENERAL, GUILD, RANDOM, TEAM_ROLE
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 STEP = timedelta(seconds=1)
 
 
-async def heard(house: FakeHouse, number: int) -> InboundMessage:
+async def heard(house: FakePageServices, number: int) -> InboundMessage:
     """Return the newest message once there are so many."""
     return (await house.wait_deliveries(number))[number - 1]
 
 
-async def test_a_mention_in_a_server_comes_with_its_facts(discord: Discord, house: FakeHouse) -> None:
+async def test_a_mention_in_a_server_comes_with_its_facts(discord: DiscordServer, house: FakePageServices) -> None:
     """Key, sender, roles, server and that we are meant; our name instead of our id."""
     discord.members[ANN]["roles"] = [TEAM_ROLE]
     async with connected(house, discord):
@@ -37,7 +37,7 @@ async def test_a_mention_in_a_server_comes_with_its_facts(discord: Discord, hous
     assert not message.sender.is_admin
 
 
-async def test_what_addresses_us(discord: Discord, house: FakeHouse) -> None:
+async def test_what_addresses_us(discord: DiscordServer, house: FakePageServices) -> None:
     """A mention, our role, a reply to us; not a mention of everyone, nor a reply to somebody else."""
     async with connected(house, discord):
         ours = discord.say(GENERAL, BOT, "an answer")
@@ -50,7 +50,7 @@ async def test_what_addresses_us(discord: Discord, house: FakeHouse) -> None:
     assert (messages[2].reply_to, messages[2].quoted) == (ours, "an answer")
 
 
-async def test_who_is_a_person_and_who_decides(discord: Discord, house: FakeHouse) -> None:
+async def test_who_is_a_person_and_who_decides(discord: DiscordServer, house: FakePageServices) -> None:
     """Our own words and joins are nobody's; bots and webhooks are facts; who manages the server is an admin."""
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
     async with connected(house, discord):
@@ -64,7 +64,9 @@ async def test_who_is_a_person_and_who_decides(discord: Discord, house: FakeHous
     assert [message.sender.is_admin for message in messages] == [False, False, True]
 
 
-async def test_threads_are_sessions_and_private_ones_are_private(discord: Discord, house: FakeHouse) -> None:
+async def test_threads_are_sessions_and_private_ones_are_private(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """`<parent>/<thread>`; a thread that only the invited read says so."""
     async with connected(house, discord):
         public = discord.open_thread(GENERAL, "plans")
@@ -77,7 +79,9 @@ async def test_threads_are_sessions_and_private_ones_are_private(discord: Discor
     assert (str(second.key), second.is_private) == (f"discord:{GENERAL}/{private}", True)
 
 
-async def test_a_thread_we_were_called_into_needs_no_second_mention(discord: Discord, house: FakeHouse) -> None:
+async def test_a_thread_we_were_called_into_needs_no_second_mention(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """Until its people address somebody else; over a restart too."""
     async with connected(house, discord):
         thread = discord.open_thread(GENERAL, "plans")
@@ -91,7 +95,7 @@ async def test_a_thread_we_were_called_into_needs_no_second_mention(discord: Dis
     assert [message.is_addressed for message in house.deliveries] == [False, True, True, True, False, False]
 
 
-async def test_edits_and_deletions(discord: Discord, house: FakeHouse) -> None:
+async def test_edits_and_deletions(discord: DiscordServer, house: FakePageServices) -> None:
     """An edit repeats the id with another revision; an embed that resolves is none; each deleted message is named."""
     async with connected(house, discord):
         idents = [discord.say(GENERAL, ANN, f"{CALL} one"), discord.say(GENERAL, ANN, f"{CALL} two")]
@@ -104,7 +108,7 @@ async def test_edits_and_deletions(discord: Discord, house: FakeHouse) -> None:
     assert [(each.kind, each.message_id) for each in gone] == [(InboundKind.DELETION, ident) for ident in idents]
 
 
-async def test_files_are_facts(discord: Discord, house: FakeHouse) -> None:
+async def test_files_are_facts(discord: DiscordServer, house: FakePageServices) -> None:
     """Kind, name, size and address; nothing is downloaded."""
     attachments = [
         {"id": "1", "filename": "a.png", "size": 12, "content_type": "image/png", "url": "https://cdn.invalid/a"},
@@ -120,7 +124,7 @@ async def test_files_are_facts(discord: Discord, house: FakeHouse) -> None:
     assert message.chat_kind is ChatKind.DIRECT
 
 
-async def test_what_could_not_be_stored_is_read_again_in_order(discord: Discord, house: FakeHouse) -> None:
+async def test_what_could_not_be_stored_is_read_again_in_order(discord: DiscordServer, house: FakePageServices) -> None:
     """Discord has no ack: after a failed accept the chat is read from its mark, and what comes live waits behind."""
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} 0")
@@ -136,13 +140,13 @@ async def test_what_could_not_be_stored_is_read_again_in_order(discord: Discord,
     assert [each.text for each in house.accepted if each.key.chat == GENERAL] == [f"@Parlour {n}" for n in range(3)]
 
 
-def reactions(discord: Discord) -> set[str]:
+def reactions(discord: DiscordServer) -> set[str]:
     """Return the messages that were marked as heard."""
     return {ident for ident, _, on in discord.reactions if on}
 
 
 @pytest.mark.parametrize("way", ["restart", "invalid session"])
-async def test_what_was_said_meanwhile_is_read_back(discord: Discord, house: FakeHouse, way: str) -> None:
+async def test_what_was_said_meanwhile_is_read_back(discord: DiscordServer, house: FakePageServices, way: str) -> None:
     """In servers, in chats never used before, in known direct chats, and with roles as they are now."""
     direct = discord.direct(ANN)
 
@@ -179,7 +183,7 @@ async def test_what_was_said_meanwhile_is_read_back(discord: Discord, house: Fak
     assert said["@Parlour meanwhile"].sender.roles == (TEAM_ROLE,)
 
 
-async def test_an_older_backlog_than_a_day_is_left_alone(discord: Discord, house: FakeHouse) -> None:
+async def test_an_older_backlog_than_a_day_is_left_alone(discord: DiscordServer, house: FakePageServices) -> None:
     """What was said in the last day is read, what was said before is not."""
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} before")
@@ -194,7 +198,7 @@ async def test_an_older_backlog_than_a_day_is_left_alone(discord: Discord, house
     assert old not in {each.message_id for each in house.deliveries}
 
 
-async def test_connections_that_break_cost_nothing(discord: Discord, house: FakeHouse) -> None:
+async def test_connections_that_break_cost_nothing(discord: DiscordServer, house: FakePageServices) -> None:
     """A cut, a request to reconnect and a malformed frame: resumed or begun anew, and each message comes once."""
     async with connected(house, discord) as channel:
         for number, trouble in enumerate(("cut", "op 7", "garbage"), 1):
@@ -213,7 +217,7 @@ async def test_connections_that_break_cost_nothing(discord: Discord, house: Fake
 
 @pytest.mark.parametrize("what", ["token", "intent"])
 async def test_a_refusal_of_discords_ends_with_a_line_that_mends_it(
-    discord: Discord, house: FakeHouse, what: str
+    discord: DiscordServer, house: FakePageServices, what: str
 ) -> None:
     """A wrong token and a missing intent are told in words, and not tried again at once."""
     discord.token = "another" if what == "token" else discord.token
@@ -224,7 +228,7 @@ async def test_a_refusal_of_discords_ends_with_a_line_that_mends_it(
     assert discord.gateway.identified <= 1
 
 
-async def test_a_stranger_costs_nothing_but_the_reading(discord: Discord, house: FakeHouse) -> None:
+async def test_a_stranger_costs_nothing_but_the_reading(discord: DiscordServer, house: FakePageServices) -> None:
     """No reaction, no typing, no word, no durable mark."""
     house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with connected(house, discord):
@@ -235,7 +239,7 @@ async def test_a_stranger_costs_nothing_but_the_reading(discord: Discord, house:
     assert house.state.notes == {"guilds": '["3001"]'}  # the server that we are in, and nobody of it
 
 
-async def test_silence_is_not_connected(discord: Discord, house: FakeHouse) -> None:
+async def test_silence_is_not_connected(discord: DiscordServer, house: FakePageServices) -> None:
     """Connected means heard: when heartbeats go unanswered, the channel says that it is deaf."""
     discord.gateway.heartbeat = 40
     async with connected(house, discord) as channel:

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from gateway.i18n import translate
-from tests.fakes.discord_process import Nursery, Order, open_nursery
+from tests.fakes.discord_process import DiscordForkServer, DiscordProcessOrder, open_nursery
 from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, TEAM_ROLE
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.discord_server import DiscordServer, open_discord
 
 CALL = f"<@{BOT}>"
 ROWS = (Path(__file__).parents[3] / "docs" / "discord.md").read_text(encoding="utf-8")
@@ -28,18 +28,18 @@ NOW, LATER = timedelta(seconds=1), timedelta(minutes=10)
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
+def nursery() -> Iterator[DiscordForkServer]:
     """Give the process that forks gateways."""
     with open_nursery() as nursery:
         yield nursery
 
 
 @dataclass
-class House:
+class DiscordScene:
     """One home before one Discord, over several lives."""
 
-    discord: Discord
-    nursery: Nursery
+    discord: DiscordServer
+    nursery: DiscordForkServer
     folder: Path
     pid: int = 0
     seen: dict[tuple[str, str, str], int] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class House:
 
     def _begin(self, *, ago: timedelta = timedelta(), holds: bool = False, words: int = 0) -> None:
         self.discord.skew = -ago
-        order = Order(
+        order = DiscordProcessOrder(
             home=str(self.folder / "home"),
             base=self.discord.base,
             log=str(self.folder / "log"),
@@ -117,10 +117,10 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(nursery: Nursery, folder: Path) -> AsyncIterator[House]:
+async def open_house(nursery: DiscordForkServer, folder: Path) -> AsyncIterator[DiscordScene]:
     """Serve a Discord; whatever lives at the end is killed."""
     async with open_discord() as discord:
-        house = House(discord, nursery, folder)
+        house = DiscordScene(discord, nursery, folder)
         try:
             yield house
         finally:
@@ -133,7 +133,7 @@ def row(line: str) -> str:
     return promise
 
 
-def answers(house: House, chat: str = GENERAL) -> list[str]:
+def answers(house: DiscordScene, chat: str = GENERAL) -> list[str]:
     """Return what each of our messages answers."""
     return [text.rpartition("] ")[2].split(" word")[0] for text in house.discord.chat(chat)]
 
@@ -148,7 +148,7 @@ CASES = {
 
 @pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
 @pytest.mark.parametrize("line", CASES)
-async def test_killed_in_a_turn(nursery: Nursery, tmp_path: Path, line: str, later: timedelta) -> None:
+async def test_killed_in_a_turn(nursery: DiscordForkServer, tmp_path: Path, line: str, later: timedelta) -> None:
     """One answer, unmarked, in the preview's place where there was one."""
     when, method, kind, holds = CASES[line]
     assert row(line).startswith("one answer")
@@ -165,7 +165,7 @@ async def test_killed_in_a_turn(nursery: Nursery, tmp_path: Path, line: str, lat
 
 
 @pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
-async def test_killed_around_the_row(nursery: Nursery, tmp_path: Path, later: timedelta) -> None:
+async def test_killed_around_the_row(nursery: DiscordForkServer, tmp_path: Path, later: timedelta) -> None:
     """Stopped before it reads what Discord sent, and killed before the next mark: each message has one answer."""
     assert row("before the message's row was written") == "one answer"
     assert row("after the row, before the chat's mark") == "one answer"
@@ -192,7 +192,7 @@ ADOPTION = {
 
 
 @pytest.mark.parametrize("line", ["with the preview visible, during the answer", *ADOPTION])
-async def test_killed_with_a_preview(nursery: Nursery, tmp_path: Path, line: str) -> None:
+async def test_killed_with_a_preview(nursery: DiscordForkServer, tmp_path: Path, line: str) -> None:
     """The answer takes the preview's place, whenever we are killed, and however often."""
     assert row(line) == "one answer, in the preview's place"
     async with open_house(nursery, tmp_path) as house:
@@ -209,7 +209,7 @@ async def test_killed_with_a_preview(nursery: Nursery, tmp_path: Path, line: str
         assert answers(house) == ["@Parlour one"]
 
 
-async def test_killed_with_an_old_preview(nursery: Nursery, tmp_path: Path) -> None:
+async def test_killed_with_an_old_preview(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Ten minutes later nobody looks any more: the answer is a message that rings."""
     assert row("with a preview older than a minute").startswith("one answer; the preview points to it")
     async with open_house(nursery, tmp_path) as house:
@@ -233,7 +233,7 @@ LONG = {
 
 @pytest.mark.parametrize("later", [NOW, LATER], ids=["at once", "past the nonce"])
 @pytest.mark.parametrize("line", LONG)
-async def test_killed_in_a_long_answer(nursery: Nursery, tmp_path: Path, line: str, later: timedelta) -> None:
+async def test_killed_in_a_long_answer(nursery: DiscordForkServer, tmp_path: Path, line: str, later: timedelta) -> None:
     """Each part stands once, in order, unmarked."""
     when, number, promise = LONG[line]
     assert row(line) == promise
@@ -252,7 +252,7 @@ FILES = {"before a file was sent": "before", "after a file was posted, before th
 
 
 @pytest.mark.parametrize("line", FILES)
-async def test_killed_around_a_file(nursery: Nursery, tmp_path: Path, line: str) -> None:
+async def test_killed_around_a_file(nursery: DiscordForkServer, tmp_path: Path, line: str) -> None:
     """A long answer in a channel is its beginning and a file, each once."""
     assert row(line) == "one file"
     async with open_house(nursery, tmp_path) as house:
@@ -269,7 +269,7 @@ async def test_killed_around_a_file(nursery: Nursery, tmp_path: Path, line: str)
         assert len(house.discord.chat(GENERAL)) == 2
 
 
-async def test_killed_around_a_command(nursery: Nursery, tmp_path: Path) -> None:
+async def test_killed_around_a_command(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Its place is gone or is held: the answer stands there, or in the chat, once."""
     assert row("after a command's row, before it was confirmed") == "one answer, in the chat"
     assert row("after a command was confirmed, before its answer").startswith('one answer, in place of "is thinking"')
@@ -296,7 +296,7 @@ async def test_killed_around_a_command(nursery: Nursery, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ago", [timedelta(minutes=10), timedelta(hours=25)], ids=["10 minutes", "25 hours"])
-async def test_away_while_people_went_on(nursery: Nursery, tmp_path: Path, ago: timedelta) -> None:
+async def test_away_while_people_went_on(nursery: DiscordForkServer, tmp_path: Path, ago: timedelta) -> None:
     """Two people wrote, an answered message was edited, a role was revoked: as the table has it."""
     name = "10 minutes" if ago < timedelta(hours=1) else "25 hours"
     assert row(f"away for {name}, two people wrote")
@@ -328,7 +328,7 @@ async def test_away_while_people_went_on(nursery: Nursery, tmp_path: Path, ago: 
         assert not house.knows("revoked")
 
 
-async def test_a_role_that_is_revoked_while_a_message_waits(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_role_that_is_revoked_while_a_message_waits(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """It was stored before the kill, and is judged again when its turn begins."""
     assert "pending messages are refused too" in row("a role was revoked")
     eva = "2003"
@@ -347,7 +347,7 @@ async def test_a_role_that_is_revoked_while_a_message_waits(nursery: Nursery, tm
         assert not [text for text in discord.chat(GENERAL) if "waiting" in text]
 
 
-async def test_an_edit_of_what_nobody_answered(nursery: Nursery, tmp_path: Path) -> None:
+async def test_an_edit_of_what_nobody_answered(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Written and edited while we were away: the newest words are answered."""
     assert row("an unanswered message was edited") == "the latest text is answered"
     async with open_house(nursery, tmp_path) as house:
@@ -364,7 +364,7 @@ async def test_an_edit_of_what_nobody_answered(nursery: Nursery, tmp_path: Path)
         assert answers(house) == ["@Parlour zero", "@Parlour new-words"]
 
 
-async def test_a_connection_that_was_lost(nursery: Nursery, tmp_path: Path) -> None:
+async def test_a_connection_that_was_lost(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Resumed: each message has one answer. An invalid one: test_what_was_said_meanwhile_is_read_back."""
     assert row("the connection was cut").startswith("resumed")
     assert row("the session became invalid").startswith("a new session is started")
@@ -382,7 +382,7 @@ async def test_a_connection_that_was_lost(nursery: Nursery, tmp_path: Path) -> N
 # The reaction on what was heard.
 
 
-def standing(discord: Discord) -> set[str]:
+def standing(discord: DiscordServer) -> set[str]:
     """Return the messages on which a reaction of ours stands."""
     last = {message: is_on for message, _, is_on in discord.reactions}
     return {message for message, is_on in last.items() if is_on}
@@ -399,7 +399,7 @@ def standing(discord: Discord) -> set[str]:
     ],
 )
 async def test_no_reaction_stays_after_a_kill(
-    nursery: Nursery, tmp_path: Path, when: str, method: str, kind: str
+    nursery: DiscordForkServer, tmp_path: Path, when: str, method: str, kind: str
 ) -> None:
     """Killed between putting it and taking it away: the next life takes it away, the answer delivered or not."""
     assert row("between putting the reaction on a message and taking it away") == "no reaction, shortly after the start"

@@ -12,14 +12,16 @@ from gateway.events import InboundKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, GENERAL, GUILD, RANDOM, TEAM_ROLE
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 MANAGE_CHANNELS, ADMINISTRATOR = 1 << 4, 1 << 3
 
 
-async def said(discord: Discord, house: FakeHouse, user: str = BEN, channel: str = GENERAL) -> InboundMessage:
+async def said(
+    discord: DiscordServer, house: FakePageServices, user: str = BEN, channel: str = GENERAL
+) -> InboundMessage:
     """Let somebody say a command; return it as the gateway judges it at claim."""
     ident = discord.say(channel, user, f"{CALL} /new")
     while not any(each.message_id == ident for each in house.deliveries):
@@ -34,12 +36,14 @@ async def now(channel: NotedChannel, message: InboundMessage) -> Sender:
     return await channel.sender(message)
 
 
-def looked_up(discord: Discord) -> int:
+def looked_up(discord: DiscordServer) -> int:
     """Return how often a member was asked for."""
     return sum(each.kind == "members" for each in discord.requests)
 
 
-async def test_who_decides_is_who_could_do_away_with_the_channel(discord: Discord, house: FakeHouse) -> None:
+async def test_who_decides_is_who_could_do_away_with_the_channel(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """The owner, Administrator, Manage Server; Manage Channels there, by its overwrites, in its threads too."""
     async with connected(house, discord) as channel:
         message = await said(discord, house)
@@ -68,12 +72,14 @@ async def test_who_decides_is_who_could_do_away_with_the_channel(discord: Discor
         assert await decides() == (False, False, False)
         assert looked_up(discord) == 0  # events say who has which role, and the server what roles may
     discord.owner = BEN
-    async with connected(FakeHouse(), discord) as channel:
+    async with connected(FakePageServices(), discord) as channel:
         assert (await now(channel, message)).is_admin
     assert looked_up(discord) == 1
 
 
-async def test_a_role_that_is_taken_away_is_gone_at_the_next_word(discord: Discord, house: FakeHouse) -> None:
+async def test_a_role_that_is_taken_away_is_gone_at_the_next_word(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """In a message, a command, a press and an edit alike, and from then on for what waits already."""
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with connected(house, discord) as channel:
@@ -99,7 +105,7 @@ FAULTS = ["500 0", "403 50001", "503 0", "limit", "drop"]
 
 @pytest.mark.parametrize("what", FAULTS)
 async def test_who_cannot_be_looked_up_has_no_role_and_decides_nothing(
-    discord: Discord, house: FakeHouse, what: str
+    discord: DiscordServer, house: FakePageServices, what: str
 ) -> None:
     """After five minutes Discord is asked; refused is a stranger, and what is not known in time is an error."""
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
@@ -117,7 +123,7 @@ async def test_who_cannot_be_looked_up_has_no_role_and_decides_nothing(
                 await now(channel, message)
 
 
-async def test_who_left_the_server_is_a_stranger(discord: Discord, house: FakeHouse) -> None:
+async def test_who_left_the_server_is_a_stranger(discord: DiscordServer, house: FakePageServices) -> None:
     """By `guild:` and `chat:` they would be let in for ever otherwise. In a direct message there is nothing to ask."""
     async with connected(house, discord) as channel:
         message = await said(discord, house)
@@ -129,7 +135,7 @@ async def test_who_left_the_server_is_a_stranger(discord: Discord, house: FakeHo
         assert await now(channel, direct) == direct.sender
 
 
-async def test_being_added_to_a_server_is_told_once(discord: Discord, house: FakeHouse) -> None:
+async def test_being_added_to_a_server_is_told_once(discord: DiscordServer, house: FakePageServices) -> None:
     """Not at the first session ever, nor at each later one, nor after an outage; then when we are put out again."""
     async with connected(house, discord):
         await said(discord, house)
@@ -152,7 +158,9 @@ async def test_being_added_to_a_server_is_told_once(discord: Discord, house: Fak
     assert len(house.places) == 2
 
 
-async def test_what_happened_while_we_were_away_is_told_at_the_next_session(discord: Discord, house: FakeHouse) -> None:
+async def test_what_happened_while_we_were_away_is_told_at_the_next_session(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """Put out, and added again, while nobody listened; and what could not be kept is tried again."""
     changes: list[tuple[bool, Any]] = [(False, True), (True, False)]
     async with connected(house, discord):

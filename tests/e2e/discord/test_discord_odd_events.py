@@ -11,14 +11,14 @@ import pytest
 from gateway.ports import PlatformEvent
 from tests.fakes.discord_harness import connected
 from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, RANDOM
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 
 
 @dataclass
-class CarefulHouse(FakeHouse):
+class QuarantineSkippingServices(FakePageServices):
     """Passes over what is set aside, as the gateway does, and counts how many events it holds at once."""
 
     passed_over: list[str] = field(default_factory=list)
@@ -41,9 +41,9 @@ class CarefulHouse(FakeHouse):
             self.at_once -= 1
 
 
-async def test_a_message_of_another_shape_is_set_aside_and_the_chat_goes_on(discord: Discord) -> None:
+async def test_a_message_of_another_shape_is_set_aside_and_the_chat_goes_on(discord: DiscordServer) -> None:
     """Set aside under its message id; after a restart history brings it again, and it is passed over."""
-    house = CarefulHouse()
+    house = QuarantineSkippingServices()
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} one")
         await house.wait_deliveries(1)
@@ -73,10 +73,10 @@ async def test_a_message_of_another_shape_is_set_aside_and_the_chat_goes_on(disc
     ],
 )
 async def test_an_event_that_the_library_trips_over_does_not_end_it(
-    discord: Discord, name: str, data: dict[str, object]
+    discord: DiscordServer, name: str, data: dict[str, object]
 ) -> None:
     """discord.py dies on a malformed dispatch; here it is set aside, and the connection stays."""
-    house = CarefulHouse()
+    house = QuarantineSkippingServices()
     async with connected(house, discord):
         discord.gateway.dispatch(name, dict(data), guild=True)
         discord.say(GENERAL, ANN, f"{CALL} still here")
@@ -87,16 +87,16 @@ async def test_an_event_that_the_library_trips_over_does_not_end_it(
     assert len(house.quarantined) == 1
 
 
-async def test_after_two_kills_events_are_handled_one_at_a_time(discord: Discord) -> None:
+async def test_after_two_kills_events_are_handled_one_at_a_time(discord: DiscordServer) -> None:
     """What kills us is then known: no other event is in anybody's hands."""
-    house = CarefulHouse(is_cautious=True)
+    house = QuarantineSkippingServices(is_cautious=True)
     async with connected(house, discord):
         for number in range(4):
             discord.say(GENERAL, ANN, f"{CALL} {number}")
             discord.say(RANDOM, BEN, f"{CALL} {number}")
         await house.wait_deliveries(8)
     assert house.most_at_once == 1
-    house = CarefulHouse()
+    house = QuarantineSkippingServices()
     async with connected(house, discord):
         for number in range(4):
             discord.say(GENERAL, ANN, f"{CALL} {number}")
@@ -105,9 +105,9 @@ async def test_after_two_kills_events_are_handled_one_at_a_time(discord: Discord
     assert house.most_at_once == 2  # else it says nothing about caution
 
 
-async def test_an_event_has_one_name_live_and_as_history(discord: Discord, house: FakeHouse) -> None:
+async def test_an_event_has_one_name_live_and_as_history(discord: DiscordServer, house: FakePageServices) -> None:
     """So that what was set aside live is known when history brings it; an edit has another."""
-    careful = CarefulHouse()
+    careful = QuarantineSkippingServices()
     async with connected(careful, discord) as channel:
         discord.say(GENERAL, ANN, f"{CALL} zero")
         await careful.wait_deliveries(1)

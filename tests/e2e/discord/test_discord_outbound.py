@@ -15,17 +15,17 @@ from gateway.i18n import translate
 from gateway.ports import ChatActivity
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import ANN, GENERAL, RANDOM
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 TURN = "tabcdefghijklmnop"
 KEY = SessionKey("discord", GENERAL)
 
 
 @pytest.fixture
-async def channel(discord: Discord) -> AsyncIterator[NotedChannel]:
+async def channel(discord: DiscordServer) -> AsyncIterator[NotedChannel]:
     """Bring the channel up."""
-    async with connected(FakeHouse(), discord) as channel:
+    async with connected(FakePageServices(), discord) as channel:
         yield channel
 
 
@@ -34,7 +34,7 @@ def parts(channel: NotedChannel, text: str, **fields: str) -> list[MessagePart]:
     return list(channel.render(OutboundMessage(id=f"{TURN}.1", key=KEY, text=text, **fields)))  # type: ignore[arg-type]
 
 
-async def test_every_send_has_its_key_and_pings_nobody(discord: Discord, channel: NotedChannel) -> None:
+async def test_every_send_has_its_key_and_pings_nobody(discord: DiscordServer, channel: NotedChannel) -> None:
     """The nonce is the part's id and enforced, no mention is allowed, no embed shown; only the first part replies."""
     asked = discord.say(GENERAL, ANN, "long?")
     for part in parts(channel, f"@everyone <@{ANN}> https://example.com\n\n" + "word " * 800, reply_to=asked):
@@ -48,7 +48,7 @@ async def test_every_send_has_its_key_and_pings_nobody(discord: Discord, channel
 
 
 async def test_twenty_thousand_characters_arrive_in_order_with_their_fences(
-    discord: Discord, channel: NotedChannel
+    discord: DiscordServer, channel: NotedChannel
 ) -> None:
     """Each message is within the limit and has whole code blocks."""
     text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
@@ -60,7 +60,7 @@ async def test_twenty_thousand_characters_arrive_in_order_with_their_fences(
     assert "".join(shown).count("print(") == 15 * 150
 
 
-async def test_posted_but_the_answer_was_lost_stands_once(discord: Discord, channel: NotedChannel) -> None:
+async def test_posted_but_the_answer_was_lost_stands_once(discord: DiscordServer, channel: NotedChannel) -> None:
     """The outcome is unknown; within the key's time the same part again is the same message, later it is found."""
     (part,) = parts(channel, "It is *late*.", reply_to=discord.say(GENERAL, ANN, "when?"))
     discord.fail("POST", "messages", "lost")
@@ -74,7 +74,7 @@ async def test_posted_but_the_answer_was_lost_stands_once(discord: Discord, chan
     assert discord.chat(GENERAL) == ["It is *late*."]
 
 
-async def test_a_chat_that_may_not_be_read_tells_nothing(discord: Discord, channel: NotedChannel) -> None:
+async def test_a_chat_that_may_not_be_read_tells_nothing(discord: DiscordServer, channel: NotedChannel) -> None:
     """Discord shows it empty: then nobody knows, and the resend is marked; a direct answer stands without a quote."""
     asked = discord.say(GENERAL, ANN, "when?")
     discord.denied = {"read_message_history"}
@@ -86,7 +86,7 @@ async def test_a_chat_that_may_not_be_read_tells_nothing(discord: Discord, chann
             await channel.find(each)
 
 
-async def test_what_never_arrived_is_not_found(discord: Discord, channel: NotedChannel) -> None:
+async def test_what_never_arrived_is_not_found(discord: DiscordServer, channel: NotedChannel) -> None:
     """The same words that answer something else, or stand there from before, are not this part."""
     first = discord.say(GENERAL, ANN, "one?")
     await channel.send(parts(channel, "Yes.", reply_to=first)[0])
@@ -95,7 +95,7 @@ async def test_what_never_arrived_is_not_found(discord: Discord, channel: NotedC
     assert await channel.find(replace(part, id=f"{TURN}.2.1")) is None
 
 
-async def test_the_librarys_own_repeats_do_not_double(discord: Discord, channel: NotedChannel) -> None:
+async def test_the_librarys_own_repeats_do_not_double(discord: DiscordServer, channel: NotedChannel) -> None:
     """discord.py tries a 502 again by itself, with the same nonce."""
     (part,) = parts(channel, "once")
     discord.fail("POST", "messages", "done 502")
@@ -118,7 +118,7 @@ ANSWERS: list[tuple[str, type[SendFailed]]] = [
 
 @pytest.mark.parametrize(("what", "error"), ANSWERS, ids=[each[0] for each in ANSWERS])
 async def test_what_discords_answers_mean(
-    discord: Discord, channel: NotedChannel, what: str, error: type[SendFailed]
+    discord: DiscordServer, channel: NotedChannel, what: str, error: type[SendFailed]
 ) -> None:
     """Wait, never, not with this formatting, or nobody knows; nothing stands in the chat."""
     discord.fail("POST", "messages", what, seconds=61.0)
@@ -129,7 +129,7 @@ async def test_what_discords_answers_mean(
     assert discord.chat(GENERAL) == []
 
 
-async def test_a_full_bucket_stalls_its_own_chat_alone(discord: Discord, channel: NotedChannel) -> None:
+async def test_a_full_bucket_stalls_its_own_chat_alone(discord: DiscordServer, channel: NotedChannel) -> None:
     """Another chat's message goes out while one waits for its limit."""
     discord.limit = (1, 0.7)
     one, two = parts(channel, "one")[0], replace(parts(channel, "two")[0], id=f"{TURN}.2.1")
@@ -143,7 +143,7 @@ async def test_a_full_bucket_stalls_its_own_chat_alone(discord: Discord, channel
     assert discord.chat(GENERAL) == ["one", "two"]
 
 
-async def test_an_edit_that_is_gone_is_refused(discord: Discord, channel: NotedChannel) -> None:
+async def test_an_edit_that_is_gone_is_refused(discord: DiscordServer, channel: NotedChannel) -> None:
     """A deleted preview cannot become the answer; delivery then sends it anew."""
     (part,) = parts(channel, "so far")
     receipt = await channel.send(part)
@@ -154,7 +154,7 @@ async def test_an_edit_that_is_gone_is_refused(discord: Discord, channel: NotedC
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_a_private_answer_is_a_direct_message_or_one_line(
-    discord: Discord, channel: NotedChannel, takes: bool
+    discord: DiscordServer, channel: NotedChannel, takes: bool
 ) -> None:
     """In a shared chat nobody else sees it; who takes none is asked to write first, once."""
     discord.takes_direct = takes
@@ -164,7 +164,7 @@ async def test_a_private_answer_is_a_direct_message_or_one_line(
     assert discord.chat(GENERAL) == ([] if takes else [translate("discord.write_privately")])
 
 
-async def test_a_marked_resend_says_so(discord: Discord, channel: NotedChannel) -> None:
+async def test_a_marked_resend_says_so(discord: DiscordServer, channel: NotedChannel) -> None:
     """In front, within the limit, even of the longest part."""
     for part in parts(channel, "*" * 5_000):
         await channel.send(part, may_be_duplicate=True)
@@ -173,7 +173,7 @@ async def test_a_marked_resend_says_so(discord: Discord, channel: NotedChannel) 
     )
 
 
-async def test_typing_is_shown_and_never_raises(discord: Discord, channel: NotedChannel) -> None:
+async def test_typing_is_shown_and_never_raises(discord: DiscordServer, channel: NotedChannel) -> None:
     """A chat that is closed to us costs a sign, not a turn."""
     discord.closed.add(RANDOM)
     for chat in (RANDOM, GENERAL):

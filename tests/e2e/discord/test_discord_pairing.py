@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 from tests.e2e.discord.test_discord_buttons import asked
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, GUILD, TOKEN
-from tests.fakes.discord_server import Discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CALL = f"<@{BOT}>"
 
 
 @asynccontextmanager
-async def owned(discord: Discord, model: InstantModel) -> AsyncIterator[Pocket]:
+async def owned(discord: DiscordServer, model: InstantModel) -> AsyncIterator[InProcessGateway]:
     """Run the gateway for Ann, who owns it, and for nobody else."""
     environment = {
         "PARLOUR_OWNERS": f"discord:{ANN}",
@@ -28,7 +28,7 @@ async def owned(discord: Discord, model: InstantModel) -> AsyncIterator[Pocket]:
         yield pocket
 
 
-async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) -> None:
+async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServer) -> None:
     """Added to a server: Ann is asked with buttons; Ben, who calls, is told in private, and answered after her yes."""
     model = InstantModel()
     discord.has_joined = False
@@ -55,7 +55,7 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: Discord) ->
         assert model.calls == 2
 
 
-async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -> None:
+async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordServer) -> None:
     """Discord waits three seconds for it: the line is there in time, for them alone, the server's one of the day.
 
     A direct message afterwards has a line of its own, with the code (docs/adr/0026-floods.md).
@@ -75,7 +75,7 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: Discord) -
         assert [each.who for each in pocket.app.access.pairing.pending_requests()] == [str(EVA)]
 
 
-async def test_a_code_in_a_direct_message(discord: Discord) -> None:
+async def test_a_code_in_a_direct_message(discord: DiscordServer) -> None:
     """Eva writes privately and has a code; Ann, who never wrote, is asked in a direct chat that is opened for it."""
     async with owned(discord, InstantModel()) as pocket:
         discord.say(discord.direct(EVA), EVA, "let me in")

@@ -11,8 +11,8 @@ from gateway.errors import RetryLater
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from tests.fakes.discord_harness import NotedChannel, connected
 from tests.fakes.discord_records import GENERAL, RANDOM
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 WINDOWS = [60.0, 102_737.0]  # seconds; the real service has answered with the second
 
@@ -25,7 +25,9 @@ def part(channel: NotedChannel, n: int, chat: str = GENERAL) -> MessagePart:
 
 
 @pytest.mark.parametrize("seconds", WINDOWS)
-async def test_requests_are_sent_while_any_are_left(discord: Discord, house: FakeHouse, seconds: float) -> None:
+async def test_requests_are_sent_while_any_are_left(
+    discord: DiscordServer, house: FakePageServices, seconds: float
+) -> None:
     """50 requests in a window of any length are 50 messages, whether one at a time or all at once."""
     async with connected(house, discord) as channel:
         discord.limit = (50, seconds)
@@ -39,7 +41,7 @@ async def test_requests_are_sent_while_any_are_left(discord: Discord, house: Fak
 
 @pytest.mark.parametrize("seconds", WINDOWS)
 async def test_an_empty_bucket_asks_delivery_to_wait_at_most_fifteen_minutes(
-    discord: Discord, house: FakeHouse, seconds: float
+    discord: DiscordServer, house: FakePageServices, seconds: float
 ) -> None:
     """With nothing left no request is sent, and delivery hears how long to wait; another chat does not notice."""
     async with connected(house, discord) as channel:
@@ -55,7 +57,9 @@ async def test_an_empty_bucket_asks_delivery_to_wait_at_most_fifteen_minutes(
     assert (discord.chat(GENERAL), discord.chat(RANDOM)) == (["answer 1"], ["answer 3"])
 
 
-async def test_a_429_of_a_day_is_tried_again_after_fifteen_minutes(discord: Discord, house: FakeHouse) -> None:
+async def test_a_429_of_a_day_is_tried_again_after_fifteen_minutes(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """A wait that Discord names in the answer itself has the same bound."""
     async with connected(house, discord) as channel:
         for what in ("limit", "cloudflare"):
@@ -65,7 +69,9 @@ async def test_a_429_of_a_day_is_tried_again_after_fifteen_minutes(discord: Disc
             assert raised.value.delay == timedelta(minutes=15)
 
 
-async def test_the_last_request_of_a_window_is_not_held_back_itself(discord: Discord, house: FakeHouse) -> None:
+async def test_the_last_request_of_a_window_is_not_held_back_itself(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """A request that empties its bucket returns at once; the window is the next one's to wait for."""
     async with connected(house, discord) as channel:
         discord.limit = (1, 29.0)

@@ -46,15 +46,15 @@ from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
 from tests.fakes.discord_harness import connected
 from tests.fakes.discord_records import ANN, BOT, EVA, GENERAL, RANDOM, TOKEN
-from tests.fakes.discord_server import Discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 PICTURE = b"\x89PNG\r\n\x1a\n" + bytes(64)
 
 
-class Speaker(InstantModel):
+class PieceModel(InstantModel):
     """Says what it is given, in the pieces it is given."""
 
     def __init__(self, *pieces: str) -> None:
@@ -77,7 +77,7 @@ class Speaker(InstantModel):
 
 
 @asynccontextmanager
-async def house_of(discord: Discord, model: Any) -> AsyncIterator[Pocket]:
+async def house_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann."""
     environment = {
         "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
@@ -100,7 +100,7 @@ def test_every_row_names_tests_that_exist() -> None:
         assert (here / name).is_file() if name.endswith(".py") else f"def {name}(" in there, name
 
 
-async def test_a_forum_post_is_a_session_of_its_own(discord: Discord, house: FakeHouse) -> None:
+async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, house: FakePageServices) -> None:
     """`<forum>/<post>`, from its first message on."""
     async with connected(house, discord):
         discord.add_channel("4009", "ideas", kind=15)
@@ -110,10 +110,10 @@ async def test_a_forum_post_is_a_session_of_its_own(discord: Discord, house: Fak
     assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
 
 
-async def test_first_words_that_are_too_long_for_one_message(discord: Discord) -> None:
+async def test_first_words_that_are_too_long_for_one_message(discord: DiscordServer) -> None:
     """Nanobot bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
     words = "word " * 600
-    model = Speaker(words, f"{words}end.")
+    model = PieceModel(words, f"{words}end.")
     async with house_of(discord, model) as pocket:
         direct = discord.direct(ANN)
         discord.say(direct, ANN, "tell me")
@@ -126,7 +126,7 @@ async def test_first_words_that_are_too_long_for_one_message(discord: Discord) -
         assert " ".join(shown).split() == [*["word"] * 1_200, "end."]
 
 
-async def test_an_edit_that_is_repeated_says_everything_once(discord: Discord, house: FakeHouse) -> None:
+async def test_an_edit_that_is_repeated_says_everything_once(discord: DiscordServer, house: FakePageServices) -> None:
     """Nanobot bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
     key = SessionKey("discord", GENERAL)
     async with connected(house, discord) as channel:
@@ -141,10 +141,10 @@ async def test_an_edit_that_is_repeated_says_everything_once(discord: Discord, h
     assert discord.chat(GENERAL) == ["Hello world"]
 
 
-async def test_a_long_answer_in_a_channel_is_a_file(discord: Discord) -> None:
+async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> None:
     """Twenty thousand characters with fences: the beginning, and the whole as `answer.md`."""
     text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
-    model = Speaker(text)
+    model = PieceModel(text)
     model.go_on.set()
     async with house_of(discord, model) as pocket:
         discord.say(GENERAL, ANN, f"{CALL} tell me all")
@@ -156,9 +156,9 @@ async def test_a_long_answer_in_a_channel_is_a_file(discord: Discord) -> None:
         assert (name, data.decode()) == ("answer.md", text)
 
 
-async def test_a_picture_reaches_the_model(discord: Discord) -> None:
+async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
     """Fetched when the turn runs, after its sender was let in, and once."""
-    model = Speaker("I see.")
+    model = PieceModel("I see.")
     model.go_on.set()
     async with house_of(discord, model) as pocket:
         direct = discord.direct(ANN)
@@ -170,9 +170,9 @@ async def test_a_picture_reaches_the_model(discord: Discord) -> None:
     assert "a.png" in str(model.requests[0].messages[-1]["content"])
 
 
-async def test_a_stranger_with_a_file_costs_nothing(discord: Discord) -> None:
+async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> None:
     """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
-    model = Speaker("never")
+    model = PieceModel("never")
     async with house_of(discord, model) as pocket:
         before = len(discord.requests)
         file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
@@ -191,7 +191,7 @@ async def test_a_stranger_with_a_file_costs_nothing(discord: Discord) -> None:
 
 
 @pytest.mark.parametrize("how", ["limit", "global"])
-async def test_a_global_limit_is_waited_out(discord: Discord, house: FakeHouse, how: str) -> None:
+async def test_a_global_limit_is_waited_out(discord: DiscordServer, house: FakePageServices, how: str) -> None:
     """A 429 for one chat or for all: what waits goes out afterwards, in order and once, other chats beside it."""
     async with connected(house, discord) as channel:
         discord.fail("POST", "messages", how, seconds=0.3)

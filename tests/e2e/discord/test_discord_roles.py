@@ -11,15 +11,15 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, RANDOM, TEAM_ROLE, TOKEN
-from tests.fakes.discord_server import Discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CALL = f"<@{BOT}>"
 MANAGE_CHANNELS = 1 << 4
 REFUSED = "Only an admin of this chat"
 
 
-class Listener(InstantModel):
+class GatedRequestModel(InstantModel):
     """Keeps what it is asked; answers once it is let."""
 
     def __init__(self) -> None:
@@ -44,7 +44,9 @@ class Listener(InstantModel):
 
 
 @asynccontextmanager
-async def team(discord: Discord, model: Any, allow_from: str = f"{ANN},role:{TEAM_ROLE}") -> AsyncIterator[Pocket]:
+async def team(
+    discord: DiscordServer, model: Any, allow_from: str = f"{ANN},role:{TEAM_ROLE}"
+) -> AsyncIterator[InProcessGateway]:
     """Run the gateway for Ann and for whoever has the team's role."""
     environment = {
         "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
@@ -58,14 +60,14 @@ async def team(discord: Discord, model: Any, allow_from: str = f"{ANN},role:{TEA
         yield pocket
 
 
-def reasons(pocket: Pocket, who: str) -> list[str]:
+def reasons(pocket: InProcessGateway, who: str) -> list[str]:
     """Return why somebody was not heard."""
     return [str(each.reason) for each in pocket.app.refusals.recent("discord", who)]
 
 
-async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: Discord) -> None:
+async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: DiscordServer) -> None:
     """In the channel, in its threads, by an edit, by a command and a press; and a role is no way into a direct chat."""
-    model = Listener()
+    model = GatedRequestModel()
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model) as pocket:
         thread = discord.open_thread(GENERAL, "plans")
@@ -92,9 +94,9 @@ async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: Di
     assert all("now?" not in each for each in model.prompts)
 
 
-async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Discord) -> None:
+async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: DiscordServer) -> None:
     """Ben's row waits behind his first; his role goes; his next word says so. Neither is answered, nor is he quoted."""
-    model = Listener()
+    model = GatedRequestModel()
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model) as pocket:
         discord.say(GENERAL, BEN, "nothing for bots, at seven")
@@ -116,9 +118,9 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
 
 
 @pytest.mark.parametrize("entry", ["guild:3001", f"chat:{GENERAL}"])
-async def test_who_left_the_server_is_not_answered_any_more(discord: Discord, entry: str) -> None:
+async def test_who_left_the_server_is_not_answered_any_more(discord: DiscordServer, entry: str) -> None:
     """They were let in by the server or the channel, wrote, and left before their turn came."""
-    model = Listener()
+    model = GatedRequestModel()
     async with team(discord, model, entry) as pocket:
         model.go_on.clear()
         discord.say(GENERAL, EVA, f"{CALL} first")
@@ -135,9 +137,9 @@ async def test_who_left_the_server_is_not_answered_any_more(discord: Discord, en
         assert reasons(pocket, EVA) == ["guest"]
 
 
-async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: Discord) -> None:
+async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: DiscordServer) -> None:
     """`/new` typed, chosen and mentioned: refused to a member, done for who manages the channel; unknown is refused."""
-    model = Listener()
+    model = GatedRequestModel()
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with team(discord, model):
         discord.say(GENERAL, BEN, f"{CALL} hello")
@@ -165,12 +167,12 @@ async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: Di
         assert not (await decided("typed")).startswith(REFUSED)
 
 
-async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: Discord) -> None:
+async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: DiscordServer) -> None:
     """The event is older than five minutes, and Discord fails, is busy, or never answers: Ann decides nothing."""
     discord.members[ANN]["roles"] = [ADMIN_ROLE]
     discord.takes_direct = True
     direct = discord.direct(ANN)
-    async with team(discord, Listener(), ANN) as pocket:
+    async with team(discord, GatedRequestModel(), ANN) as pocket:
         discord.say(GENERAL, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
         lookups = pocket.app.channels["discord"]._members  # type: ignore[attr-defined]

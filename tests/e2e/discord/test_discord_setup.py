@@ -10,10 +10,10 @@ from channels.discord import plugin, setup
 from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
 from tests.fakes.discord_harness import block
 from tests.fakes.discord_records import BOT
-from tests.fakes.discord_server import CONTENT_INTENT, Discord
+from tests.fakes.discord_server import CONTENT_INTENT, DiscordServer
 
 
-async def found(discord: Discord) -> dict[SetupLevel, list[str]]:
+async def found(discord: DiscordServer) -> dict[SetupLevel, list[str]]:
     """Return the findings by level."""
     findings: dict[SetupLevel, list[str]] = {level: [] for level in SetupLevel}
     for each in await plugin.verify(block(discord), {}):
@@ -30,7 +30,7 @@ def test_what_is_asked_can_be_answered() -> None:
 
 
 @pytest.mark.parametrize("flags", [CONTENT_INTENT, CONTENT_INTENT << 1], ids=["approved", "limited"])
-async def test_a_block_that_works_has_good_findings_alone(discord: Discord, flags: int) -> None:
+async def test_a_block_that_works_has_good_findings_alone(discord: DiscordServer, flags: int) -> None:
     """Token, intent, sessions and servers; nothing is changed there."""
     discord.application_flags = flags
     findings = await found(discord)
@@ -40,7 +40,7 @@ async def test_a_block_that_works_has_good_findings_alone(discord: Discord, flag
     assert {each.method for each in discord.requests} == {"GET"}
 
 
-async def test_a_bot_in_no_server_is_told_its_invite_link(discord: Discord) -> None:
+async def test_a_bot_in_no_server_is_told_its_invite_link(discord: DiscordServer) -> None:
     """The link names the application, both scopes and exactly the rights that are used."""
     discord.has_joined = False
     (warning,) = (await found(discord))[SetupLevel.WARNING]
@@ -49,7 +49,7 @@ async def test_a_bot_in_no_server_is_told_its_invite_link(discord: Discord) -> N
     assert query == {"client_id": [BOT], "scope": ["bot applications.commands"], "permissions": [rights]}
 
 
-async def test_what_is_wrong_says_what_to_click(discord: Discord) -> None:
+async def test_what_is_wrong_says_what_to_click(discord: DiscordServer) -> None:
     """A token that is refused, an intent that is off, a day's sessions used up."""
     discord.application_flags, discord.identifies_left = 0, 0
     findings = await found(discord)
@@ -62,14 +62,14 @@ async def test_what_is_wrong_says_what_to_click(discord: Discord) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["drop", "500 0", "429 0"])
-async def test_a_discord_that_is_not_there_is_a_finding_too(discord: Discord, trouble: str) -> None:
+async def test_a_discord_that_is_not_there_is_a_finding_too(discord: DiscordServer, trouble: str) -> None:
     """Unreachable, broken or busy: one line, no exception."""
     discord.fail("GET", "users", trouble, times=2)
     (wrong,) = (await found(discord))[SetupLevel.WRONG]
     assert "Discord" in wrong
 
 
-async def test_buttons_that_go_elsewhere_are_found(discord: Discord) -> None:
+async def test_buttons_that_go_elsewhere_are_found(discord: DiscordServer) -> None:
     """An address for interactions takes commands and buttons away from the gateway."""
     discord.interactions_url = "https://other.example/interactions"
     (warning,) = (await found(discord))[SetupLevel.WARNING]

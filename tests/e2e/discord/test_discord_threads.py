@@ -7,9 +7,9 @@ import pytest
 from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey
 from gateway.ports import ChatActivity, IntakeResult, IntakeVerdict
 from tests.fakes.discord_harness import NotedChannel, connected
-from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, Fault
-from tests.fakes.discord_server import Discord
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.discord_records import ANN, BEN, BOT, GENERAL, DiscordFault
+from tests.fakes.discord_server import DiscordServer
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT}>"
 TURN = "tabcdefghijklmnop"
@@ -26,7 +26,7 @@ async def answer(channel: NotedChannel, key: SessionKey, text: str, reply_to: st
     await channel.edit(receipt.message_id, part)
 
 
-async def test_a_mention_begins_a_thread_and_is_answered_there(discord: Discord, house: FakeHouse) -> None:
+async def test_a_mention_begins_a_thread_and_is_answered_there(discord: DiscordServer, house: FakePageServices) -> None:
     """The thread has the message's id and first words; typing, preview and answer stand in it, and nothing outside."""
     async with connected(house, discord, **THREADS) as channel:
         asked = discord.say(GENERAL, ANN, f"{CALL} how high is the roof?")
@@ -39,7 +39,9 @@ async def test_a_mention_begins_a_thread_and_is_answered_there(discord: Discord,
     assert "message_reference" not in discord.messages[asked][-1]
 
 
-async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(discord: Discord, house: FakeHouse) -> None:
+async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """What is said in it is for us, until somebody else is addressed there; the channel itself needs our name."""
     async with connected(house, discord, **THREADS):
         thread = discord.say(GENERAL, ANN, f"{CALL} hello")
@@ -53,7 +55,7 @@ async def test_a_thread_goes_on_without_a_mention_and_the_channel_does_not(disco
     assert [each.key.chat for each in messages] == [*[f"{GENERAL}/{thread}"] * 4, GENERAL]
 
 
-async def test_a_thread_that_is_begun_reads_the_channel_first(discord: Discord, house: FakeHouse) -> None:
+async def test_a_thread_that_is_begun_reads_the_channel_first(discord: DiscordServer, house: FakePageServices) -> None:
     """What was said before the mention was said in the channel; in the thread later it is the thread's own."""
     async with connected(house, discord, **THREADS) as channel:
         discord.say(GENERAL, BEN, "the roof leaks")
@@ -69,7 +71,7 @@ async def test_a_thread_that_is_begun_reads_the_channel_first(discord: Discord, 
     assert [each.text for each in said] == ["@Parlour what now?", "since Monday"]
 
 
-async def test_two_mentions_are_two_threads(discord: Discord, house: FakeHouse) -> None:
+async def test_two_mentions_are_two_threads(discord: DiscordServer, house: FakePageServices) -> None:
     """Two people who ask at once each have their own."""
     async with connected(house, discord, **THREADS) as channel:
         idents = [discord.say(GENERAL, user, f"{CALL} {user}") for user in (ANN, BEN)]
@@ -79,7 +81,7 @@ async def test_two_mentions_are_two_threads(discord: Discord, house: FakeHouse) 
     assert [discord.chat(ident) for ident in idents] == [[f"to {ANN}"], [f"to {BEN}"]]
 
 
-async def test_a_correction_finds_its_thread(discord: Discord, house: FakeHouse) -> None:
+async def test_a_correction_finds_its_thread(discord: DiscordServer, house: FakePageServices) -> None:
     """An edit that names us no more and a deletion go to the session that the message began; over a restart too."""
     async with connected(house, discord, **THREADS):
         asked = discord.say(GENERAL, ANN, f"{CALL} hello")
@@ -93,7 +95,7 @@ async def test_a_correction_finds_its_thread(discord: Discord, house: FakeHouse)
 
 
 async def test_without_the_right_to_begin_one_the_channel_has_the_answer(
-    discord: Discord, house: FakeHouse, capsys: pytest.CaptureFixture[str]
+    discord: DiscordServer, house: FakePageServices, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a reply to the question, and the operator is told once what to allow. The session stays the message's own."""
     discord.denied = {"create_public_threads"}
@@ -109,9 +111,11 @@ async def test_without_the_right_to_begin_one_the_channel_has_the_answer(
     assert capsys.readouterr().out.count("allow Create Public Threads") == 1
 
 
-async def test_whatever_forbids_the_thread_the_answer_is_not_sent_into_it(discord: Discord, house: FakeHouse) -> None:
+async def test_whatever_forbids_the_thread_the_answer_is_not_sent_into_it(
+    discord: DiscordServer, house: FakePageServices
+) -> None:
     """A refusal with another code than Discord's usual ones: no message to a thread that is not there."""
-    discord.faults += [Fault("POST", "threads", "403 0")] * 2
+    discord.faults += [DiscordFault("POST", "threads", "403 0")] * 2
     async with connected(house, discord, **THREADS) as channel:
         asked = discord.say(GENERAL, ANN, f"{CALL} 1")
         message = (await house.wait_deliveries(1))[-1]
@@ -119,7 +123,7 @@ async def test_whatever_forbids_the_thread_the_answer_is_not_sent_into_it(discor
     assert discord.chat(GENERAL) == ["answer 1"]
 
 
-async def test_a_restart_before_the_thread_was_begun_begins_it(discord: Discord, house: FakeHouse) -> None:
+async def test_a_restart_before_the_thread_was_begun_begins_it(discord: DiscordServer, house: FakePageServices) -> None:
     """The thread is begun when it is needed, and found when it is there already."""
     async with connected(house, discord, **THREADS):
         discord.fail("POST", "threads", "503 0", times=9)
@@ -136,7 +140,7 @@ async def test_a_restart_before_the_thread_was_begun_begins_it(discord: Discord,
     assert discord.chat(asked) == ["there", "again"]
 
 
-async def test_strangers_begin_no_thread(discord: Discord, house: FakeHouse) -> None:
+async def test_strangers_begin_no_thread(discord: DiscordServer, house: FakePageServices) -> None:
     """Whoever is not admitted changes nothing on the server."""
     house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     async with connected(house, discord, **THREADS):
@@ -147,7 +151,7 @@ async def test_strangers_begin_no_thread(discord: Discord, house: FakeHouse) -> 
     assert house.state.notes == {"guilds": '["3001"]'}  # the server that we are in, and nobody of it
 
 
-async def test_commands_and_direct_chats_begin_none(discord: Discord, house: FakeHouse) -> None:
+async def test_commands_and_direct_chats_begin_none(discord: DiscordServer, house: FakePageServices) -> None:
     """What acts on the channel's own session stays in it."""
     async with connected(house, discord, **THREADS):
         discord.say(GENERAL, ANN, f"{CALL} /stop")

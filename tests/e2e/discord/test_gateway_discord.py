@@ -14,8 +14,8 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CALL = f"<@{BOT}>"
 
@@ -39,8 +39,8 @@ class HeldModel(InstantModel):
 
 @asynccontextmanager
 async def house(
-    discord: Discord, *, home: Path | None = None, model: Any = None, **block: str
-) -> AsyncIterator[Pocket]:
+    discord: DiscordServer, *, home: Path | None = None, model: Any = None, **block: str
+) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
     environment = {
         "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
@@ -159,7 +159,7 @@ async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
         model.go_on.set()
 
 
-def _reactions(discord: Discord) -> list[Any]:
+def _reactions(discord: DiscordServer) -> list[Any]:
     """Return the reactions of ours that stand."""
     standing: list[Any] = []
     for *place, on in discord.reactions:

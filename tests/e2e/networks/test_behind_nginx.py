@@ -19,10 +19,10 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import GatewayProcess, free_port
-from tests.fakes.openai_server import Answer, open_server
-from tests.fakes.proxies import FAR_NAME, PUBLIC, Front, far_away, microsocks, nginx
+from tests.fakes.openai_server import ScriptedAnswer, open_server
+from tests.fakes.proxies import FAR_NAME, PUBLIC, NginxFront, far_away, microsocks, nginx
 from tests.fakes.telegram_server import TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 WORDS = " ".join(f"word{number}" for number in range(60))
 PASSWORD = "the-password-of-the-proxy"
@@ -60,11 +60,11 @@ async def beyond(folder: Path, telegram: TelegramServer, script: Any) -> AsyncIt
         }
 
 
-def answer(body: Mapping[str, Any], n: int) -> Answer:
+def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
     """Say something long, slowly enough to be seen growing."""
     said = str(body["messages"][-1]["content"])
     is_slow = "slowly" in said
-    return Answer(text=WORDS if is_slow else f"Answer {n}.", gap=0.03 if is_slow else 0.0)
+    return ScriptedAnswer(text=WORDS if is_slow else f"Answer {n}.", gap=0.03 if is_slow else 0.0)
 
 
 async def enter(browser: Browser, link: str, code: str = "") -> Page:
@@ -130,7 +130,7 @@ async def _metrics(url: str) -> int:
         return answer.status
 
 
-async def _is_a_cookie_of_ours_alone(page: Page, front: Front) -> None:
+async def _is_a_cookie_of_ours_alone(page: Page, front: NginxFront) -> None:
     (cookie,) = await page.context.cookies(front.url)
     assert (cookie["path"], cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (
         "/chat/",
@@ -141,7 +141,7 @@ async def _is_a_cookie_of_ours_alone(page: Page, front: Front) -> None:
     assert await page.context.cookies(f"https://{PUBLIC}/another/") == []
 
 
-async def _talk(page: Page, front: Front) -> None:
+async def _talk(page: Page, front: NginxFront) -> None:
     await say(page, "say it slowly")
     await expect(page.locator(".line.streaming .body")).to_contain_text("word0", timeout=40_000)
     await expect(page.locator(".line.assistant:not(.streaming) .body")).to_have_text(WORDS)
@@ -162,7 +162,7 @@ async def _talk(page: Page, front: Front) -> None:
     await expect(page.locator(".line.assistant")).to_have_count(3)
 
 
-async def _is_somebody_else(browser: Browser, front: Front, process: GatewayProcess, mine: Page) -> None:
+async def _is_somebody_else(browser: Browser, front: NginxFront, process: GatewayProcess, mine: Page) -> None:
     """Ann has a chat of her own, decides nothing for others, and is out at once when she is logged out."""
     code = (await process.command("web", "login", "--as", "ann")).split()[0]
     hers = await enter(browser, front.url, code)
@@ -176,11 +176,11 @@ async def _is_somebody_else(browser: Browser, front: Front, process: GatewayProc
 
 
 @asynccontextmanager
-async def served(folder: Path, *, is_cut: bool) -> AsyncIterator[tuple[Front, Served, aiohttp.ClientSession]]:
+async def served(folder: Path, *, is_cut: bool) -> AsyncIterator[tuple[NginxFront, ServedPage, aiohttp.ClientSession]]:
     """Serve the page behind nginx; the session knows the public name, and trusts what stands there."""
     port, front_port, plain_port = free_port(), free_port(), free_port()
     async with nginx(folder, port, front_port, plain_port, is_cut=is_cut) as front:
-        house = FakeHouse(folder=folder / "uploads")
+        house = FakePageServices(folder=folder / "uploads")
         async with serve_page(house, port=port, public_url=front.url, trusted_proxies=("127.0.0.1",)) as page:
             headers = {"Host": urlsplit(front.url).netloc}
             connector = aiohttp.TCPConnector(ssl=False)
@@ -252,7 +252,7 @@ async def test_a_proxy_that_says_nothing_makes_nobody_the_owner(tmp_path: Path) 
     port, front_port, plain_port = free_port(), free_port(), free_port()
     async with (
         nginx(tmp_path, port, front_port, plain_port, is_cut=True, is_bare=True) as front,
-        serve_page(FakeHouse(), port=port) as page,
+        serve_page(FakePageServices(), port=port) as page,
         aiohttp.ClientSession() as session,
     ):
         here = {"Origin": page.url.rstrip("/")}

@@ -15,13 +15,13 @@ import pytest
 
 from gateway.app import build_operations
 from gateway.errors import UserError
-from tests.fakes.inprocess_gateway import InstantModel, Pocket, gateway
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 PAGE = {"PARLOUR_WEB__LOGIN": "always"}
 
 
 @dataclass
-class Browser:
+class PageClient:
     """Somebody's window, over the wire."""
 
     socket: aiohttp.ClientWebSocketResponse
@@ -44,13 +44,13 @@ class Browser:
         return [str(line["text"]) for line in frame["lines"]]
 
 
-async def ask(up: Pocket, operation: str, **arguments: str) -> list[dict[str, Any]]:
+async def ask(up: InProcessGateway, operation: str, **arguments: str) -> list[dict[str, Any]]:
     """Ask as the command line does."""
     return [dict(line) async for line in build_operations(up.app).by_name()[operation](arguments)]
 
 
 @asynccontextmanager
-async def on_the_page(up: Pocket, name: str = "") -> AsyncIterator[Browser]:
+async def on_the_page(up: InProcessGateway, name: str = "") -> AsyncIterator[PageClient]:
     """Log in with a code for *name*, "" being the owner, and open a window."""
     (issued,) = await ask(up, "web login", **({"as": name} if name else {}))
     url = up.app.web.url
@@ -62,7 +62,7 @@ async def on_the_page(up: Pocket, name: str = "") -> AsyncIterator[Browser]:
             assert (await got.json())["who"] == (name or "owner")
         async with session.ws_connect(f"{url}ws") as socket:
             assert (await socket.receive_json())["type"] == "history"
-            yield Browser(socket)
+            yield PageClient(socket)
 
 
 async def test_each_has_a_chat_and_a_memory_of_their_own() -> None:
@@ -136,5 +136,5 @@ async def test_the_link_has_the_code_where_no_server_sees_it() -> None:
         assert issued["link"] == f"https://chat.example.org/chat/#code={issued['code']}"
 
 
-async def _is_allowed(up: Pocket) -> bool:
+async def _is_allowed(up: InProcessGateway) -> bool:
     return "user501" in json.dumps([str(line) for line in await ask(up, "people list")])

@@ -28,7 +28,7 @@ from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.proxies import FAR_NAME, far_away, microsocks, open_socks
 from tests.fakes.slack_gateway import house as slack_house
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOT_TOKEN, BOT_USER, DM, slack_server
-from tests.fakes.telegram_gateway import Parrot
+from tests.fakes.telegram_gateway import EchoModel
 from tests.fakes.telegram_gateway import house as telegram_house
 from tests.fakes.telegram_server import open_telegram
 
@@ -58,7 +58,7 @@ async def test_telegram_by_polling_with_a_file(tmp_path: Path) -> None:
         server.now = lambda: int(time.time())
         async with behind(server.base, tmp_path) as (place, settings):
             server.base = f"http://{place}"
-            model = Parrot(lambda _: "Read.")
+            model = EchoModel(lambda _: "Read.")
             async with telegram_house(server, model, None, **settings) as up:
                 ident = server.files.keep(WORDS)
                 fields = {"file_id": ident, "file_name": "a.txt", "mime_type": "text/plain", "file_size": len(WORDS)}
@@ -111,7 +111,7 @@ async def test_messages_wait_while_the_proxy_is_away_and_nothing_is_lost_or_said
         port = urlsplit(server.base).port or 0
         async with open_socks({"telegram.example": ("127.0.0.1", port)}) as proxy:
             server.base = "http://telegram.example"
-            model = Parrot()
+            model = EchoModel()
             async with telegram_house(server, model, PARLOUR_PROXY=proxy.url("socks5h")) as up:
                 server.say("one")
                 await server.until(lambda: len(server.posts) == 1)

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, TypeVar
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from tests.fakes import discord_records, slack_server
-from tests.fakes.discord_rest import Rest
-from tests.fakes.discord_server import Discord, open_discord
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.discord_rest import DiscordRest
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.slack_server import SlackServer
 from tests.fakes.telegram_gateway import TEAM, mention
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 T = TypeVar("T")
 QUICK = timedelta(milliseconds=5)  # between two edits of a preview
@@ -27,7 +27,7 @@ _PATIENCE = 0.05  # seconds that a slow platform holds one call back for the nex
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoredMessage:
     """A message of ours with every text it had, the present one last."""
 
     texts: tuple[str, ...]
@@ -38,7 +38,7 @@ class Standing:
         return self.texts[-1]
 
 
-class Turnstile:
+class ReorderedCalls:
     """A platform that answers slowly and out of order: every other call is done after the one that came later."""
 
     def __init__(self) -> None:
@@ -63,12 +63,12 @@ class Turnstile:
             earlier.set()
 
 
-class World(ABC):
+class PlatformScene(ABC):
     """One platform. Places are `left` and `right`, two topics, threads or channels, and `direct`."""
 
     name: ClassVar[str]
 
-    def __init__(self, turnstile: Turnstile | None = None) -> None:
+    def __init__(self, turnstile: ReorderedCalls | None = None) -> None:
         self.turnstile = turnstile
 
     @abstractmethod
@@ -85,7 +85,7 @@ class World(ABC):
         """Let Ann write there, naming us where that is needed; return the message's id."""
 
     @abstractmethod
-    def stand(self, place: str) -> list[Standing]:
+    def stand(self, place: str) -> list[StoredMessage]:
         """Return our messages there."""
 
     @abstractmethod
@@ -102,7 +102,7 @@ class World(ABC):
         """Return when *holds* holds."""
 
     @asynccontextmanager
-    async def house(self, model: Any, home: Path | None = None) -> AsyncIterator[Pocket]:
+    async def house(self, model: Any, home: Path | None = None) -> AsyncIterator[InProcessGateway]:
         """Run the whole gateway, with previews as fast as they can be."""
         async with gateway(home=home, model=model, environment=self.environment) as pocket:
             channel: Any = pocket.app.channels[self.name]
@@ -121,7 +121,7 @@ class World(ABC):
 
 
 class _SlowTelegram(TelegramServer):
-    turnstile: Turnstile | None = None
+    turnstile: ReorderedCalls | None = None
 
     async def _handle(self, request: Any) -> Any:
         if self.turnstile is None or request.match_info["method"] not in ("sendMessage", "editMessageText"):
@@ -129,13 +129,13 @@ class _SlowTelegram(TelegramServer):
         return await self.turnstile.through(lambda: TelegramServer._handle(self, request))
 
 
-class TelegramWorld(World):
+class TelegramGroupScene(PlatformScene):
     """Two topics of a group."""
 
     name = "telegram"
     _TOPICS: ClassVar[Mapping[str, int | None]] = {"left": 7, "right": 8, "direct": None}
 
-    def __init__(self, turnstile: Turnstile | None = None) -> None:
+    def __init__(self, turnstile: ReorderedCalls | None = None) -> None:
         super().__init__(turnstile)
         self.server = _SlowTelegram()
         self.server.turnstile = turnstile
@@ -167,14 +167,14 @@ class TelegramWorld(World):
         where = {"is_topic_message": True, "message_thread_id": topic, **mention(text)}
         return str(self.server.say(text, chat=TEAM, sender=42, **where)["message_id"])
 
-    def stand(self, place: str) -> list[Standing]:
+    def stand(self, place: str) -> list[StoredMessage]:
         """Return what stands in a topic, or in private."""
         chat, topic = (42 if place == "direct" else TEAM), self._TOPICS[place]
-        return [Standing(tuple(p.versions)) for p in self.server.posts if (p.chat, p.thread) == (chat, topic)]
+        return [StoredMessage(tuple(p.versions)) for p in self.server.posts if (p.chat, p.thread) == (chat, topic)]
 
     def fail_edit(self, *, is_done: bool) -> None:
         """Break the next editMessageText."""
-        self.server.fail("editMessageText", Fault("lost" if is_done else "drop"))
+        self.server.fail("editMessageText", TelegramFault("lost" if is_done else "drop"))
 
     @property
     def failures(self) -> int:
@@ -187,7 +187,7 @@ class TelegramWorld(World):
 
 
 class _SlowSlack(SlackServer):
-    turnstile: Turnstile | None = None
+    turnstile: ReorderedCalls | None = None
 
     async def _api(self, request: Any) -> Any:
         if self.turnstile is None or request.match_info["method"] not in ("chat.postMessage", "chat.update"):
@@ -195,13 +195,13 @@ class _SlowSlack(SlackServer):
         return await self.turnstile.through(lambda: SlackServer._api(self, request))
 
 
-class SlackWorld(World):
+class SlackGroupScene(PlatformScene):
     """Two threads of a channel."""
 
     name = "slack"
     _ROOTS: ClassVar[Mapping[str, str]] = {"left": "1700000000.000100", "right": "1700000000.000200", "direct": ""}
 
-    def __init__(self, turnstile: Turnstile | None = None) -> None:
+    def __init__(self, turnstile: ReorderedCalls | None = None) -> None:
         super().__init__(turnstile)
         self.server = _SlowSlack()
         self.server.turnstile = turnstile
@@ -226,16 +226,16 @@ class SlackWorld(World):
         text = f"<@{slack_server.BOT_USER}> {text}"
         return self.server.say(slack_server.ROOM, slack_server.ANN, text, thread=self._ROOTS[place])
 
-    def stand(self, place: str) -> list[Standing]:
+    def stand(self, place: str) -> list[StoredMessage]:
         """Return what stands in a thread, or directly."""
         where = slack_server.DM if place == "direct" else slack_server.ROOM
         ours = [m for m in self.server.places[where].messages if m["user"] == slack_server.BOT_USER]
         mine = [m for m in ours if m.get("thread_ts", "") == self._ROOTS[place]]
-        return [Standing((*m.get("was", ()), m["text"])) for m in mine]
+        return [StoredMessage((*m.get("was", ()), m["text"])) for m in mine]
 
     def fail_edit(self, *, is_done: bool) -> None:
         """Break the next chat.update."""
-        self.server.faults.setdefault("chat.update", []).append(slack_server.Fault(does=is_done, drops=True))
+        self.server.faults.setdefault("chat.update", []).append(slack_server.SlackFault(does=is_done, drops=True))
 
     @property
     def failures(self) -> int:
@@ -247,8 +247,8 @@ class SlackWorld(World):
         await self.server.until(holds)
 
 
-class _SlowRest(Rest):
-    def __init__(self, discord: Discord, turnstile: Turnstile) -> None:
+class _SlowRest(DiscordRest):
+    def __init__(self, discord: DiscordServer, turnstile: ReorderedCalls) -> None:
         super().__init__(discord)
         self._turnstile = turnstile
 
@@ -256,17 +256,17 @@ class _SlowRest(Rest):
         """Answer, when it is its turn."""
         if request.method not in ("POST", "PATCH") or "/messages" not in request.path:
             return await super().handle(request)
-        return await self._turnstile.through(lambda: Rest.handle(self, request))
+        return await self._turnstile.through(lambda: DiscordRest.handle(self, request))
 
 
-class DiscordWorld(World):
+class DiscordGroupScene(PlatformScene):
     """Two channels of a server."""
 
     name = "discord"
 
-    def __init__(self, turnstile: Turnstile | None = None) -> None:
+    def __init__(self, turnstile: ReorderedCalls | None = None) -> None:
         super().__init__(turnstile)
-        self.server = Discord()
+        self.server = DiscordServer()
         if turnstile is not None:
             self.server.rest = _SlowRest(self.server, turnstile)
         direct = self.server.direct(discord_records.ANN)
@@ -292,10 +292,10 @@ class DiscordWorld(World):
         text = text if place == "direct" else f"<@{discord_records.BOT}> {text}"
         return self.server.say(self._channels[place], discord_records.ANN, text)
 
-    def stand(self, place: str) -> list[Standing]:
+    def stand(self, place: str) -> list[StoredMessage]:
         """Return what stands in a channel, or directly; Discord's first text is in no list."""
         ours = [m for m in self.server.messages[self._channels[place]] if m["author"]["id"] == discord_records.BOT]
-        return [Standing((*m.get("was", ()), m["content"])) for m in ours]
+        return [StoredMessage((*m.get("was", ()), m["content"])) for m in ours]
 
     def fail_edit(self, *, is_done: bool) -> None:
         """Break the next edit."""
@@ -311,10 +311,10 @@ class DiscordWorld(World):
         await self.server.until(holds)
 
 
-WORLDS: tuple[type[World], ...] = (TelegramWorld, SlackWorld, DiscordWorld)
+WORLDS: tuple[type[PlatformScene], ...] = (TelegramGroupScene, SlackGroupScene, DiscordGroupScene)
 
 
-class Storyteller:
+class SteppedModel:
     """A model whose answers grow as a test lets them: `tell` is given the question, and yields the text so far."""
 
     name = "storyteller"

@@ -25,10 +25,17 @@ from pathlib import Path
 import pytest
 
 from gateway.i18n import translate
-from tests.e2e.peers.platform_scenes import WORLDS, DiscordWorld, SlackWorld, Storyteller, TelegramWorld, World
+from tests.e2e.peers.platform_scenes import (
+    WORLDS,
+    DiscordGroupScene,
+    PlatformScene,
+    SlackGroupScene,
+    SteppedModel,
+    TelegramGroupScene,
+)
 from tests.fakes import discord_records, slack_server
-from tests.fakes.inprocess_gateway import Pocket
-from tests.fakes.slack_server import Place
+from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.slack_server import FakeSlackChat
 from tests.fakes.telegram_gateway import TEAM
 
 ENDS = ("first", "follow-up", translate("commands.new"), "and now?")
@@ -48,8 +55,8 @@ def traces_of(home: Path, *words: str) -> list[str]:
 
 async def test_bug_1_slack_ignores_the_allow_list(tmp_path: Path) -> None:
     """Bug 1: a stranger's direct message reached the agent. Here: no model, no word, no session, nothing stored."""
-    world, model = SlackWorld(), Storyteller(parrot)
-    world.server.places["D0EVE"] = Place("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
+    world, model = SlackGroupScene(), SteppedModel(parrot)
+    world.server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
     async with world.open(), world.house(model, tmp_path / "home") as pocket:
         world.server.say("D0EVE", slack_server.EVE, "run something dreadful")
         await world.until(lambda: len(world.server.acks) == 1)
@@ -64,8 +71,8 @@ async def test_bug_1_slack_ignores_the_allow_list(tmp_path: Path) -> None:
 
 async def test_bug_2_slack_puts_an_empty_message_of_a_stranger_on_the_bus(tmp_path: Path) -> None:
     """Bug 2: instead of a pairing line an empty message became a turn. Here: no turn, no session."""
-    world, model = SlackWorld(), Storyteller(parrot)
-    world.server.places["D0EVE"] = Place("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
+    world, model = SlackGroupScene(), SteppedModel(parrot)
+    world.server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
     async with world.open(), world.house(model, tmp_path / "home") as pocket:
         for text in ("", " ", "\n"):
             world.server.say("D0EVE", slack_server.EVE, text)
@@ -78,7 +85,7 @@ async def test_bug_2_slack_puts_an_empty_message_of_a_stranger_on_the_bus(tmp_pa
 
 @on_all_three
 @pytest.mark.parametrize("is_done", [True, False], ids=["reply lost", "never arrived"])
-async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[World], is_done: bool) -> None:
+async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[PlatformScene], is_done: bool) -> None:
     """Bug 5: the retry of a failed edit appended its words again. Here: every text shown is the answer's beginning."""
     world = kind()
     words = [f"word {n} of a long story, " for n in range(6)]
@@ -94,7 +101,7 @@ async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[World], is_do
                 while world.failures:  # noqa: ASYNC110 - a call that never arrives wakes nobody
                     await asyncio.sleep(0.005)
 
-    async with world.open(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(SteppedModel(tell)) as pocket:
         world.say("left", "tell me a story")
         whole = "".join(words).strip()
         await world.until(lambda: whole in world.texts("left"))
@@ -105,17 +112,17 @@ async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[World], is_do
 
 
 @on_all_three
-async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[World]) -> None:
+async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[PlatformScene]) -> None:
     """Bug 6: over 2,000 characters at once and the answer was lost. Here: it comes, whole, in order, once."""
     world = kind()
     words = [f"word{n}" for n in range(1_200)]
 
     async def tell(question: str) -> AsyncIterator[str]:
         yield " ".join(words[:900])
-        await world.until(lambda: bool(world.texts("direct")) or kind is TelegramWorld)  # in private it drafts
+        await world.until(lambda: bool(world.texts("direct")) or kind is TelegramGroupScene)  # in private it drafts
         yield " ".join(words)
 
-    async with world.open(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(SteppedModel(tell)) as pocket:
         world.say("direct", "at length, please")
         await world.until(lambda: any("word1199" in text for text in world.texts("direct")))
         await pocket.idle()
@@ -124,7 +131,7 @@ async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[World]) -> N
 
 async def test_bug_7_new_for_another_bot() -> None:
     """Bug 7: /new@otherbot in a group cleared our conversation. Here: not ours, neither command nor question."""
-    world, model = TelegramWorld(), Storyteller(parrot)
+    world, model = TelegramGroupScene(), SteppedModel(parrot)
     world.server.chat(TEAM).topics = {7}
     topic = {"is_topic_message": True, "message_thread_id": 7}
     async with world.open(), world.house(model) as pocket:
@@ -142,7 +149,7 @@ async def test_bug_7_new_for_another_bot() -> None:
 
 async def test_bug_8_discord_does_things_for_a_stranger(tmp_path: Path) -> None:
     """Bug 8: a stranger's attachment was stored, typing and reactions began. Here: nothing at all happens."""
-    world, model = DiscordWorld(), Storyteller(parrot)
+    world, model = DiscordGroupScene(), SteppedModel(parrot)
     file = world.server.cdn.keep("dreadful.bin", b"dreadful" * 1_000)
     chat = world.server.direct(discord_records.EVA)
     async with world.open(), world.house(model, tmp_path / "home") as pocket:
@@ -159,7 +166,7 @@ async def test_bug_8_discord_does_things_for_a_stranger(tmp_path: Path) -> None:
 
 
 @on_all_three
-async def test_bug_9_follow_ups_run_after_stop(kind: type[World]) -> None:
+async def test_bug_9_follow_ups_run_after_stop(kind: type[PlatformScene]) -> None:
     """Bug 9: /stop left follow-ups that ran later. Here: they end with it, it says how many, and none is ever asked."""
     world = kind()
     goes_on, asked = asyncio.Event(), asyncio.Event()
@@ -170,7 +177,7 @@ async def test_bug_9_follow_ups_run_after_stop(kind: type[World]) -> None:
             await goes_on.wait()
         yield f"You said: {question.splitlines()[-1]}"
 
-    model = Storyteller(tell)
+    model = SteppedModel(tell)
     async with world.open(), world.house(model) as pocket:
         world.say("direct", "first")
         await asked.wait()
@@ -191,7 +198,7 @@ async def test_bug_9_follow_ups_run_after_stop(kind: type[World]) -> None:
 
 
 @on_all_three
-async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[World]) -> None:
+async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[PlatformScene]) -> None:
     """Bug 9: what was queued before /new ran inside the new session. Here: it is answered in the old one, and over."""
     world = kind()
     goes_on, asked = asyncio.Event(), asyncio.Event()
@@ -201,7 +208,7 @@ async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[World]) ->
         await goes_on.wait()
         yield f"You said: {question.splitlines()[-1]}"
 
-    model = Storyteller(tell)
+    model = SteppedModel(tell)
     async with world.open(), world.house(model) as pocket:
         world.say("direct", "first")
         await asked.wait()
@@ -222,7 +229,7 @@ async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[World]) ->
     assert places == sorted(places)
 
 
-async def queued(pocket: Pocket, number: int) -> None:
+async def queued(pocket: InProcessGateway, number: int) -> None:
     """Return when so many messages are with us and not at their end."""
     while True:
         depth = await pocket.app.store.journal.depth()

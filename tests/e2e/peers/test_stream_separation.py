@@ -8,19 +8,19 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.peers.platform_scenes import WORLDS, Storyteller, Turnstile, World
+from tests.e2e.peers.platform_scenes import WORLDS, PlatformScene, ReorderedCalls, SteppedModel
 
 _STEPS = 6
 _A_WHILE = 0.2  # seconds; a preview may be left out, so that no step can insist on being seen
 
 
 @pytest.mark.parametrize("kind", WORLDS, ids=[kind.name for kind in WORLDS])
-async def test_two_streams_keep_apart(kind: type[World]) -> None:
+async def test_two_streams_keep_apart(kind: type[PlatformScene]) -> None:
     """Each preview and each final text belongs to its place, whole, as one message, and no other word is ever there.
 
     The two models take turns word by word, so that whatever is not kept per place would mix.
     """
-    turnstile = Turnstile()
+    turnstile = ReorderedCalls()
     world = kind(turnstile)
     places = {"apples": "left", "pears": "right"}
     together = asyncio.Barrier(2)
@@ -37,7 +37,7 @@ async def test_two_streams_keep_apart(kind: type[World]) -> None:
             await together.wait()
         yield f"{text}That was all about {word}."
 
-    async with world.open(), world.house(Storyteller(tell)) as pocket:
+    async with world.open(), world.house(SteppedModel(tell)) as pocket:
         for word, place in places.items():
             world.say(place, f"tell me about {word}")
         for word, place in places.items():

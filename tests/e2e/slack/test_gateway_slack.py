@@ -10,7 +10,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.i18n import translate
 from tests.fakes.inprocess_gateway import InstantModel
-from tests.fakes.slack_gateway import CALL, HeldModel, Speaker, house
+from tests.fakes.slack_gateway import CALL, HeldModel, TwoPieceModel, house
 from tests.fakes.slack_server import (
     ANN,
     APP_TOKEN,
@@ -20,7 +20,7 @@ from tests.fakes.slack_server import (
     DM,
     EVE,
     ROOM,
-    Fault,
+    SlackFault,
     slack_server,
 )
 
@@ -76,7 +76,7 @@ async def test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once(tmp_p
 async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
     """The key is read back from Slack, so nothing is doubled and nothing is marked."""
     async with slack_server() as server, house(server) as pocket:
-        server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
+        server.faults["chat.postMessage"] = [SlackFault(does=True, drops=True)]
         server.say(DM, ANN, "once")
         await server.until(lambda: bool(server.called("conversations.history")))
         await pocket.idle()
@@ -89,7 +89,7 @@ async def test_without_history_a_repeat_says_so() -> None:
     async with slack_server() as server:
         server.scopes -= {"im:history"}
         async with house(server) as pocket:
-            server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
+            server.faults["chat.postMessage"] = [SlackFault(does=True, drops=True)]
             server.say(DM, ANN, "twice")
             await server.until(lambda: len(server.shown(DM)) == 2)
             await pocket.idle()
@@ -104,7 +104,7 @@ async def test_without_history_strict_answers_into_a_placeholder() -> None:
         server.scopes -= {"im:history"}
         async with house(server, environment={"PARLOUR_DELIVERY__ONCE": "strict"}) as pocket:
             await server.until(lambda: bool(server.called("auth.test")))
-            server.faults["chat.update"] = [Fault(does=True, drops=True)]
+            server.faults["chat.update"] = [SlackFault(does=True, drops=True)]
             server.say(DM, ANN, "once")
             await server.until(lambda: any("once" in shown for shown in server.shown(DM)))
             await pocket.idle()
@@ -117,7 +117,7 @@ async def test_without_history_strict_answers_into_a_placeholder() -> None:
 async def test_a_limit_in_one_chat_delays_no_other() -> None:
     """429 with Retry-After: that answer waits as long as asked, others go out meanwhile."""
     async with slack_server() as server, house(server):
-        server.faults["chat.postMessage"] = [Fault(status=429, error="ratelimited", retry_after=2)]
+        server.faults["chat.postMessage"] = [SlackFault(status=429, error="ratelimited", retry_after=2)]
         server.say(DM, ANN, "limited")
         await server.until(lambda: bool(server.called("chat.postMessage")))
         ts = server.say(ROOM, BOB, f"{CALL} free")
@@ -130,14 +130,14 @@ async def test_a_limit_in_one_chat_delays_no_other() -> None:
 async def test_a_long_answer_arrives_whole_over_a_broken_line() -> None:
     """20,000 characters with code; one part's reply is lost, one is refused for a moment: each part once, in order."""
 
-    class Long(InstantModel):
+    class LongAnswerModel(InstantModel):
         async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
             reply = await super().complete(request)
             text = "\n\n".join(f"part{n} " + "word " * 50 for n in range(60)) + "\n\n```\n" + "line\n" * 800 + "```"
             return ChatReply(text=text, tool_calls=(), model=self.name, tokens=reply.tokens, cost=0.0)
 
-    async with slack_server() as server, house(server, model=Long()) as pocket:
-        lost, limited = Fault(does=True, drops=True), Fault(status=429, error="ratelimited", retry_after=1)
+    async with slack_server() as server, house(server, model=LongAnswerModel()) as pocket:
+        lost, limited = SlackFault(does=True, drops=True), SlackFault(status=429, error="ratelimited", retry_after=1)
         server.faults["chat.postMessage"] = [lost, limited]
         server.say(DM, ANN, "at length")
         await server.until(lambda: len(server.shown(DM)) >= 5)
@@ -151,7 +151,7 @@ async def test_a_long_answer_arrives_whole_over_a_broken_line() -> None:
 async def test_two_threads_at_once_keep_their_streams_apart() -> None:
     """Each preview grows in its own thread and becomes its own answer; the status shows there and ends."""
 
-    class Slow(InstantModel):
+    class SlowAnswerModel(InstantModel):
         def __init__(self) -> None:
             super().__init__()
             self.go_on = asyncio.Event()
@@ -164,7 +164,7 @@ async def test_two_threads_at_once_keep_their_streams_apart() -> None:
             reply = await super().complete(request)
             return ChatReply(text=f"{word} ends", tool_calls=(), model=self.name, tokens=reply.tokens, cost=0.0)
 
-    model = Slow()
+    model = SlowAnswerModel()
     async with slack_server() as server, house(server, model=model) as pocket:
         times = {word: server.say(ROOM, who, f"{CALL} {word}") for word, who in (("alpha", ANN), ("beta", BOB))}
         await server.until(lambda: all(server.shown(ROOM, ts) for ts in times.values()))
@@ -223,7 +223,7 @@ async def test_two_apps_in_one_gateway_are_two_channels() -> None:
 async def test_a_stopped_answer_keeps_its_words(streaming: str) -> None:
     """In a channel's thread, by Slack's own stream or by edits: the words stay, marked as stopped, and 👀 goes."""
     words, here = "Once upon a time there was a kettle that wanted to be", translate("delivery.stopped_here")
-    model = Speaker(f"{words} a teapot.", first=len(words), held=True)
+    model = TwoPieceModel(f"{words} a teapot.", first=len(words), held=True)
     settings = {"PARLOUR_CHANNELS__SLACK__STREAMING": streaming}
     async with slack_server() as server, house(server, model=model, environment=settings) as pocket:
         ts = server.say(ROOM, ANN, f"{CALL} a tale")

@@ -6,15 +6,15 @@ import json
 
 from gateway.errors import StoreUnavailable
 from tests.fakes.slack import eventually, running, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, Fault, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackFault, slack_server
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT_USER}>"
 
 
 async def test_what_was_said_while_down_is_read_after_the_restart() -> None:
     """Direct messages, a channel and a thread in use; nothing from before, nothing of ours, nothing twice."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         server.say(DM, ANN, "long ago", quiet=True)
         root = server.say(ROOM, BOB, "a thread", quiet=True)
@@ -46,7 +46,7 @@ async def test_what_was_said_while_down_is_read_after_the_restart() -> None:
 
 async def test_a_message_that_was_missed_holds_the_mark_back() -> None:
     """Slack gave up on it, a later one was taken: it is read all the same."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         server.ack_within = 0.02
         async with running(server, house):
@@ -81,7 +81,7 @@ async def test_what_slack_gave_up_on_is_read_once_it_can_be_stored() -> None:
 
 async def test_a_refused_or_limited_history_is_no_failure() -> None:
     """Without the scope nothing is read, a limit is waited for, and live messages come as always."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         async with running(server, house):
             server.say(DM, ANN, "first")
@@ -124,7 +124,7 @@ async def test_a_silence_is_followed_by_a_reading_a_refresh_is_not() -> None:
         await up.server.until(lambda: up.server.connections == 2)
         await eventually(up.channel.is_ready)
         assert up.channel._catch_up.passes == 1
-        up.server.faults["apps.connections.open"] = [Fault(status=503)] * 4
+        up.server.faults["apps.connections.open"] = [SlackFault(status=503)] * 4
         up.server.say(DM, ANN, "in the gap", quiet=True)
         await up.server.cut()
         await up.server.until(lambda: up.server.connections == 3)

@@ -17,10 +17,10 @@ from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
 from tests.fakes.slack import running, slack
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 
-class Hospital(FakeHouse):
+class QuarantineServices(FakePageServices):
     """A house with the real quarantine, in which some words break us."""
 
     def __init__(self, folder: Path, *, unclean_stops: int = 0) -> None:
@@ -63,7 +63,7 @@ UNREADABLE: list[dict[str, Any]] = [
 
 async def test_what_cannot_be_read_is_quarantined_and_acknowledged(tmp_path: Path) -> None:
     """A poisoned shape is kept for the operator, Slack is told, and the messages around it are answered."""
-    house = Hospital(tmp_path)
+    house = QuarantineServices(tmp_path)
     async with slack_server() as server, running(server, house):
         server.say(DM, ANN, "before")
         events = [server.event(event) for event in UNREADABLE]
@@ -78,7 +78,7 @@ async def test_what_cannot_be_read_is_quarantined_and_acknowledged(tmp_path: Pat
 
 async def test_what_breaks_us_comes_again_twice_and_is_then_set_aside(tmp_path: Path) -> None:
     """Not acknowledged twice, quarantined and acknowledged the third time; its chat goes on all the while."""
-    house = Hospital(tmp_path)
+    house = QuarantineServices(tmp_path)
     async with slack_server() as server, running(server, house):
         server.ack_within = 0.05
         server.say(DM, ANN, "poison")
@@ -92,7 +92,7 @@ async def test_what_breaks_us_comes_again_twice_and_is_then_set_aside(tmp_path: 
 @pytest.mark.parametrize("unclean_stops", [0, 2])
 async def test_after_two_kills_events_are_handled_one_at_a_time(tmp_path: Path, unclean_stops: int) -> None:
     """Then whatever kills us is known: one event at a time over all chats; else chats go beside each other."""
-    house = Hospital(tmp_path, unclean_stops=unclean_stops)
+    house = QuarantineServices(tmp_path, unclean_stops=unclean_stops)
     async with slack_server() as server, running(server, house):
         for place, user in ((DM, ANN), (ROOM, BOB), (DM, ANN), (ROOM, ANN)):
             server.say(place, user, "hello")
@@ -104,7 +104,7 @@ async def test_after_two_kills_events_are_handled_one_at_a_time(tmp_path: Path, 
 
 async def test_an_event_keeps_its_name(tmp_path: Path) -> None:
     """Slack's id where it gives one, a command's trigger; in history kind, chat and ts: always the same."""
-    house = Hospital(tmp_path)
+    house = QuarantineServices(tmp_path)
     async with slack_server() as server:
         async with running(server, house):
             server.say(DM, ANN, "first")

@@ -10,19 +10,19 @@ from aiohttp import web
 from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, InboundMessage, SessionKey
-from tests.fakes.slack import Slack, slack
+from tests.fakes.slack import RunningSlack, slack
 from tests.fakes.slack_server import ANN, BOT_TOKEN, DM
 
 PNG = b"\x89PNG\r\n" + bytes(range(256)) * 700
 KEY = SessionKey("slack", DM)
 
 
-async def fetch(up: Slack, attachment: Attachment, *, most_mb: int = 20) -> bytes:
+async def fetch(up: RunningSlack, attachment: Attachment, *, most_mb: int = 20) -> bytes:
     """Ask for a file as the agent does."""
     return await ChannelAttachmentFetcher({"slack": up.channel}, most_mb=most_mb).fetch(KEY, attachment)
 
 
-async def share(up: Slack, *files: dict[str, object], text: str = "look") -> InboundMessage:
+async def share(up: RunningSlack, *files: dict[str, object], text: str = "look") -> InboundMessage:
     """Let Ann write with files, and return what was heard."""
     up.server.say(DM, ANN, text, subtype="file_share", files=list(files))
     await up.server.until(lambda: len(up.server.acks) == 1)

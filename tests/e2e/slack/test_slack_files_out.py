@@ -7,8 +7,8 @@ import pytest
 from gateway.errors import FileUnavailable, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.i18n import translate
-from tests.fakes.slack import TURN, Slack, build, eventually, slack
-from tests.fakes.slack_server import ANN, BOT_TOKEN, BOT_USER, DM, ROOM, Fault
+from tests.fakes.slack import TURN, RunningSlack, build, eventually, slack
+from tests.fakes.slack_server import ANN, BOT_TOKEN, BOT_USER, DM, ROOM, SlackFault
 
 WORDS = "# The whole answer\n" + "word " * 2_000
 
@@ -20,7 +20,7 @@ def file_part(place: str, *, row: int = 1, caption: str = "", visible_to: str = 
     return MessagePart(id=f"{TURN}.{row}.2", key=key, payload="", plain=WORDS, visible_to=visible_to, file=file)
 
 
-def shown(up: Slack, place: str = DM) -> list[tuple[str, list[str]]]:
+def shown(up: RunningSlack, place: str = DM) -> list[tuple[str, list[str]]]:
     """Return our messages of a place: text, and the names of their files."""
     return [
         (message["text"], [file["name"] for file in message.get("files", ())])
@@ -64,27 +64,27 @@ async def test_a_text_that_is_sent_as_a_file_is_utf8() -> None:
 
 
 # What fails on the way, and whether the part stands then; a plain number is the upload's status.
-STEPS: list[tuple[str, Fault | int, bool]] = [
-    ("files.getUploadURLExternal", Fault(does=True, drops=True), False),
-    ("files.getUploadURLExternal", Fault(status=503), False),
+STEPS: list[tuple[str, SlackFault | int, bool]] = [
+    ("files.getUploadURLExternal", SlackFault(does=True, drops=True), False),
+    ("files.getUploadURLExternal", SlackFault(status=503), False),
     ("upload", 500, False),
-    ("files.completeUploadExternal", Fault(status=503), False),
-    ("files.completeUploadExternal", Fault(status=502, does=True), True),
-    ("files.completeUploadExternal", Fault(does=True, drops=True), True),
-    ("files.completeUploadExternal", Fault(error="internal_error", does=True), True),
+    ("files.completeUploadExternal", SlackFault(status=503), False),
+    ("files.completeUploadExternal", SlackFault(status=502, does=True), True),
+    ("files.completeUploadExternal", SlackFault(does=True, drops=True), True),
+    ("files.completeUploadExternal", SlackFault(error="internal_error", does=True), True),
 ]
 
 
 @pytest.mark.parametrize(("step", "fault", "stands"), STEPS)
 @pytest.mark.parametrize("place", [DM, "thread"])
 async def test_a_step_whose_outcome_is_unknown_is_asked_for(
-    step: str, fault: Fault | int, stands: bool, place: str
+    step: str, fault: SlackFault | int, stands: bool, place: str
 ) -> None:
     """The file's id was stored before it could be seen: a new process knows, and nothing is shown twice."""
     async with slack() as up:
         thread = up.server.say(ROOM, ANN, "hi", quiet=True)
         part = file_part(f"{ROOM}/{thread}" if place == "thread" else DM)
-        if isinstance(fault, Fault):
+        if isinstance(fault, SlackFault):
             up.server.faults[step] = [fault]
         else:
             up.server.upload_faults = [fault]
@@ -104,7 +104,7 @@ async def test_slack_may_take_a_moment_to_say_where_a_file_stands() -> None:
     """The file is known and its place is not yet: asked again in a moment; after a minute nobody can tell."""
     async with slack() as up:
         part = file_part(DM)
-        up.server.faults["files.completeUploadExternal"] = [Fault(does=True, drops=True)]
+        up.server.faults["files.completeUploadExternal"] = [SlackFault(does=True, drops=True)]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
         up.server.shares_after = 2
@@ -125,7 +125,7 @@ async def test_without_files_read_the_chat_itself_is_read() -> None:
     async with slack() as up:
         part = file_part(DM)
         other = file_part(DM, row=2)
-        up.server.faults["files.completeUploadExternal"] = [Fault(does=True, drops=True), Fault(status=503)]
+        up.server.faults["files.completeUploadExternal"] = [SlackFault(does=True, drops=True), SlackFault(status=503)]
         for each in (part, other):
             with pytest.raises(OutcomeUnknown):
                 await up.channel.send(each)
@@ -146,16 +146,18 @@ async def test_a_repeat_says_so() -> None:
         assert shown(up) == [(f"_{translate('delivery.may_repeat')}_\nall of it", ["answer.md"])]
 
 
-FAULTS: list[tuple[str, Fault, type[SendFailed]]] = [
-    ("files.getUploadURLExternal", Fault(status=429, error="ratelimited", retry_after=7), RetryLater),
-    ("files.completeUploadExternal", Fault(status=429, error="ratelimited", retry_after=7), RetryLater),
-    ("files.completeUploadExternal", Fault(error="is_archived"), SendRefused),
-    ("files.completeUploadExternal", Fault(error="channel_not_found"), SendRefused),
+FAULTS: list[tuple[str, SlackFault, type[SendFailed]]] = [
+    ("files.getUploadURLExternal", SlackFault(status=429, error="ratelimited", retry_after=7), RetryLater),
+    ("files.completeUploadExternal", SlackFault(status=429, error="ratelimited", retry_after=7), RetryLater),
+    ("files.completeUploadExternal", SlackFault(error="is_archived"), SendRefused),
+    ("files.completeUploadExternal", SlackFault(error="channel_not_found"), SendRefused),
 ]
 
 
 @pytest.mark.parametrize(("step", "fault", "raised"), FAULTS)
-async def test_a_failure_of_a_file_is_named_after_what_to_do(step: str, fault: Fault, raised: type[SendFailed]) -> None:
+async def test_a_failure_of_a_file_is_named_after_what_to_do(
+    step: str, fault: SlackFault, raised: type[SendFailed]
+) -> None:
     """As for words: a limit is waited for, what never will be is refused, and each step is asked once."""
     async with slack() as up:
         up.server.faults[step] = [fault]
@@ -171,7 +173,7 @@ async def test_without_files_write_a_line_says_so() -> None:
         up.server.scopes.discard("files:write")
         part = file_part(DM)
         line = translate("slack.no_files", name="answer.md")
-        up.server.faults["chat.postMessage"] = [Fault(does=True, drops=True)]
+        up.server.faults["chat.postMessage"] = [SlackFault(does=True, drops=True)]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
         assert up.channel.capabilities.file_limit == 0

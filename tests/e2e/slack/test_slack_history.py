@@ -11,21 +11,21 @@ from gateway.app.channels import may_be_read
 from gateway.channel_history import ChannelHistory
 from gateway.events import InboundMessage
 from gateway.ports import SupportsHistory
-from tests.fakes.slack import Slack, running, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, Fault, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack import RunningSlack, running, slack
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT_USER}>"
 
 
-async def heard(up: Slack, place: str, user: str, text: str, **more: Any) -> InboundMessage:
+async def heard(up: RunningSlack, place: str, user: str, text: str, **more: Any) -> InboundMessage:
     """Let somebody write and return what arrived."""
     ts = up.server.say(place, user, text, **more)
     await up.server.until(lambda: any(message.message_id == ts for message in up.house.accepted))
     return next(message for message in up.house.accepted if message.message_id == ts)
 
 
-async def before(up: Slack, message: InboundMessage, **more: Any) -> list[str]:
+async def before(up: RunningSlack, message: InboundMessage, **more: Any) -> list[str]:
     """Return the words before *message*."""
     assert isinstance(up.channel, SupportsHistory)
     return [each.text for each in await up.channel.messages_before(message, **{"since": None, "limit": 50, **more})]
@@ -90,7 +90,7 @@ async def test_only_admitted_people_are_quoted() -> None:
     server.users[BOB] |= {"is_restricted": True}
     server.users[EVE] |= {"team_id": "T0FAR"}
     policy = policy_of("slack", ["team:T0HOME"], (), "mention")
-    async with slack_server(server), running(server, FakeHouse(), allow_from=["team:T0HOME"]) as up:
+    async with slack_server(server), running(server, FakePageServices(), allow_from=["team:T0HOME"]) as up:
         server.say(ROOM, ANN, "from a member", quiet=True)
         server.say(ROOM, BOB, "from a guest", quiet=True)
         server.say(ROOM, EVE, "from elsewhere", quiet=True)
@@ -111,7 +111,7 @@ async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
         async with slack(allow_from=entries) as up:
             up.server.say(ROOM, BOB, "who am I?", quiet=True)
             call = await heard(up, ROOM, ANN, f"{CALL} hello")
-            up.server.faults["users.info"] = [Fault(status=503)]
+            up.server.faults["users.info"] = [SlackFault(status=503)]
             (said,) = await up.channel.messages_before(call, since=None, limit=50)
             assert said.sender.is_guest
             decision = admit(replace(said, is_addressed=True), policy_of("slack", entries, (), "mention"))
@@ -146,7 +146,7 @@ async def test_without_the_scope_there_is_nothing_and_no_failure() -> None:
         up.server.say(ROOM, BOB, "word", quiet=True)
         call = await heard(up, ROOM, ANN, f"{CALL} hello")
         house = ChannelHistory({"slack": up.channel}, admits=lambda _: True)
-        for fault in (Fault(status=429, error="ratelimited", retry_after=30), Fault(status=503)):
+        for fault in (SlackFault(status=429, error="ratelimited", retry_after=30), SlackFault(status=503)):
             up.server.faults["conversations.history"] = [fault]
             assert await house.messages_before(call, since=None) == ()
         assert [each.text for each in await house.messages_before(call, since=None)] == ["word"]

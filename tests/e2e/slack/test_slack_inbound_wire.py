@@ -10,8 +10,8 @@ from gateway.errors import ParlourError, RetryLater
 from gateway.events import InboundKind
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.slack import build, eventually, running, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, Fault, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackFault, SlackServer, slack_server
+from tests.fakes.web_services import FakePageServices
 
 CALL = f"<@{BOT_USER}>"
 
@@ -81,7 +81,7 @@ async def test_a_slash_command_is_heard() -> None:
 
 async def test_a_thread_we_were_called_into_needs_no_second_mention() -> None:
     """Until its people address somebody else; a mention brings us back. It survives a restart."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         async with running(server, house) as up:
             ts = server.say(ROOM, ANN, "shall we?", quiet=True)
@@ -175,7 +175,7 @@ async def test_the_same_event_twice_is_one_message() -> None:
 
 async def test_messages_that_wait_are_taken_after_a_restart() -> None:
     """What was said while nobody listened comes in order once somebody does."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         async with running(server, house):
             pass
@@ -208,7 +208,7 @@ async def test_guests_and_strangers_from_elsewhere_are_known() -> None:
     server = SlackServer()
     server.users[BOB] |= {"is_restricted": True}
     server.users[EVE] |= {"team_id": "T0FAR", "is_admin": True}
-    async with slack_server(server), running(server, FakeHouse(), allow_from=["team:T0HOME"]) as up:
+    async with slack_server(server), running(server, FakePageServices(), allow_from=["team:T0HOME"]) as up:
         for who in (ANN, BOB, EVE, BOB):
             server.say(ROOM, who, f"hello {who}")
         await server.until(lambda: len(server.acks) == 4)
@@ -231,7 +231,7 @@ async def test_a_look_up_that_breaks_leaves_the_message_with_slack() -> None:
     """Not known now is not refused: no ack, and the next delivery knows."""
     async with slack(allow_from=["team:T0HOME"]) as up:
         up.server.ack_within = 1.0  # more than a machine under load takes to hear the second one
-        up.server.faults["users.info"] = [Fault(status=503)]
+        up.server.faults["users.info"] = [SlackFault(status=503)]
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert len(up.server.deliveries) == 2
@@ -242,7 +242,7 @@ async def test_a_look_up_that_breaks_leaves_the_message_with_slack() -> None:
 async def test_where_people_are_named_a_look_up_only_names_them() -> None:
     """Without it a message is taken all the same."""
     async with slack(allow_from=[ANN]) as up:
-        up.server.faults["users.info"] = [Fault(status=503)]
+        up.server.faults["users.info"] = [SlackFault(status=503)]
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert up.house.deliveries[0].sender.name == ""
@@ -271,7 +271,7 @@ async def test_a_wrong_token_ends_the_channel_with_a_clear_line(token: str) -> N
     else:
         server.app_token = "xapp-another-one-0000"
     async with slack_server(server):
-        channel = build(server, FakeHouse())
+        channel = build(server, FakePageServices())
         with pytest.raises(ParlourError, match=r"refuses the (app-level )?token: invalid_auth"):
             await channel.run()
         assert not channel.is_ready()
@@ -282,7 +282,7 @@ async def test_a_wrong_token_ends_the_channel_with_a_clear_line(token: str) -> N
 async def test_socket_mode_switched_off_ends_the_channel() -> None:
     """Nothing that asking again would mend."""
     async with slack_server() as server:
-        channel = build(server, FakeHouse())
+        channel = build(server, FakePageServices())
         running_ = asyncio.create_task(channel.run())
         await eventually(channel.is_ready)
         await server.refresh("link_disabled")
@@ -295,7 +295,7 @@ async def test_a_deaf_connection_ends_the_channel() -> None:
     """Slack takes the connection and says nothing: not ready, and after a while begun anew by whoever runs us."""
     async with slack_server() as server:
         server.is_mute = True
-        channel = build(server, FakeHouse())
+        channel = build(server, FakePageServices())
         with pytest.raises(RetryLater, match="does not answer"):
             await channel.run()
         assert server.connections >= 1
@@ -307,7 +307,7 @@ async def test_a_deaf_connection_ends_the_channel() -> None:
 async def test_a_connection_that_goes_deaf_is_given_up(how: str) -> None:
     """Cut, or open without a pong: soon not ready; no reconnection succeeds, so the channel says that it is deaf."""
     async with slack_server() as server:
-        channel = build(server, FakeHouse())
+        channel = build(server, FakePageServices())
         running_ = asyncio.create_task(channel.run())
         await eventually(channel.is_ready)
         server.mute()

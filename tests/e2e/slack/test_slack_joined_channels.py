@@ -12,8 +12,8 @@ from channels.slack import catchup, joined, pages
 from tests.fakes.slack import eventually, running
 from tests.fakes.slack_gateway import CALL, house
 from tests.fakes.slack_guarantees import promised
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, Fault, Place, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, FakeSlackChat, SlackFault, SlackServer, slack_server
+from tests.fakes.web_services import FakePageServices
 
 TEAM = {"PARLOUR_CHANNELS__SLACK__ALLOW_FROM": "team:T0HOME"}
 HALL, YARD = "C0HALL", "C0YARD"
@@ -22,10 +22,10 @@ HALL, YARD = "C0HALL", "C0YARD"
 def join(server: SlackServer, *chats: str, kind: str = "channel") -> None:
     """Let the bot be a member of more channels, in which nobody has said anything."""
     for chat in chats:
-        server.places[chat] = Place(chat, kind, {ANN, BOB, BOT_USER})
+        server.places[chat] = FakeSlackChat(chat, kind, {ANN, BOB, BOT_USER})
 
 
-def texts(house: FakeHouse) -> list[str]:
+def texts(house: FakePageServices) -> list[str]:
     """Return what was taken in, without the mention."""
     return [heard.text.removeprefix("@parlour").strip() for heard in house.accepted]
 
@@ -54,7 +54,7 @@ async def test_a_mention_while_down_is_answered_once(tmp_path: Path, how: str) -
 
 async def test_only_what_calls_us_is_handed_over() -> None:
     """Other people's talk costs no look-up of anybody; a mention below a message of that time counts."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL, YARD)
         join(server, "G0DEN", kind="group")
@@ -73,7 +73,7 @@ async def test_only_what_calls_us_is_handed_over() -> None:
 
 async def test_where_no_mention_is_needed_everything_is_read() -> None:
     """With an open group policy each message is for the bot."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         async with running(server, house, group_policy="open"):
@@ -85,7 +85,7 @@ async def test_where_no_mention_is_needed_everything_is_read() -> None:
 
 async def test_a_live_mention_does_not_hide_the_earlier_one() -> None:
     """Somebody writes there while the channels are still being listed: both are taken."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         async with running(server, house):
@@ -106,7 +106,7 @@ async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch)
     """The calls for one stop are bounded, over all pages of the list; how many channels stay unread is in the log."""
     monkeypatch.setattr(joined, "_LISTED", 3)
     monkeypatch.setattr(joined, "_CALLS", 9)
-    house = FakeHouse()
+    house = FakePageServices()
     chats = [f"C0HALL{n}" for n in range(10)]
     async with slack_server() as server:
         join(server, *chats)
@@ -130,7 +130,7 @@ async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyP
     """A list without end is read to its bound."""
     monkeypatch.setattr(joined, "_LISTED", 2)
     monkeypatch.setattr(joined, "_LISTS", 2)
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, *(f"C0HALL{n}" for n in range(10)))
         async with running(server, house):
@@ -144,7 +144,7 @@ async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyP
 
 async def test_what_was_said_too_long_ago_stays_unread() -> None:
     """Down for ten days: a week is read."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         async with running(server, house):
@@ -161,7 +161,7 @@ async def test_what_was_said_too_long_ago_stays_unread() -> None:
 
 async def test_without_a_scope_the_log_says_what_is_not_read() -> None:
     """Private channels need groups:read; the public ones are read all the same."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         join(server, "G0DEN", kind="group")
@@ -181,7 +181,7 @@ async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.
     """Slack says no twice: tried again later, from where it stood; the stop is remembered until then."""
     monkeypatch.setattr(pages, "_LONGEST_WAIT", 0.01)
     monkeypatch.setattr(catchup, "_AGAIN", 0.01)
-    house = FakeHouse()
+    house = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         async with running(server, house):
@@ -189,7 +189,7 @@ async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.
         stopped = house.state.notes["heard-until"] = str(int(time.time()) - 600)
         server.say(HALL, ANN, f"{CALL} hello", quiet=True)
         for method in ("users.conversations", "conversations.history"):
-            server.faults[method] = [Fault(status=429, error="ratelimited", retry_after=1)] * 2
+            server.faults[method] = [SlackFault(status=429, error="ratelimited", retry_after=1)] * 2
         async with running(server, house) as up:
             assert (texts(house), house.state.notes["heard-until"]) == ([], stopped)
             up.channel._catch_up.every = 0.01

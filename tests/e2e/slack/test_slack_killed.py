@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gateway.i18n import translate
 from tests.fakes.gateway import gateway as gateway_process
-from tests.fakes.inprocess_gateway import Pocket
-from tests.fakes.slack_gateway import CALL, Speaker, house, variables
+from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.slack_gateway import CALL, TwoPieceModel, house, variables
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 
@@ -53,19 +53,19 @@ _KEPT = ("places", "users", "files", "uploads", "pending", "scopes", "reactions"
 
 
 @dataclass
-class Moment:
+class SlackSnapshot:
     """Everything that outlives a kill at one moment: our home, and Slack."""
 
     home: Path
     server: SlackServer
 
 
-class Camera:
+class SlackSnapshots:
     """Takes a copy of home and Slack at each call that is wanted."""
 
     def __init__(self, server: SlackServer, folder: Path, wanted: Iterable[str]) -> None:
-        self.moments: dict[str, Moment] = {}
-        self.pocket: Pocket | None = None
+        self.moments: dict[str, SlackSnapshot] = {}
+        self.pocket: InProcessGateway | None = None
         self._server = server
         self._folder = folder
         self._wanted = set(wanted)
@@ -83,10 +83,10 @@ class Camera:
         there = SlackServer()
         for field in _KEPT:
             setattr(there, field, deepcopy(getattr(self._server, field)))
-        self.moments[name] = Moment(self._copy(self.pocket, self._folder / name.replace(" ", "-")), there)
+        self.moments[name] = SlackSnapshot(self._copy(self.pocket, self._folder / name.replace(" ", "-")), there)
 
     @staticmethod
-    def _copy(pocket: Pocket, into: Path) -> Path:
+    def _copy(pocket: InProcessGateway, into: Path) -> Path:
         """Copy the home; a half-written file that was renamed meanwhile is copied the next time."""
         while True:
             try:
@@ -98,7 +98,7 @@ class Camera:
 ENVIRONMENT = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 
-async def film(server: SlackServer, camera: Camera, model: Speaker, place: str, text: str) -> str:
+async def film(server: SlackServer, camera: SlackSnapshots, model: TwoPieceModel, place: str, text: str) -> str:
     """Let Ann ask and the whole answer come, before the camera; return the thread of the answer."""
     async with house(server, model=model, environment=ENVIRONMENT) as pocket:
         camera.pocket = pocket
@@ -113,7 +113,9 @@ async def film(server: SlackServer, camera: Camera, model: Speaker, place: str, 
     return thread
 
 
-async def what_stands_after(moment: Moment, model: Speaker, place: str, thread: str, messages: int) -> list[str]:
+async def what_stands_after(
+    moment: SlackSnapshot, model: TwoPieceModel, place: str, thread: str, messages: int
+) -> list[str]:
     """Start again with what was left, and return what stands there when everything is quiet."""
     async with (
         slack_server(moment.server) as server,
@@ -150,13 +152,13 @@ async def test_what_the_table_says_is_what_happens(tmp_path: Path) -> None:
     """At every moment of an answer's way, preview and file included: nothing is lost, nothing is there twice."""
     assert {row: promised(row) for row in PROMISED} == PROMISED
     async with slack_server() as server:
-        camera = Camera(server, tmp_path, EXPECTED)
-        thread = await film(server, camera, Speaker(LONG, first=57, held=True), ROOM, f"{CALL} at length")
+        camera = SlackSnapshots(server, tmp_path, EXPECTED)
+        thread = await film(server, camera, TwoPieceModel(LONG, first=57, held=True), ROOM, f"{CALL} at length")
     assert sorted(camera.moments) == sorted(EXPECTED)
     assert camera.moments["before ack 1"].server.pending  # else it says nothing about what is not acknowledged
     found = {}
     for name, moment in camera.moments.items():
-        shown = await what_stands_after(moment, Speaker(LONG), ROOM, thread, 2)
+        shown = await what_stands_after(moment, TwoPieceModel(LONG), ROOM, thread, 2)
         found[name] = ["beginning" if each.startswith(SHORT[:50]) else each for each in shown]
     assert found == EXPECTED
 
@@ -165,11 +167,11 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
     """What cannot be read back is said to be perhaps a repeat: never two answers that look like two."""
     async with slack_server() as server:
         server.scopes -= {"channels:history", "groups:history", "mpim:history", "metadata.message:read", "files:write"}
-        camera = Camera(server, tmp_path, LEAST)
-        await film(server, camera, Speaker(SHORT, first=57, held=True), DM, "hello")
+        camera = SlackSnapshots(server, tmp_path, LEAST)
+        await film(server, camera, TwoPieceModel(SHORT, first=57, held=True), DM, "hello")
     assert sorted(camera.moments) == sorted(LEAST)
     found = {
-        name: await what_stands_after(moment, Speaker(SHORT), DM, "", len(LEAST[name]))
+        name: await what_stands_after(moment, TwoPieceModel(SHORT), DM, "", len(LEAST[name]))
         for name, moment in camera.moments.items()
     }
     assert found == LEAST

@@ -11,11 +11,11 @@ import pytest
 from gateway.errors import SendFailed
 from gateway.events import InboundKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
-from tests.fakes.slack import Slack, eventually, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SECRET, TEAM, Fault
+from tests.fakes.slack import RunningSlack, eventually, slack
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SECRET, TEAM, SlackFault
 
 
-async def decision(up: Slack, user: str, place: str = ROOM) -> InboundMessage:
+async def decision(up: RunningSlack, user: str, place: str = ROOM) -> InboundMessage:
     """Let somebody say a command; return it as the gateway would judge it at claim."""
     told = len(up.server.acks) + (1 if place == DM else 2)
     ts = up.server.say(place, user, f"<@{BOT_USER}> /new")
@@ -24,7 +24,7 @@ async def decision(up: Slack, user: str, place: str = ROOM) -> InboundMessage:
     return replace(heard, kind=InboundKind.COMMAND)
 
 
-async def now(up: Slack, message: InboundMessage) -> Sender:
+async def now(up: RunningSlack, message: InboundMessage) -> Sender:
     """Return the sender as the channel knows them now."""
     assert isinstance(up.channel, SupportsSenderLookup)
     return await up.channel.sender(message)
@@ -60,7 +60,13 @@ async def test_what_nobody_decides_needs_no_look_up_of_the_channel() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault(status=503), Fault(status=429, error="ratelimited", retry_after=9), Fault(drops=True), "scope", "hang"],
+    [
+        SlackFault(status=503),
+        SlackFault(status=429, error="ratelimited", retry_after=9),
+        SlackFault(drops=True),
+        "scope",
+        "hang",
+    ],
     ids=["503", "429", "cut", "scope", "hang"],
 )
 async def test_who_cannot_be_looked_up_decides_nothing(fault: Any) -> None:

@@ -11,7 +11,7 @@ from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChatActivity
 from tests.fakes.slack import eventually, slack
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SECRET, Fault
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SECRET, SlackFault
 
 
 async def test_an_answer_stands_in_its_thread() -> None:
@@ -86,21 +86,21 @@ async def test_previews_leave_room_for_answers() -> None:
 
 
 FAULTS = [
-    (Fault(status=429, error="ratelimited", retry_after=7), RetryLater),
-    (Fault(error="ratelimited", retry_after=7), RetryLater),
-    (Fault(status=503), OutcomeUnknown),
-    (Fault(error="internal_error", does=True), OutcomeUnknown),
-    (Fault(error="fatal_error"), OutcomeUnknown),
-    (Fault(does=True, drops=True), OutcomeUnknown),
-    (Fault(error="channel_not_found"), SendRefused),
-    (Fault(error="is_archived"), SendRefused),
-    (Fault(error="msg_too_long"), SendRefused),
-    (Fault(error="token_revoked"), RetryLater),
+    (SlackFault(status=429, error="ratelimited", retry_after=7), RetryLater),
+    (SlackFault(error="ratelimited", retry_after=7), RetryLater),
+    (SlackFault(status=503), OutcomeUnknown),
+    (SlackFault(error="internal_error", does=True), OutcomeUnknown),
+    (SlackFault(error="fatal_error"), OutcomeUnknown),
+    (SlackFault(does=True, drops=True), OutcomeUnknown),
+    (SlackFault(error="channel_not_found"), SendRefused),
+    (SlackFault(error="is_archived"), SendRefused),
+    (SlackFault(error="msg_too_long"), SendRefused),
+    (SlackFault(error="token_revoked"), RetryLater),
 ]
 
 
 @pytest.mark.parametrize(("fault", "raised"), FAULTS, ids=lambda value: getattr(value, "error", "") or "")
-async def test_a_failure_is_named_after_what_to_do(fault: Fault, raised: type[SendFailed]) -> None:
+async def test_a_failure_is_named_after_what_to_do(fault: SlackFault, raised: type[SendFailed]) -> None:
     """Retry-After to the second; what may have happened is unknown; what never will is refused; asked once."""
     async with slack() as up:
         up.server.faults["chat.postMessage"] = [fault]
@@ -114,9 +114,9 @@ async def test_a_failure_is_named_after_what_to_do(fault: Fault, raised: type[Se
         assert len(up.server.called("chat.postMessage")) == 1
 
 
-@pytest.mark.parametrize("fault", [Fault(does=True, drops=True), Fault(error="internal_error", does=True)])
+@pytest.mark.parametrize("fault", [SlackFault(does=True, drops=True), SlackFault(error="internal_error", does=True)])
 @pytest.mark.parametrize("place", ["top", "thread"])
-async def test_posted_but_the_reply_was_lost(fault: Fault, place: str) -> None:
+async def test_posted_but_the_reply_was_lost(fault: SlackFault, place: str) -> None:
     """Its key is read back: what stands is found, what does not is certainly not there."""
     async with slack() as up:
         ts = up.server.say(ROOM, ANN, "hi", quiet=True)

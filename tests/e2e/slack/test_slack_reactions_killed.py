@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.e2e.slack.test_slack_killed import Camera, Moment
-from tests.fakes.slack_gateway import Speaker, house
+from tests.e2e.slack.test_slack_killed import SlackSnapshot, SlackSnapshots
+from tests.fakes.slack_gateway import TwoPieceModel, house
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 
 # Killed when -> whether the reaction stands then.
@@ -24,8 +24,8 @@ MOMENTS = {
 async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     """At each moment the process dies; the next one leaves no reaction on what is answered."""
     async with slack_server() as server:
-        camera = Camera(server, tmp_path, MOMENTS)
-        model = Speaker("The answer.", held=True)
+        camera = SlackSnapshots(server, tmp_path, MOMENTS)
+        model = TwoPieceModel("The answer.", held=True)
         async with house(server, model=model) as up:
             camera.pocket = up
             server.on_call = camera.see
@@ -40,11 +40,11 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
 
 
-async def left_over(moment: Moment) -> int:
+async def left_over(moment: SlackSnapshot) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
     async with (
         slack_server(moment.server) as server,
-        house(server, model=Speaker("The answer."), home=moment.home) as up,
+        house(server, model=TwoPieceModel("The answer."), home=moment.home) as up,
     ):
         server.deliver_again()
         await server.until(lambda: not server.pending and bool(server.shown(DM)))

@@ -18,10 +18,10 @@ from channels.kit.rate_limit import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, HeldModel, house, variables
-from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, TEAM, Place, SlackServer, slack_server
+from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 
 MAL, BAD, FAR, NEW, QUIET = "U0MAL", "U0BAD", "U0FAR", "C0NEW", "C0QUIET"
 SETTINGS: Mapping[str, Any] = {
@@ -40,9 +40,9 @@ async def workspace() -> AsyncIterator[SlackServer]:
         server.users[FAR] = {"id": FAR, "team_id": "T0FAR", "is_stranger": True, "profile": {"display_name": "Far"}}
         for user in (MAL, BAD):
             server.users[user] = {"id": user, "team_id": TEAM, "profile": {"display_name": user[2:].title()}}
-        server.places["D0MAL"] = Place("D0MAL", "im", {MAL, BOT_USER})
-        server.places[NEW] = Place(NEW, "channel", {MAL}, name="newcomers")
-        server.places[QUIET] = Place(QUIET, "channel", {BOB, BOT_USER})
+        server.places["D0MAL"] = FakeSlackChat("D0MAL", "im", {MAL, BOT_USER})
+        server.places[NEW] = FakeSlackChat(NEW, "channel", {MAL}, name="newcomers")
+        server.places[QUIET] = FakeSlackChat(QUIET, "channel", {BOB, BOT_USER})
         server.places[ROOM].members |= {FAR, BAD}
         yield server
 
@@ -54,7 +54,7 @@ def settle(home: Path) -> None:
 
 
 @asynccontextmanager
-async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[Pocket]:
+async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[InProcessGateway]:
     """Run the gateway, which writes as fast as the workspace takes it."""
     settle(home)
     environment = {"PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},chat:{ROOM}"}
@@ -71,7 +71,7 @@ async def parlour(server: SlackServer, home: Path, *words: str) -> str:
     return str(result.exception) if isinstance(result.exception, UserError) else result.output
 
 
-async def the_morning(server: SlackServer, pocket: Pocket) -> None:
+async def the_morning(server: SlackServer, pocket: InProcessGateway) -> None:
     """Let everything happen that is answered by silence, and twice what is answered."""
     await pocket.app.access.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
     server.say(DM, ANN, "good morning")

@@ -36,8 +36,8 @@ from pathlib import Path
 
 from tests.fakes.slack import slack
 from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
-from tests.fakes.slack_server import ANN, DM, EVE, ROOM, Place, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, DM, EVE, ROOM, FakeSlackChat, slack_server
+from tests.fakes.web_services import FakePageServices
 
 HERE = Path(__file__).parent
 PNG = bytes.fromhex(
@@ -58,7 +58,7 @@ async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
     """Nanobot bugs 1 and 2: `allow_from` is effective, in direct messages too: no turn, no file, no row, no session."""
     model = HeldModel(held=False)
     async with slack_server() as server, house(server, model=model) as pocket:
-        server.places["D0EVE"] = Place("D0EVE", "im", {EVE, "U0PARLOUR"})
+        server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {EVE, "U0PARLOUR"})
         picture = server.attach("cat.png", PNG, "image/png")
         server.say("D0EVE", EVE, "run `rm -rf /` for me", files=[picture])
         server.say("D0EVE", EVE, "")
@@ -120,7 +120,7 @@ async def test_a_picture_and_a_document_reach_their_turn() -> None:
 
 async def test_a_connection_that_breaks_in_mid_answer_costs_nothing() -> None:
     """The line for events is cut while the answer grows: it is finished in its place, and the next one is heard."""
-    house_ = FakeHouse(answer=lambda text: f"You said {text}, and I say more.")
+    house_ = FakePageServices(answer=lambda text: f"You said {text}, and I say more.")
     house_.go_on.clear()
     async with slack(house_) as up:
         up.server.say(DM, ANN, "hello")

@@ -12,8 +12,8 @@ from channels.slack.oauth_scopes import SCOPES, manifest
 from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
 from tests.fakes.slack import running, settings
 from tests.fakes.slack_http_events import SIGNING_SECRET
-from tests.fakes.slack_server import ANN, APP_TOKEN, DM, Fault, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.slack_server import ANN, APP_TOKEN, DM, SlackFault, SlackServer, slack_server
+from tests.fakes.web_services import FakePageServices
 
 
 async def verify(server: SlackServer, environment: dict[str, str] | None = None, **more: Any) -> list[SetupFinding]:
@@ -76,7 +76,7 @@ async def test_a_wrong_token_is_said_by_which_one_it_is() -> None:
         assert "two apps" in text
         assert "A0OTHER" in text
         server.app_token = APP_TOKEN
-        server.faults["apps.connections.open"] = [Fault(error="missing_scope")]
+        server.faults["apps.connections.open"] = [SlackFault(error="missing_scope")]
         (text,) = worst(await verify(server), SetupLevel.WRONG)
         assert "connections:write" in text
 
@@ -101,7 +101,7 @@ async def test_a_silent_or_missing_slack_is_a_finding() -> None:
     """Never an exception: what cannot be reached is said with its address."""
     async with slack_server() as server:
         block = settings(server)
-        server.faults["auth.test"] = [Fault(status=503)]
+        server.faults["auth.test"] = [SlackFault(status=503)]
         assert [each.level for each in await plugin.verify(block, {})] == [SetupLevel.WRONG]
     (finding,) = await plugin.verify(block, {})
     assert finding.level is SetupLevel.WRONG
@@ -119,7 +119,7 @@ async def test_http_mode_says_which_address_to_enter() -> None:
 
 async def test_a_gateway_that_runs_loses_nothing_to_the_question() -> None:
     """An event that falls into doctor's connection is not acknowledged there, and comes again."""
-    async with slack_server() as server, running(server, FakeHouse()) as up:
+    async with slack_server() as server, running(server, FakePageServices()) as up:
         server.ack_within = 0.1
         await verify(server)
         server.say(DM, ANN, "meanwhile")

@@ -15,20 +15,20 @@ from channels.slack.streams import stable_prefix
 from gateway.errors import OutcomeUnknown, RetryLater
 from gateway.events import MessagePart, OutboundKind
 from tests.fakes.inprocess_gateway import InstantModel
-from tests.fakes.slack import Slack, build, slack
+from tests.fakes.slack import RunningSlack, build, slack
 from tests.fakes.slack_gateway import CALL, house
-from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, Fault, slack_server
+from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackFault, slack_server
 
 NATIVE: dict[str, Any] = {"streaming": "native"}
 
 
-def preview(up: Slack, place: str, text: str, reply_to: str) -> MessagePart:
+def preview(up: RunningSlack, place: str, text: str, reply_to: str) -> MessagePart:
     """Return row 0 with *text*."""
     (part,) = up.render(place, text, row=0, kind=OutboundKind.PREVIEW, reply_to=reply_to)
     return part
 
 
-async def asked(up: Slack) -> tuple[str, str]:
+async def asked(up: RunningSlack) -> tuple[str, str]:
     """Let Ann call us; return the place of the answer and her message."""
     ts = up.server.say(ROOM, ANN, f"{CALL} hi")
     await up.server.until(lambda: len(up.server.acks) == 2)
@@ -69,15 +69,15 @@ async def test_words_that_change_end_the_stream_and_are_edited() -> None:
 
 
 DOUBTS = [
-    Fault(does=True, drops=True),
-    Fault(status=503),
-    Fault(error="message_not_in_streaming_state"),
-    Fault(error="internal_error"),
+    SlackFault(does=True, drops=True),
+    SlackFault(status=503),
+    SlackFault(error="message_not_in_streaming_state"),
+    SlackFault(error="internal_error"),
 ]
 
 
 @pytest.mark.parametrize("fault", DOUBTS)
-async def test_on_any_doubt_the_whole_text_is_put_in(fault: Fault) -> None:
+async def test_on_any_doubt_the_whole_text_is_put_in(fault: SlackFault) -> None:
     """An append whose outcome is not known is neither repeated nor believed."""
     async with slack(**NATIVE) as up:
         place, ts = await asked(up)
@@ -96,7 +96,7 @@ async def test_a_limit_on_streams_is_waited_for() -> None:
     async with slack(**NATIVE) as up:
         place, ts = await asked(up)
         receipt = await up.channel.send(preview(up, place, "one", ts))
-        up.server.faults["chat.appendStream"] = [Fault(status=429, error="ratelimited", retry_after=3)]
+        up.server.faults["chat.appendStream"] = [SlackFault(status=429, error="ratelimited", retry_after=3)]
         with pytest.raises(RetryLater):
             await up.channel.edit(receipt.message_id, preview(up, place, "one two", ts))
         await up.channel.edit(receipt.message_id, preview(up, place, "one two", ts))
@@ -119,7 +119,7 @@ async def test_where_slack_has_no_streams_nothing_is_lost() -> None:
         assert up.server.shown(ROOM, ts) == ["nobody asked", "first more", "second more"]
     async with slack(**NATIVE) as up:
         place, ts = await asked(up)
-        up.server.faults["chat.startStream"] = [Fault(error="channel_type_not_supported")]
+        up.server.faults["chat.startStream"] = [SlackFault(error="channel_type_not_supported")]
         await up.channel.send(preview(up, place, "first", ts))
         await up.channel.send(preview(up, place, "second", ts))
         assert len(up.server.called("chat.startStream")) == 2  # this one refused, the next one not
@@ -134,7 +134,7 @@ async def test_a_stream_that_began_unheard_is_found() -> None:
         await up.channel.send(other)
         part = preview(up, place, "It is", ts)
         assert await up.channel.find(part) is None
-        up.server.faults["chat.startStream"] = [Fault(does=True, drops=True)]
+        up.server.faults["chat.startStream"] = [SlackFault(does=True, drops=True)]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
         again = build(up.server, up.house, **NATIVE)
@@ -147,7 +147,7 @@ async def test_a_stream_that_began_unheard_is_found() -> None:
         assert not any(m.get("streams") for m in up.server.places[ROOM].messages)
 
 
-class Growing(InstantModel):
+class GatedPieceModel(InstantModel):
     """Says its answer in pieces, each once it is let."""
 
     def __init__(self, pieces: list[str]) -> None:
@@ -172,7 +172,7 @@ async def test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle(tmp_p
     environment = {"PARLOUR_CHANNELS__SLACK__STREAMING": "native", "PARLOUR_CHANNELS__SLACK__REACTION": ""}
     pieces = ["A beginning that is long enough to be worth showing, ", "and an **end**."]
     async with slack_server() as server:
-        model = Growing(pieces)
+        model = GatedPieceModel(pieces)
         async with house(server, home=tmp_path / "home", model=model, environment=environment) as pocket:
             ts = server.say(ROOM, ANN, f"{CALL} tell me")
             await server.until(lambda: bool(server.shown(ROOM, ts)))
@@ -183,7 +183,7 @@ async def test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle(tmp_p
             await pocket.idle()
             assert server.shown(ROOM, ts) == ["A beginning that is long enough to be worth showing, and an *end*."]
         server.places[ROOM].messages = [*(m for m in server.places[ROOM].messages if m["user"] != BOT_USER), stood]
-        model = Growing(pieces)
+        model = GatedPieceModel(pieces)
         model.go_on.release()
         async with house(server, home=home, model=model, environment=environment) as pocket:
             await server.until(lambda: server.shown(ROOM, ts)[0].endswith("*end*."))

@@ -9,10 +9,10 @@ from typing import Any
 
 from channels.kit.rate_limit import ChatRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
-from tests.fakes.inprocess_gateway import Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
 from tests.fakes.slack_gateway import CALL, HeldModel, house
-from tests.fakes.slack_server import ANN, BOT_USER, DM, EVE, ROOM, TEAM, Place, SlackServer, slack_server
+from tests.fakes.slack_server import ANN, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 from tests.fakes.staged_changes import memory, scope_in, staged
 
 FAR = "U0FAR"
@@ -28,12 +28,14 @@ async def workspace() -> AsyncIterator[SlackServer]:
         server.users[FAR] = {"id": FAR, "team_id": "T0FAR", "is_stranger": True, "profile": {"display_name": "Far"}}
         server.places[ROOM].members.add(FAR)
         for user in (EVE, FAR):
-            server.places[f"D{user[1:]}"] = Place(f"D{user[1:]}", "im", {user, BOT_USER})
+            server.places[f"D{user[1:]}"] = FakeSlackChat(f"D{user[1:]}", "im", {user, BOT_USER})
         yield server
 
 
 @asynccontextmanager
-async def quick(server: SlackServer, model: Any, environment: Mapping[str, str] = QUIET) -> AsyncIterator[Pocket]:
+async def quick(
+    server: SlackServer, model: Any, environment: Mapping[str, str] = QUIET
+) -> AsyncIterator[InProcessGateway]:
     """Run the gateway; it writes as fast as the workspace takes it."""
     async with house(server, model=model, environment=environment) as pocket:
         pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
@@ -106,7 +108,7 @@ async def test_who_is_removed_while_a_message_waits_is_not_answered() -> None:
     """Eve was a member when she wrote, and is none when her turn comes: it is judged again, and told to her."""
     model = HeldModel()
     async with slack_server() as server, quick(server, model) as pocket:
-        server.places["D0EVE"] = Place("D0EVE", "im", {EVE, BOT_USER})
+        server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {EVE, BOT_USER})
         server.say("D0EVE", EVE, "first")
         await model.asked.wait()
         server.say("D0EVE", EVE, "second")

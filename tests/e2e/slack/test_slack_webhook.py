@@ -12,20 +12,22 @@ from typing import Any
 from channels.slack import plugin
 from gateway.events import InboundKind
 from gateway.web.server import WebServer
-from tests.fakes.slack import Slack, build, running
+from tests.fakes.slack import RunningSlack, build, running
 from tests.fakes.slack_gateway import CALL, house
 from tests.fakes.slack_http_events import SIGNING_SECRET, encode, post, sign
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, SlackServer, slack_server
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 HTTP: dict[str, Any] = {"app_token": None, "signing_secret": SIGNING_SECRET}
 FORM = "application/x-www-form-urlencoded"
 
 
 @asynccontextmanager
-async def called(house: FakeHouse | None = None, server: SlackServer | None = None) -> AsyncIterator[tuple[Slack, str]]:
+async def called(
+    house: FakePageServices | None = None, server: SlackServer | None = None
+) -> AsyncIterator[tuple[RunningSlack, str]]:
     """Run the channel in HTTP mode behind the real web server; give it and its address."""
-    async with slack_server(server) as there, running(there, house or FakeHouse(), **HTTP) as up:
+    async with slack_server(server) as there, running(there, house or FakePageServices(), **HTTP) as up:
         web = WebServer("127.0.0.1", 0, plugin.routes(up.channel))
         await web.bind()
         serving = asyncio.create_task(web.serve(), name="web server")
@@ -145,7 +147,7 @@ async def test_nothing_is_confirmed_that_is_not_stored() -> None:
 async def test_before_slack_knows_us_nothing_is_taken() -> None:
     """A channel that is not up yet, or any more, says 503: Slack keeps the event."""
     async with slack_server() as server:
-        house_ = FakeHouse()
+        house_ = FakePageServices()
         channel = build(server, house_, **HTTP)
         web = WebServer("127.0.0.1", 0, plugin.routes(channel))
         await web.bind()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.inprocess_gateway import InstantModel, Pocket
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
 from tests.fakes.telegram_gateway import TEAM, house, mention
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 REFUSED = "Only an admin of this chat"
 ADMIN, MEMBER = 42, 43
@@ -37,7 +37,7 @@ async def server() -> AsyncIterator[TelegramServer]:
         yield server
 
 
-def team(server: TelegramServer) -> AbstractAsyncContextManager[Pocket]:
+def team(server: TelegramServer) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run the gateway for everybody in the group."""
     return house(server, InstantModel(), ALLOW_FROM=f"chat:{TEAM}", GROUP_POLICY="open", REACTION="")
 
@@ -67,8 +67,14 @@ async def test_every_way_a_command_comes_is_judged_by_the_group_s_admins(server:
     assert [name for name, _ in server.calls].count("getChatAdministrators") == 1
 
 
-@pytest.mark.parametrize("fault", [Fault("status", 500), Fault("status", 429, 30), Fault("hang")], ids=lambda f: f.kind)
-async def test_while_telegram_does_not_say_who_is_an_admin_nobody_is(server: TelegramServer, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [TelegramFault("status", 500), TelegramFault("status", 429, 30), TelegramFault("hang")],
+    ids=lambda f: f.kind,
+)
+async def test_while_telegram_does_not_say_who_is_an_admin_nobody_is(
+    server: TelegramServer, fault: TelegramFault
+) -> None:
     """Slow, failing, and gone stale after it was good; and nobody else's message waits for it."""
     async with team(server) as up:
         assert not (await decided(server, ADMIN)).startswith(REFUSED)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.staged_changes import FACT, memory, staged
-from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
-from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
+from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
 
 ANN = "people/telegram%3a42"
 GROUP = f"chats/telegram%3a{TEAM}"
@@ -27,10 +27,10 @@ async def telegram_now() -> AsyncIterator[TelegramServer]:
         yield server
 
 
-async def asked(server: TelegramServer, chat: int) -> Post:
+async def asked(server: TelegramServer, chat: int) -> TelegramPost:
     """Return the question once it stands in *chat*, with its buttons."""
 
-    def found() -> list[Post]:
+    def found() -> list[TelegramPost]:
         return [post for post in server.posts if post.chat == chat and post.buttons]
 
     await server.until(lambda: bool(found()))
@@ -61,7 +61,7 @@ async def test_a_yes_in_a_direct_chat_is_done_once_and_its_buttons_go() -> None:
 
 async def test_a_press_passes_the_answer_that_is_being_written() -> None:
     """While a turn thinks, the press is done and answered (docs/formats.md, Session queues)."""
-    model = Parrot()
+    model = EchoModel()
     async with telegram_now() as server, house(server, model) as pocket:
         server.say("hello")
         await server.until(lambda: bool(server.shown(42)))
@@ -80,7 +80,7 @@ async def test_a_press_passes_the_answer_that_is_being_written() -> None:
 
 async def test_a_question_does_not_come_into_the_middle_of_an_answer() -> None:
     """It waits in the chat's lane until the answer stands."""
-    model = Parrot()
+    model = EchoModel()
     async with telegram_now() as server, house(server, model) as pocket:
         server.say("hello")
         await server.until(lambda: bool(server.shown(42)))

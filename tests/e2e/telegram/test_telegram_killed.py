@@ -13,9 +13,9 @@ import pytest
 
 from gateway.i18n import translate
 from tests.fakes.gateway import free_port
-from tests.fakes.inprocess_gateway import Pocket
-from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
-from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
+from tests.fakes.inprocess_gateway import InProcessGateway
+from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
 
 WORDS = "hello, and tell me something that is long enough for a draft"
 ANSWER = f"You said: {WORDS}"
@@ -27,7 +27,7 @@ BEGINNING, FILE = "Paragraph 0", "[answer.md]"
 
 
 @dataclass(frozen=True)
-class Way:
+class KillCase:
     """One way of a message, and what stands in its chat in the end: killed before or after which call."""
 
     ask: Callable[[TelegramServer], object]
@@ -54,7 +54,7 @@ def ask_in_the_team(server: TelegramServer) -> None:
 
 HOOK = {"MODE": "webhook", "WEBHOOK_SECRET": "a-secret-that-is-hard-to-guess"}
 WAYS = {
-    "a text": Way(
+    "a text": KillCase(
         ask_for_text,
         lambda text: f"You said: {text}",
         {
@@ -68,7 +68,7 @@ WAYS = {
             "at the end": [ANSWER],
         },
     ),
-    "a file in": Way(
+    "a file in": KillCase(
         ask_with_a_file,
         lambda _: READ,
         {
@@ -79,7 +79,7 @@ WAYS = {
             "at the end": [READ],
         },
     ),
-    "a file out": Way(
+    "a file out": KillCase(
         ask_in_the_team,
         lambda _: LONG,
         {
@@ -88,7 +88,7 @@ WAYS = {
             "at the end": [BEGINNING, FILE],
         },
     ),
-    "a webhook": Way(
+    "a webhook": KillCase(
         ask_for_text,
         lambda text: f"You said: {text}",
         {
@@ -99,7 +99,7 @@ WAYS = {
         },
         HOOK,
     ),
-    "strict": Way(
+    "strict": KillCase(
         ask_for_text,
         lambda text: f"You said: {text}",
         {
@@ -115,19 +115,19 @@ WAYS = {
 
 
 @dataclass
-class Moment:
+class TelegramSnapshot:
     """Everything that outlives a kill at one moment: our home, and Telegram."""
 
     home: Path
     server: TelegramServer
 
 
-class Camera:
+class TelegramSnapshots:
     """Takes a copy of home and Telegram at each call."""
 
     def __init__(self, server: TelegramServer, folder: Path, wanted: Mapping[str, object]) -> None:
-        self.moments: dict[str, Moment] = {}
-        self.pocket: Pocket | None = None
+        self.moments: dict[str, TelegramSnapshot] = {}
+        self.pocket: InProcessGateway | None = None
         self._server = server
         self._folder = folder
         self._wanted = wanted
@@ -147,10 +147,10 @@ class Camera:
             setattr(there, attribute, deepcopy(getattr(self._server, attribute)))
         there.files.kept = dict(self._server.files.kept)
         there.now = self._server.now
-        self.moments[name] = Moment(self.pocket.kill(self._folder / name.replace(" ", "-")), there)
+        self.moments[name] = TelegramSnapshot(self.pocket.kill(self._folder / name.replace(" ", "-")), there)
 
 
-def settings_of(way: Way) -> dict[str, Any]:
+def settings_of(way: KillCase) -> dict[str, Any]:
     """Return the block's settings; a webhook has an address that is free now."""
     found: dict[str, Any] = {"REACTION": "", **way.settings}
     if "MODE" in found:
@@ -165,8 +165,8 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
     way = WAYS[name]
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        camera = Camera(server, tmp_path, way.expected)
-        model = Parrot(way.answer)
+        camera = TelegramSnapshots(server, tmp_path, way.expected)
+        model = EchoModel(way.answer)
         model.go_on.clear()
         server.on_call = camera.see
         async with house(server, model, **settings_of(way)) as up:
@@ -185,16 +185,16 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
     assert stands == way.expected
 
 
-async def what_stands_after(way: Way, moment: Moment, posts: int) -> list[str]:
+async def what_stands_after(way: KillCase, moment: TelegramSnapshot, posts: int) -> list[str]:
     """Start again with what was left, and return what stands in the chat when everything is quiet."""
     async with open_telegram(moment.server) as server:
-        async with house(server, Parrot(way.answer), home=moment.home, **settings_of(way)) as up:
+        async with house(server, EchoModel(way.answer), home=moment.home, **settings_of(way)) as up:
             await server.until(lambda: len(server.posts) >= posts and not server.updates)
             await up.idle()
         return [described(post) for post in server.posts]
 
 
-def described(post: Post) -> str:
+def described(post: TelegramPost) -> str:
     """Return a post in a few words: a file by its name and caption, something long by its beginning."""
     if post.file is not None:
         return f"[{post.file.name}] {post.text}".strip()

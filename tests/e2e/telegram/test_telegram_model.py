@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.e2e.telegram.test_telegram_buttons import BEN, asked, telegram_now
-from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
 
 MODELS = {
     "PARLOUR_LLM__MODEL": "parrot",
@@ -15,7 +15,7 @@ MODELS = {
 
 async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
     """The press is answered at once, also while the slow model thinks; the next question goes to the new one."""
-    model = Parrot()
+    model = EchoModel()
     async with telegram_now() as server:
         server.chat(TEAM).admins = {42}
         async with house(server, model, None, ALLOW_FROM=f"42,{BEN}", **MODELS) as pocket:

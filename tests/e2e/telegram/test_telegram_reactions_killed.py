@@ -6,8 +6,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from tests.e2e.telegram.test_telegram_killed import Camera, Moment
-from tests.fakes.telegram_gateway import Parrot, house
+from tests.e2e.telegram.test_telegram_killed import TelegramSnapshot, TelegramSnapshots
+from tests.fakes.telegram_gateway import EchoModel, house
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 # Killed when -> whether the reaction stands then.
@@ -32,8 +32,8 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     """At each moment the process dies; the next one leaves no reaction on what is answered."""
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        camera = Camera(server, tmp_path, MOMENTS)
-        model = Parrot()
+        camera = TelegramSnapshots(server, tmp_path, MOMENTS)
+        model = EchoModel()
         model.go_on.clear()
         server.on_call = camera.see
         async with house(server, model) as up:
@@ -48,9 +48,9 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
 
 
-async def left_over(moment: Moment) -> int:
+async def left_over(moment: TelegramSnapshot) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
-    async with open_telegram(moment.server) as server, house(server, Parrot(), home=moment.home) as up:
+    async with open_telegram(moment.server) as server, house(server, EchoModel(), home=moment.home) as up:
         await server.until(lambda: bool(server.posts) and not server.updates)
         await up.idle()
         try:

@@ -17,7 +17,7 @@ from tests.fakes.telegram_server import TelegramServer, open_telegram
 KEY = "tok-9f8e7d6c5b4a"  # of the settings; no platform issues such
 
 
-class Indiscreet:
+class LeakingModel:
     """A model that prints what it should not know, in deltas of five characters, and waits before the last ones."""
 
     name = "indiscreet"
@@ -52,7 +52,7 @@ async def test_a_printed_secret_is_redacted_everywhere(tmp_path: Path, printed: 
     server = TelegramServer()
     words = "Well, these are the things that you were asking about, one after the other: "
     text = f"{words}{printed.format(server.token)} and {printed.format(KEY)} and no more of that today, as it seems."
-    model = Indiscreet(text)
+    model = LeakingModel(text)
     more: dict[str, Any] = {"PARLOUR_LLM__API_KEY": KEY}
     async with open_telegram(server):
         server.now = lambda: int(time.time())
@@ -80,7 +80,7 @@ async def test_a_secret_behind_marks_is_redacted_too(tmp_path: Path) -> None:
     """Escapes and marks inside of it, which formatting takes away, do not bring it through."""
     server = TelegramServer()
     head, tail = KEY[:6], KEY[6:]
-    model = Indiscreet(f"One is {head}**{tail}** and the other is {KEY.replace('-', chr(92) + '-')}, that is all.")
+    model = LeakingModel(f"One is {head}**{tail}** and the other is {KEY.replace('-', chr(92) + '-')}, that is all.")
     model.go_on.set()
     async with open_telegram(server):
         server.now = lambda: int(time.time())

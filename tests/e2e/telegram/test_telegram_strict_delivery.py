@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.telegram_gateway import TEAM, Parrot, house, mention
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 STRICT: dict[str, Any] = {"PARLOUR_DELIVERY__ONCE": "strict", "REACTION": ""}
 WHOLE = "Well, this is a long answer, with words that are worth a preview to everybody who reads them."
@@ -28,7 +28,7 @@ async def server() -> AsyncIterator[TelegramServer]:
 async def test_the_placeholder_is_silent_and_becomes_the_answer(server: TelegramServer, place: str) -> None:
     """A real message, not a draft, that rings nobody; words grow in it, and it ends as the answer."""
     chat, fields = PLACES[place]
-    model = Parrot(lambda _: WHOLE)
+    model = EchoModel(lambda _: WHOLE)
     model.go_on.clear()
     async with house(server, model, **STRICT) as up:
         server.say("@parlour_bot hello", chat=chat, sender=42, **fields)
@@ -45,9 +45,9 @@ async def test_the_placeholder_is_silent_and_becomes_the_answer(server: Telegram
 async def test_replies_lost_after_placeholder_and_edit_leave_one_answer(server: TelegramServer, place: str) -> None:
     """Both replies lost: one answer, unmarked; what else stands there is an empty placeholder, not the words twice."""
     chat, fields = PLACES[place]
-    server.fail("sendMessage", Fault("lost"))
-    server.fail("editMessageText", Fault("lost"))
-    async with house(server, Parrot(lambda _: "Six."), **STRICT) as up:
+    server.fail("sendMessage", TelegramFault("lost"))
+    server.fail("editMessageText", TelegramFault("lost"))
+    async with house(server, EchoModel(lambda _: "Six."), **STRICT) as up:
         server.say("@parlour_bot when?", chat=chat, sender=42, **fields)
         await server.until(lambda: any(post.text == "Six." for post in server.posts))
         await up.idle()
@@ -60,8 +60,8 @@ async def test_replies_lost_after_placeholder_and_edit_leave_one_answer(server: 
 async def test_a_long_answer_fills_a_placeholder_for_each_part(server: TelegramServer) -> None:
     """Every part of it once, in order and unmarked, though one edit's reply was lost."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(30))
-    server.fail("editMessageText", Fault("lost"))
-    async with house(server, Parrot(lambda _: text), **STRICT) as up:
+    server.fail("editMessageText", TelegramFault("lost"))
+    async with house(server, EchoModel(lambda _: text), **STRICT) as up:
         server.say("tell me")
         await server.until(lambda: any("Paragraph 29" in post.text for post in server.posts))
         await up.idle()

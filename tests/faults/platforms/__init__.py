@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.faults.platforms.discord import DiscordStage
-from tests.faults.platforms.port import Scene as Scene
-from tests.faults.platforms.port import Seen as Seen
-from tests.faults.platforms.port import Stage as Stage
-from tests.faults.platforms.relay import RelayStage as RelayStage
-from tests.faults.platforms.slack import SlackStage
-from tests.faults.platforms.telegram import TelegramStage
+from tests.faults.platforms.discord import DiscordSide
+from tests.faults.platforms.port import PlatformSide as PlatformSide
+from tests.faults.platforms.port import SceneOptions as SceneOptions
+from tests.faults.platforms.port import SeenMessage as SeenMessage
+from tests.faults.platforms.relay import RelaySide as RelaySide
+from tests.faults.platforms.slack import SlackSide
+from tests.faults.platforms.telegram import TelegramSide
 
 PLATFORMS = ("telegram", "slack", "discord")
-_STAGES: Mapping[str, type[Stage]] = {
-    "relay": RelayStage,
-    "telegram": TelegramStage,
-    "slack": SlackStage,
-    "discord": DiscordStage,
+_STAGES: Mapping[str, type[PlatformSide]] = {
+    "relay": RelaySide,
+    "telegram": TelegramSide,
+    "slack": SlackSide,
+    "discord": DiscordSide,
 }
 
 
-def stage_of(platform: str, scene: Scene) -> Stage:
+def stage_of(platform: str, scene: SceneOptions) -> PlatformSide:
     """Return a platform in its first state."""
     return _STAGES[platform](scene)

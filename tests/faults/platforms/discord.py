@@ -16,17 +16,17 @@ from aiohttp import web
 from channels.discord.codec import message_content, render
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.discord_records import ANN, BOT, GENERAL
-from tests.fakes.discord_rest import Rest
-from tests.fakes.discord_server import Discord, open_discord
-from tests.faults.platforms.port import Replies, Scene, Seen, Stage, seen
+from tests.fakes.discord_rest import DiscordRest
+from tests.fakes.discord_server import DiscordServer, open_discord
+from tests.faults.platforms.port import PlatformSide, ReplyLosses, SceneOptions, SeenMessage, seen
 
 _MESSAGE = re.compile(r"/messages(/\d+)?\Z", re.ASCII)
 
 
-class _Losing(Rest):
+class _LossyRest(DiscordRest):
     """Does as told, and may not say so."""
 
-    def __init__(self, discord: Discord, replies: Replies) -> None:
+    def __init__(self, discord: DiscordServer, replies: ReplyLosses) -> None:
         super().__init__(discord)
         self._replies = replies
 
@@ -39,17 +39,17 @@ class _Losing(Rest):
         return response
 
 
-class DiscordStage(Stage):
+class DiscordSide(PlatformSide):
     """Ann, in a direct chat or in a thread."""
 
     name = "discord"
     two_parts = 40
     may_mark = False
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneOptions) -> None:
         super().__init__(scene)
-        self.server = Discord()
-        self.server.rest = _Losing(self.server, self.replies)
+        self.server = DiscordServer()
+        self.server.rest = _LossyRest(self.server, self.replies)
         self._chat = self.server.open_thread(GENERAL, "plans") if scene.is_thread else self.server.direct(ANN)
         self._before = self.server.snowflake()
 
@@ -77,7 +77,7 @@ class DiscordStage(Stage):
         self.server.say(self._chat, ANN, f"<@{BOT}> {text}")
         return f"{self.name}:{GENERAL}/{self._chat}"
 
-    def shown(self, chat: str) -> list[Seen]:
+    def shown(self, chat: str) -> list[SeenMessage]:
         """Return what stands in the chat."""
         ours = [m for m in self.server.messages[self._chat] if m["author"]["id"] == BOT]
         files = self.server.cdn.files

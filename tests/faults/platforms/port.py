@@ -12,7 +12,7 @@ from gateway.i18n import translate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class SceneOptions:
     """What is special about the platform this time."""
 
     is_thread: bool = False  # a mention in a thread of a group; else a direct chat
@@ -24,7 +24,7 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenMessage:
     """A message of ours as people see it; the mark of a repeat is not part of its text."""
 
     text: str
@@ -37,7 +37,7 @@ class Seen:
         return self.file or self.text
 
 
-class Replies:
+class ReplyLosses:
     """Counts what we post and edit, and says whose reply is to be lost."""
 
     def __init__(self, lose: int) -> None:
@@ -53,18 +53,18 @@ class Replies:
         return self.sends == self._lose
 
 
-class Stage(ABC):
+class PlatformSide(ABC):
     """One platform with the people of a scenario. Its chats are called c0, c1 and so on."""
 
     name: ClassVar[str]  # of the channel
     two_parts: ClassVar[int]  # sentences that make an answer of two parts
     may_mark: bool  # it has no send key and cannot be asked, so that a second one may be marked
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneOptions) -> None:
         self.scene = scene
         self.base = ""
         self.names: dict[str, str] = {}  # session key -> what the scenario calls the chat
-        self.replies = Replies(scene.lose)
+        self.replies = ReplyLosses(scene.lose)
 
     @abstractmethod
     def open(self) -> AbstractAsyncContextManager[object]:
@@ -75,7 +75,7 @@ class Stage(ABC):
         """Let somebody write in *chat*; return its session key."""
 
     @abstractmethod
-    def shown(self, chat: str) -> list[Seen]:
+    def shown(self, chat: str) -> list[SeenMessage]:
         """Return our messages in *chat*, oldest first."""
 
     @abstractmethod
@@ -121,8 +121,8 @@ class Stage(ABC):
         return self.names.get(key, key)
 
 
-def seen(text: str, file: bytes = b"") -> Seen:
+def seen(text: str, file: bytes = b"") -> SeenMessage:
     """Return a message without the line that marks a repeat, wherever the platform puts it."""
     mark = translate("delivery.may_repeat")
     is_marked = mark in text
-    return Seen(text.replace(f"_{mark}_", "").replace(mark, "").strip(), is_marked, file.decode())
+    return SeenMessage(text.replace(f"_{mark}_", "").replace(mark, "").strip(), is_marked, file.decode())

@@ -6,19 +6,19 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from gateway.text import split
-from tests.fakes.relay import TEXT_LIMIT, Relay, open_relay
-from tests.faults.platforms.port import Scene, Seen, Stage
+from tests.fakes.relay import TEXT_LIMIT, RelayServer, open_relay
+from tests.faults.platforms.port import PlatformSide, SceneOptions, SeenMessage
 
 
-class RelayStage(Stage):
+class RelaySide(PlatformSide):
     """A relay; every chat is a direct one."""
 
     name = "relay"
     two_parts = 3
 
-    def __init__(self, scene: Scene, relay: Relay | None = None) -> None:
+    def __init__(self, scene: SceneOptions, relay: RelayServer | None = None) -> None:
         super().__init__(scene)
-        self.relay = relay or Relay(knows_keys=scene.knows_keys, forgets_acks=scene.forgets_acks)
+        self.relay = relay or RelayServer(knows_keys=scene.knows_keys, forgets_acks=scene.forgets_acks)
         self.base = self.relay.base  # known already, if somebody else serves it
         self.may_mark = not scene.knows_keys
 
@@ -41,9 +41,9 @@ class RelayStage(Stage):
         """Return the chat's own name."""
         return key.partition(":")[2]
 
-    def shown(self, chat: str) -> list[Seen]:
+    def shown(self, chat: str) -> list[SeenMessage]:
         """Return what the chat shows; the relay shows marks itself."""
-        return [Seen(message.text, message.is_marked) for message in self.relay.chat(chat)]
+        return [SeenMessage(message.text, message.is_marked) for message in self.relay.chat(chat)]
 
     def count_shown(self) -> int:
         """Return how many there are."""

@@ -12,17 +12,17 @@ from aiohttp import web
 from channels.slack.codec import render
 from gateway.events import OutboundMessage, SessionKey
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, ROOM, SlackServer, slack_server
-from tests.faults.platforms.port import Replies, Scene, Seen, Stage, seen
+from tests.faults.platforms.port import PlatformSide, ReplyLosses, SceneOptions, SeenMessage, seen
 
 _ROOT = "1700000000.000100"
 _SENDS = frozenset(("chat.postMessage", "chat.update", "files.completeUploadExternal"))
 _AGAIN = 1.0  # seconds until an envelope comes again; Slack takes three
 
 
-class _Losing(SlackServer):
+class _LossySlack(SlackServer):
     """Does as told, and may not say so."""
 
-    def __init__(self, replies: Replies) -> None:
+    def __init__(self, replies: ReplyLosses) -> None:
         super().__init__()
         self._replies = replies
         self.events: list[str] = []
@@ -40,16 +40,16 @@ class _Losing(SlackServer):
         return response
 
 
-class SlackStage(Stage):
+class SlackSide(PlatformSide):
     """Ann, and Bob whose thread it is."""
 
     name = "slack"
     two_parts = 70
     may_mark = False
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneOptions) -> None:
         super().__init__(scene)
-        self.server = _Losing(self.replies)
+        self.server = _LossySlack(self.replies)
         self.server.ack_within = _AGAIN
         self.server.say(ROOM, BOB, "Where shall this stand?", ts=_ROOT, quiet=True)
         self._asked: frozenset[str] = frozenset()  # the events that Ann's message made; a mention makes two
@@ -73,7 +73,7 @@ class SlackStage(Stage):
         self._asked = frozenset(self.server.events)
         return f"{self.name}:{ROOM}/{_ROOT}" if self.scene.is_thread else f"{self.name}:{DM}"
 
-    def shown(self, chat: str) -> list[Seen]:
+    def shown(self, chat: str) -> list[SeenMessage]:
         """Return what stands in the conversation, or in the thread."""
         place, thread = (ROOM, _ROOT) if self.scene.is_thread else (DM, "")
         ours = [m for m in self.server.places[place].messages if m["user"] == BOT_USER]

@@ -12,17 +12,17 @@ from channels.telegram.codec import build_outgoing, render
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from tests.fakes.telegram_gateway import TEAM, mention
-from tests.fakes.telegram_server import Post, TelegramServer, open_telegram
-from tests.faults.platforms.port import Replies, Scene, Seen, Stage, seen
+from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
+from tests.faults.platforms.port import PlatformSide, ReplyLosses, SceneOptions, SeenMessage, seen
 
 _ANN, _TOPIC = 42, 7
 _SENDS = frozenset(("sendMessage", "editMessageText", "sendMessageDraft", "sendDocument"))
 
 
-class _Losing(TelegramServer):
+class _LossyTelegram(TelegramServer):
     """Does as told, and may not say so."""
 
-    def __init__(self, replies: Replies) -> None:
+    def __init__(self, replies: ReplyLosses) -> None:
         super().__init__()
         self._replies = replies
 
@@ -34,16 +34,16 @@ class _Losing(TelegramServer):
         return response
 
 
-class TelegramStage(Stage):
+class TelegramSide(PlatformSide):
     """Ann and one bot."""
 
     name = "telegram"
     two_parts = 80
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: SceneOptions) -> None:
         super().__init__(scene)
         self.may_mark = not scene.is_strict
-        self.server = _Losing(self.replies)
+        self.server = _LossyTelegram(self.replies)
         self.server.now = lambda: int(time.time())
         self.server.per_minute = 1_000  # limits are another test's; a full bucket here only costs a minute
         self.server.chat(TEAM).topics = {_TOPIC}
@@ -68,7 +68,7 @@ class TelegramStage(Stage):
         self.server.say(text, chat=TEAM, sender=_ANN, **place)
         return f"{self.name}:{TEAM}/{_TOPIC}"
 
-    def shown(self, chat: str) -> list[Seen]:
+    def shown(self, chat: str) -> list[SeenMessage]:
         """Return what stands in the chat, or in the topic."""
         thread = _TOPIC if self.scene.is_thread else None
         place = TEAM if self.scene.is_thread else _ANN
@@ -79,7 +79,7 @@ class TelegramStage(Stage):
         ]
 
     @property
-    def _said(self) -> list[Post]:
+    def _said(self) -> list[TelegramPost]:
         return [post for post in self.server.posts if post.text != translate("delivery.placeholder")]
 
     def count_orphans(self) -> int:

@@ -38,7 +38,7 @@ STEPS = st.lists(
 )
 
 
-class House:
+class ConversationScene:
     """Just enough of a gateway to hold a conversation."""
 
     def __init__(self, home: Path, window: int) -> None:
@@ -150,7 +150,7 @@ def picture(conversation: Conversation) -> str:
 
 
 async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
-    house = House(home, window)
+    house = ConversationScene(home, window)
     for what, number in steps:
         await house.step(what, number)
         hot = await house.conversations.open(house.row, SCOPE)

@@ -223,7 +223,7 @@ def test_no_answer_is_raised_at(response: SimpleNamespace) -> None:
         assert read.reason
 
 
-class Answering:
+class FixedAnswerProvider:
     """A provider that answers what it is told to, for ever."""
 
     def __init__(self, response: Any) -> None:
@@ -252,7 +252,7 @@ def test_no_message_falls_through(current: str, responses: list[SimpleNamespace]
         session = Session("a:1")
         for response in responses:
             session.messages += [dict(said(len(session.messages) + n)) for n in range(window)]
-            await store.consolidate(session, Answering(response), "m", memory_window=window)
+            await store.consolidate(session, FixedAnswerProvider(response), "m", memory_window=window)
         return session
 
     with tempfile.TemporaryDirectory() as folder:

@@ -10,9 +10,9 @@ import pytest
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome
-from tests.fakes.access_roster import Door, direct, door
+from tests.fakes.access_roster import RosterScene, direct, door
 from tests.fakes.store import open_inline_store
-from tests.fakes.turns import Wall
+from tests.fakes.turns import WallClock
 
 _IDS = iter(range(10**6))
 
@@ -23,9 +23,9 @@ def by() -> DecisionActor:
 
 
 @pytest.fixture
-async def at() -> AsyncIterator[Door]:
+async def at() -> AsyncIterator[RosterScene]:
     """A door with an owner by setting (telegram:1), and one workspace that may write."""
-    wall = Wall()
+    wall = WallClock()
     store = await open_inline_store(clock=wall.now)
     yield door(store, wall, allow={"slack": ["team:T1", "U7"]}, owners=["telegram:1"])
     await store.close()
@@ -37,7 +37,7 @@ def linked_accounts(*texts: str) -> dict[PlatformAccount, list[PlatformAccount]]
     return {accounts[0]: accounts}
 
 
-async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
+async def test_allowed_people_are_heard_at_the_next_message(at: RosterScene) -> None:
     """A stranger is refused, an allowed one is heard by their own id, a removed one is a stranger again."""
     assert at.role(direct("42")) is None
     assert (await at.decisions.allow("42", by(), here="telegram")).ruling is DecisionOutcome.DONE
@@ -49,7 +49,7 @@ async def test_allowed_people_are_heard_at_the_next_message(at: Door) -> None:
     assert [each.what for each in await at.store.access.audit(limit=9)] == ["remove", "allow"]
 
 
-async def test_an_allowed_place_admits_there_alone(at: Door) -> None:
+async def test_an_allowed_place_admits_there_alone(at: RosterScene) -> None:
     """chat:ID at run time does what it does in the settings."""
     await at.decisions.allow("telegram:chat:-100", by())
     there = direct("42", chat_kind=ChatKind.GROUP, is_addressed=True)
@@ -57,7 +57,7 @@ async def test_an_allowed_place_admits_there_alone(at: Door) -> None:
     assert at.role(replace(there, key=SessionKey("telegram", "-100"))) is Role.MEMBER
 
 
-async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None:
+async def test_blocked_people_are_refused_whatever_admits_them(at: RosterScene) -> None:
     """A block is stronger than an id in the settings, and says what would lift it; allowing lifts it."""
     assert at.role(direct("U7", channel="slack")) is Role.ADMIN
     await at.decisions.block("slack:U7", by())
@@ -68,7 +68,7 @@ async def test_blocked_people_are_refused_whatever_admits_them(at: Door) -> None
     assert at.role(direct("U7", channel="slack")) is Role.ADMIN
 
 
-async def test_a_block_holds_for_the_person(at: Door) -> None:
+async def test_a_block_holds_for_the_person(at: RosterScene) -> None:
     """Who is blocked under one bot is blocked under the other, and under their linked accounts; one line lifts it."""
     await at.decisions.allow("telegram-work:42", by())
     await at.decisions.block("telegram:42", by())
@@ -86,7 +86,7 @@ async def test_a_block_holds_for_the_person(at: Door) -> None:
     assert at.role(direct("42", channel="telegram-work")) is Role.ADMIN
 
 
-async def test_no_owner_is_blocked(at: Door) -> None:
+async def test_no_owner_is_blocked(at: RosterScene) -> None:
     """The settings' owner, a claimed one, and an owner's linked account stay in, and the answer says why."""
     issued = await door(at.store, at.wall).claims.issue()
     assert issued is not None
@@ -106,7 +106,7 @@ async def test_no_owner_is_blocked(at: Door) -> None:
     assert at.role(direct("2")) is Role.OWNER
 
 
-async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: Door) -> None:
+async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: RosterScene) -> None:
     """`people remove` does not take an owner; `owner remove` does, and not the settings' one."""
     free = door(at.store, at.wall)
     issued = await free.claims.issue()
@@ -134,20 +134,20 @@ async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: D
         ("slack:<@U42>", "telegram", DecisionOutcome.DONE),
     ],
 )
-async def test_what_names_somebody(at: Door, text: str, here: str, ruling: DecisionOutcome) -> None:
+async def test_what_names_somebody(at: RosterScene, text: str, here: str, ruling: DecisionOutcome) -> None:
     """Ids and mentions that hold one name somebody; names, everybody, and blocks that are not there do not."""
     assert (await at.decisions.allow(text, by(), here=here)).ruling is ruling
 
 
 @pytest.mark.parametrize("text", ["Ada", "501.0", "４２", "chat:General", "guild:1", "telegram-work:<@>", "-100"])
-async def test_what_cannot_be_an_id_of_the_platform_is_nobodys(at: Door, text: str) -> None:
+async def test_what_cannot_be_an_id_of_the_platform_is_nobodys(at: RosterScene, text: str) -> None:
     """Let in or shut out, it would meet nobody: neither is said to be done, and the operator reads why."""
     for decide in (at.decisions.allow, at.decisions.block):
         assert (await decide(text, by(), here="telegram")).ruling is DecisionOutcome.NOBODY
     assert not at.store.access.members()
 
 
-async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
+async def test_who_is_shut_out_is_somebody_or_a_place(at: RosterScene) -> None:
     """A role or a workspace cannot be blocked: nobody could tell which of two entries of somebody counts."""
     assert (await at.decisions.block("slack:team:T1", by())).ruling is DecisionOutcome.ONLY_LET_IN
     assert (await at.decisions.block("telegram:chat:-100", by())).ruling is DecisionOutcome.DONE
@@ -162,14 +162,14 @@ async def test_who_is_shut_out_is_somebody_or_a_place(at: Door) -> None:
     assert at.role(replace(shut, sender=Sender(id="1"))) is Role.OWNER
 
 
-async def test_what_only_the_settings_say_is_changed_there(at: Door) -> None:
+async def test_what_only_the_settings_say_is_changed_there(at: RosterScene) -> None:
     """Nothing decided at run time can be taken back of an entry in the settings."""
     assert (await at.decisions.remove("slack:U7", by())).ruling is DecisionOutcome.BY_SETTING
     assert (await at.decisions.remove("slack:team:T1", by())).ruling is DecisionOutcome.BY_SETTING
     assert (await at.decisions.remove("slack:U8", by())).ruling is DecisionOutcome.UNLISTED
 
 
-async def test_the_list_says_who_came_in_how(at: Door) -> None:
+async def test_the_list_says_who_came_in_how(at: RosterScene) -> None:
     """Settings first, then decisions, each with its standing and by whom."""
     await at.decisions.allow("telegram:42", by(), name="Ann")
     await at.decisions.block("telegram:666", by())
@@ -183,7 +183,7 @@ async def test_the_list_says_who_came_in_how(at: Door) -> None:
     ]
 
 
-async def test_a_decision_is_in_force_after_a_restart(at: Door) -> None:
+async def test_a_decision_is_in_force_after_a_restart(at: RosterScene) -> None:
     """Another run of the gateway over the same journal judges as this one did."""
     await at.decisions.block("slack:U7", by())
     again = door(at.store, at.wall, allow={"slack": ["U7"]})
@@ -192,7 +192,7 @@ async def test_a_decision_is_in_force_after_a_restart(at: Door) -> None:
 
 async def test_an_owner_of_a_channel_that_is_gone_is_an_owner() -> None:
     """While the settings name somebody there is no code for anybody else, whether their channel is there or not."""
-    wall = Wall()
+    wall = WallClock()
     store = await open_inline_store(clock=wall.now)
     gone = door(store, wall, owners=["discord:5"])
     assert [str(each) for each in gone.roster.owners()] == ["discord:5"]

@@ -10,29 +10,29 @@ import pytest
 from gateway.access.owner_claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
 from gateway.events import ChatKind, InboundMessage, Role
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.access_roster import Door, direct, door
+from tests.fakes.access_roster import RosterScene, direct, door
 from tests.fakes.store import open_inline_store
-from tests.fakes.turns import Wall
+from tests.fakes.turns import WallClock
 
 SILENTLY_TAKEN = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
 
 @pytest.fixture
-async def closed() -> AsyncIterator[Door]:
+async def closed() -> AsyncIterator[RosterScene]:
     """A door that nobody may pass, and that nobody owns."""
-    wall = Wall()
+    wall = WallClock()
     store = await open_inline_store(clock=wall.now)
     yield door(store, wall)
     await store.close()
 
 
-async def _code(at: Door) -> str:
+async def _code(at: RosterScene) -> str:
     issued = await at.claims.issue()
     assert issued is not None
     return issued.code
 
 
-async def _meet(at: Door, message: InboundMessage) -> IntakeResult | None:
+async def _meet(at: RosterScene, message: InboundMessage) -> IntakeResult | None:
     return await at.claims.intercept(message, at.judge(message))
 
 
@@ -40,7 +40,7 @@ def _wrong(n: int) -> str:
     return f"AAAA-AAA{'BCDEFGHJKMNPQRSTUVWXYZ23456789'[n]}"
 
 
-async def test_who_sends_the_code_is_the_owner(closed: Door) -> None:
+async def test_who_sends_the_code_is_the_owner(closed: RosterScene) -> None:
     """A stranger with the code becomes owner, is told so, leaves a line, and the code is in no row of the journal."""
     code = await _code(closed)
     message = direct("42", f" {code.lower()} ", name="Ann")
@@ -54,7 +54,7 @@ async def test_who_sends_the_code_is_the_owner(closed: Door) -> None:
     assert code.replace("-", "") not in str(dict(closed.store.access.notes())).upper()
 
 
-async def test_a_second_use_says_nothing(closed: Door) -> None:
+async def test_a_second_use_says_nothing(closed: RosterScene) -> None:
     """The same message brought again, and the code in another's mouth, become no row and no owner."""
     code = await _code(closed)
     await _meet(closed, direct("42", code))
@@ -66,7 +66,7 @@ async def test_a_second_use_says_nothing(closed: Door) -> None:
     assert delivery is None
 
 
-async def test_a_code_ends_after_a_quarter_of_an_hour(closed: Door) -> None:
+async def test_a_code_ends_after_a_quarter_of_an_hour(closed: RosterScene) -> None:
     """A minute before the end it is good, at its end it is a message like any other."""
     code = await _code(closed)
     closed.wall.advance(minutes=GOOD_FOR // timedelta(minutes=1))
@@ -78,14 +78,14 @@ async def test_a_code_ends_after_a_quarter_of_an_hour(closed: Door) -> None:
     assert closed.roster.has_owner()
 
 
-async def test_a_newer_code_takes_the_place_of_an_older_one(closed: Door) -> None:
+async def test_a_newer_code_takes_the_place_of_an_older_one(closed: RosterScene) -> None:
     """Only the code that was printed last makes an owner."""
     first, second = await _code(closed), await _code(closed)
     assert await _meet(closed, direct("42", first)) is None
     assert await _meet(closed, direct("42", second)) == SILENTLY_TAKEN
 
 
-async def test_five_wrong_codes_lock_their_sender_out_for_an_hour(closed: Door) -> None:
+async def test_five_wrong_codes_lock_their_sender_out_for_an_hour(closed: RosterScene) -> None:
     """Who guessed five times is not looked at for an hour, under a new code too; somebody else is."""
     code = await _code(closed)
     for n in range(TRIES):
@@ -101,7 +101,7 @@ async def test_five_wrong_codes_lock_their_sender_out_for_an_hour(closed: Door) 
     assert closed.role(direct("666")) is Role.OWNER
 
 
-async def test_wrong_codes_of_many_leave_the_code_good(closed: Door) -> None:
+async def test_wrong_codes_of_many_leave_the_code_good(closed: RosterScene) -> None:
     """However many accounts guess, the operator's own code makes its sender the owner; each account has five tries."""
     code = await _code(closed)
     claims = closed.claims
@@ -112,7 +112,7 @@ async def test_wrong_codes_of_many_leave_the_code_good(closed: Door) -> None:
     assert closed.role(direct("42")) is Role.OWNER
 
 
-async def test_very_many_wrong_codes_end_the_code(closed: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_very_many_wrong_codes_end_the_code(closed: RosterScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of all senders together stays, far beyond what people mistype and far below what would find a code."""
     assert MOST_WRONG >= 10_000
     monkeypatch.setattr("gateway.access.owner_claims.MOST_WRONG", 8)
@@ -123,7 +123,7 @@ async def test_very_many_wrong_codes_end_the_code(closed: Door, monkeypatch: pyt
     assert not closed.roster.has_owner()
 
 
-async def test_tries_are_counted_across_a_restart(closed: Door) -> None:
+async def test_tries_are_counted_across_a_restart(closed: RosterScene) -> None:
     """What was tried is in the journal: another run of the gateway knows of it."""
     code = await _code(closed)
     for n in range(TRIES):
@@ -133,7 +133,7 @@ async def test_tries_are_counted_across_a_restart(closed: Door) -> None:
     assert await again.intercept(message, closed.judge(message)) is None
 
 
-async def test_only_the_whole_of_a_direct_message_is_a_code(closed: Door) -> None:
+async def test_only_the_whole_of_a_direct_message_is_a_code(closed: RosterScene) -> None:
     """In a sentence, or passed on from somebody else it is no claim."""
     code = await _code(closed)
     assert await _meet(closed, direct("42", f"the code is {code}")) is None
@@ -142,7 +142,7 @@ async def test_only_the_whole_of_a_direct_message_is_a_code(closed: Door) -> Non
 
 
 @pytest.mark.parametrize("is_addressed", [True, False])
-async def test_a_code_that_a_group_has_read_makes_nobody_the_owner(closed: Door, is_addressed: bool) -> None:
+async def test_a_code_that_a_group_has_read_makes_nobody_the_owner(closed: RosterScene, is_addressed: bool) -> None:
     """It is in no row, is over for whoever copies it, and its sender is told why; other words there are no tries."""
     code = await _code(closed)
     for n in range(9):
@@ -161,7 +161,7 @@ async def test_a_code_that_a_group_has_read_makes_nobody_the_owner(closed: Door,
     assert delivery.message.visible_to == "42"
 
 
-async def test_no_code_while_there_is_an_owner(closed: Door) -> None:
+async def test_no_code_while_there_is_an_owner(closed: RosterScene) -> None:
     """Neither the settings' owner nor a claimed one leaves room for another code."""
     code = await _code(closed)
     await _meet(closed, direct("42", code))
@@ -170,7 +170,7 @@ async def test_no_code_while_there_is_an_owner(closed: Door) -> None:
     assert await configured.claims.issue() is None
 
 
-async def test_a_code_from_before_the_settings_named_an_owner_makes_none(closed: Door) -> None:
+async def test_a_code_from_before_the_settings_named_an_owner_makes_none(closed: RosterScene) -> None:
     """What was printed while nobody owned the bot is void once the settings say who does."""
     code = await _code(closed)
     configured = door(closed.store, closed.wall, owners=["slack:U1"])
@@ -178,7 +178,7 @@ async def test_a_code_from_before_the_settings_named_an_owner_makes_none(closed:
     assert configured.role(direct("42")) is None
 
 
-async def test_the_page_says_where_the_code_belongs(closed: Door) -> None:
+async def test_the_page_says_where_the_code_belongs(closed: RosterScene) -> None:
     """Who is the owner by their door is told to send it from the platform, and the code stays good."""
     code = await _code(closed)
     assert await _meet(closed, direct("owner", code, channel="web")) == SILENTLY_TAKEN
@@ -189,7 +189,7 @@ async def test_the_page_says_where_the_code_belongs(closed: Door) -> None:
     assert closed.role(direct("42")) is Role.OWNER
 
 
-async def test_words_of_people_who_may_write_pass(closed: Door) -> None:
+async def test_words_of_people_who_may_write_pass(closed: RosterScene) -> None:
     """While a code is out, a word of eight letters from somebody admitted is a message like any other."""
     open_door = door(closed.store, closed.wall, allow={"telegram": ["7"]})
     await _code(open_door)

@@ -14,22 +14,22 @@ from gateway.access.pairing_service import PairingService
 from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus
 from gateway.ports.pairing import PairingDecision, PairingLocked, PairingNotFound
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.access_scene import OWNER, Door
-from tests.fakes.clock import Clock
+from tests.fakes.access_scene import OWNER, AccessScene
+from tests.fakes.clock import VirtualClock
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
 @pytest.fixture
-async def door(clock: Clock) -> AsyncIterator[Door]:
+async def door(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     """A door at which somebody knocked."""
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now)
+    door = AccessScene(store, clock.now)
     await door.knock("66")
     yield door
     await store.close()
 
 
-async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
+async def test_a_code_lets_its_owner_in(door: AccessScene, clock: VirtualClock) -> None:
     """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
     code = await door.code_of("66")
     done = await door.pairing.by_code(f" {code.lower().replace('-', ' ')} ", door.by("t1"))
@@ -43,14 +43,14 @@ async def test_a_code_lets_its_owner_in(door: Door, clock: Clock) -> None:
     assert not door.pairing.pending_requests()
 
 
-async def test_a_code_is_good_once(door: Door) -> None:
+async def test_a_code_is_good_once(door: AccessScene) -> None:
     """Used again, by whomever, it is no code."""
     code = await door.code_of("66")
     assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
     assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingNotFound)
 
 
-async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
+async def test_a_repeated_turn_is_the_same_decision(door: AccessScene) -> None:
     """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
     code = await door.code_of("66")
     first = await door.pairing.by_code(code, door.by("t1"))
@@ -62,7 +62,7 @@ async def test_a_repeated_turn_is_the_same_decision(door: Door) -> None:
     assert len(await door.said_to("66")) == 2
 
 
-async def test_a_code_ends_with_its_hour(door: Door, clock: Clock) -> None:
+async def test_a_code_ends_with_its_hour(door: AccessScene, clock: VirtualClock) -> None:
     """After an hour nobody waits under it."""
     code = await door.code_of("66")
     clock.set_wall(timedelta(minutes=60))
@@ -70,7 +70,7 @@ async def test_a_code_ends_with_its_hour(door: Door, clock: Clock) -> None:
     assert not door.store.access.members()
 
 
-async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
+async def test_guessing_is_locked_for_an_hour(door: AccessScene, clock: VirtualClock) -> None:
     """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
     code = await door.code_of("66")
     for number in range(5):
@@ -87,16 +87,16 @@ async def test_guessing_is_locked_for_an_hour(door: Door, clock: Clock) -> None:
     assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), PairingDecision)
 
 
-async def test_the_lock_survives_a_restart(door: Door, clock: Clock) -> None:
+async def test_the_lock_survives_a_restart(door: AccessScene, clock: VirtualClock) -> None:
     """Whoever guesses gains nothing by a crash."""
     code = await door.code_of("66")
     for number in range(5):
         await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}"))
-    again = Door(door.store, clock.now)
+    again = AccessScene(door.store, clock.now)
     assert isinstance(await again.pairing.by_code(code, again.by("t1")), PairingLocked)
 
 
-async def test_what_is_no_code_is_no_guess(door: Door) -> None:
+async def test_what_is_no_code_is_no_guess(door: AccessScene) -> None:
     """A misread word costs no try."""
     for number in range(9):
         assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), PairingNotFound)
@@ -104,7 +104,7 @@ async def test_what_is_no_code_is_no_guess(door: Door) -> None:
     assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
 
 
-async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
+async def test_a_no_tells_the_stranger_nothing(door: AccessScene) -> None:
     """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
     (waiting,) = door.pairing.pending_requests()
     denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
@@ -119,26 +119,26 @@ async def test_a_no_tells_the_stranger_nothing(door: Door) -> None:
     assert isinstance(late, PairingNotFound)
 
 
-async def test_two_people_never_have_one_code(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_people_never_have_one_code(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance that gives the same code twice is asked again."""
     drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
     monkeypatch.setattr("gateway.access.codes.new_code", lambda: next(drawn))
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now)
+    door = AccessScene(store, clock.now)
     await door.knock("66")
     await door.knock("67")
     assert (await door.code_of("66"), await door.code_of("67")) == ("ABCD-EFGH", "JKMN-PQRS")
     await store.close()
 
 
-async def test_who_was_let_in_otherwise_waits_no_more(door: Door) -> None:
+async def test_who_was_let_in_otherwise_waits_no_more(door: AccessScene) -> None:
     """An owner's /allow in between ends the waiting."""
     member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=door._now())
     await door.store.access.change(AccessChange(put=(member,)))
     assert not door.pairing.pending_requests()
 
 
-async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock) -> None:
+async def test_who_was_shut_out_elsewhere_waits_no_more(door: AccessScene, clock: VirtualClock) -> None:
     """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
     code = await door.code_of("66")
     desk = PairingService(NoteStore(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
@@ -147,7 +147,7 @@ async def test_who_was_shut_out_elsewhere_waits_no_more(door: Door, clock: Clock
     assert len(await door.said_to("66")) == 1
 
 
-async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after each write in turn, everything comes again: one code, one question, one welcome, one audit line."""
     copies: list[Path] = []
     submit = InlineWriter.submit
@@ -158,7 +158,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
         return future
 
     async def everything(store: SqliteStore) -> None:
-        door = Door(store, clock.now)
+        door = AccessScene(store, clock.now)
         await door.knock("66")
         for waiting in door.pairing.pending_requests():
             await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
@@ -172,7 +172,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
     for copy in copies:
         again = await open_inline_store(copy, clock=clock.now)
         await everything(again)
-        door = Door(again, clock.now)
+        door = AccessScene(again, clock.now)
         assert again.access.members()["telegram", "66"].standing is AccessStatus.PAIRED
         assert len(await door.said_to("66")) == 2
         assert len(await door.told(OWNER)) == 1
@@ -180,7 +180,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: Clock, monkeypatch:
         await again.close()
 
 
-async def test_who_is_forgotten_has_never_asked(door: Door, clock: Clock) -> None:
+async def test_who_is_forgotten_has_never_asked(door: AccessScene, clock: VirtualClock) -> None:
     """Forgotten on this channel: neither the request nor that they were told stays; somebody else's does."""
     await door.knock("67")
     await door.pairing.forget([("telegram", "66"), ("slack", "67")])

@@ -11,8 +11,8 @@ import pytest
 
 from gateway.admission import RejectionReason
 from gateway.events import InboundKind, MessagePart, SessionKey
-from tests.fakes.access_scene import OWNER, Door
-from tests.fakes.clock import Clock
+from tests.fakes.access_scene import OWNER, AccessScene
+from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
 
 HOUR = timedelta(hours=1)
@@ -20,14 +20,14 @@ GROUP = SessionKey("telegram", "-100")
 
 
 @pytest.fixture
-async def door(clock: Clock) -> AsyncIterator[Door]:
+async def door(clock: VirtualClock) -> AsyncIterator[AccessScene]:
     """A door whose owner can be asked."""
     store = await open_inline_store(clock=clock.now)
-    yield Door(store, clock.now)
+    yield AccessScene(store, clock.now)
     await store.close()
 
 
-async def test_a_stranger_gets_a_code_and_the_owner_is_asked(door: Door) -> None:
+async def test_a_stranger_gets_a_code_and_the_owner_is_asked(door: AccessScene) -> None:
     """Somebody unknown writes: one line with a code for them, a question with two buttons for the owner."""
     await door.knock("66")
     code = await door.code_of("66")
@@ -39,7 +39,7 @@ async def test_a_stranger_gets_a_code_and_the_owner_is_asked(door: Door) -> None
     assert (waiting.who, waiting.name, waiting.is_place) == ("66", "Mal x http://evil.example all", False)
 
 
-async def test_a_name_is_no_link_and_calls_nobody(door: Door) -> None:
+async def test_a_name_is_no_link_and_calls_nobody(door: AccessScene) -> None:
     """What a stranger calls themselves reaches the owner as code: no link, no mention, one line."""
     await door.knock("66")
     (asked,) = await door.told(OWNER)
@@ -47,7 +47,7 @@ async def test_a_name_is_no_link_and_calls_nobody(door: Door) -> None:
     assert "\n" not in asked.text
 
 
-async def test_one_line_a_day_whatever_they_write(door: Door, clock: Clock) -> None:
+async def test_one_line_a_day_whatever_they_write(door: AccessScene, clock: VirtualClock) -> None:
     """Ten messages in a minute, in private and in a group, are answered once; the next day once more."""
     for _ in range(5):
         await door.knock("66")
@@ -62,10 +62,10 @@ async def test_one_line_a_day_whatever_they_write(door: Door, clock: Clock) -> N
     assert len(await door.said_to("66")) == 2
 
 
-async def test_the_day_survives_a_restart(door: Door, clock: Clock) -> None:
+async def test_the_day_survives_a_restart(door: AccessScene, clock: VirtualClock) -> None:
     """A gateway that starts again greets no stranger twice, and knows who waits."""
     await door.knock("66")
-    again = Door(door.store, clock.now)  # nothing but the store is carried over
+    again = AccessScene(door.store, clock.now)  # nothing but the store is carried over
     await again.knock("66")
     assert len(await again.said_to("66")) == 1
     assert [each.who for each in again.pairing.pending_requests()] == ["66"]
@@ -82,7 +82,7 @@ async def test_the_day_survives_a_restart(door: Door, clock: Clock) -> None:
         RejectionReason.NOT_ADDRESSED,
     ],
 )
-async def test_who_is_told_nothing(door: Door, reason: RejectionReason) -> None:
+async def test_who_is_told_nothing(door: AccessScene, reason: RejectionReason) -> None:
     """Somebody blocked, a bot, and whoever did not talk to us hear nothing at all."""
     await door.knock("66", reason=reason)
     await door.in_group("66", reason=reason)
@@ -90,7 +90,7 @@ async def test_who_is_told_nothing(door: Door, reason: RejectionReason) -> None:
     assert await door.told(GROUP) == []
 
 
-async def test_what_is_no_word_to_us_is_answered_by_nothing(door: Door) -> None:
+async def test_what_is_no_word_to_us_is_answered_by_nothing(door: AccessScene) -> None:
     """An edit, a deletion, talk beside us in a group, and what is older than a day call for no line."""
     await door.knock("66", revision="2")
     await door.knock("66", kind=InboundKind.DELETION)
@@ -100,7 +100,7 @@ async def test_what_is_no_word_to_us_is_answered_by_nothing(door: Door) -> None:
     assert await door.told(GROUP) == []
 
 
-async def test_three_wait_and_no_more(door: Door, clock: Clock) -> None:
+async def test_three_wait_and_no_more(door: AccessScene, clock: VirtualClock) -> None:
     """A fourth stranger hears nothing while three codes are good, and has not spent their line of the day."""
     for sender in ("61", "62", "63", "64"):
         await door.knock(sender)
@@ -112,7 +112,7 @@ async def test_three_wait_and_no_more(door: Door, clock: Clock) -> None:
     assert await door.code_of("64")
 
 
-async def test_a_shared_chat_is_not_flooded(door: Door) -> None:
+async def test_a_shared_chat_is_not_flooded(door: AccessScene) -> None:
     """Of many strangers who call us in one group three a day are told something, each seen by them alone."""
     for number in range(10):
         await door.in_group(f"7{number}")
@@ -123,10 +123,10 @@ async def test_a_shared_chat_is_not_flooded(door: Door) -> None:
     assert len(await door.told(SessionKey("telegram", "-200"))) == 1
 
 
-async def test_many_accounts_do_not_make_us_shout(clock: Clock) -> None:
+async def test_many_accounts_do_not_make_us_shout(clock: VirtualClock) -> None:
     """A hundred lines a day are the most that one channel says to strangers."""
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now, pairs=False)
+    door = AccessScene(store, clock.now, pairs=False)
     for number in range(120):
         await door.knock(f"9{number}")
     depth = await store.journal.depth()
@@ -134,10 +134,10 @@ async def test_many_accounts_do_not_make_us_shout(clock: Clock) -> None:
     await store.close()
 
 
-async def test_groups_use_up_nothing_of_direct_messages(clock: Clock) -> None:
+async def test_groups_use_up_nothing_of_direct_messages(clock: VirtualClock) -> None:
     """Forty groups of strangers end the day's lines for groups; who writes directly is told all the same."""
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now, pairs=False)
+    door = AccessScene(store, clock.now, pairs=False)
     for number in range(120):
         await door.in_group(f"9{number}", f"-{number // 3}")
     assert (await store.journal.depth())["undelivered"] == 100
@@ -147,7 +147,7 @@ async def test_groups_use_up_nothing_of_direct_messages(clock: Clock) -> None:
     await store.close()
 
 
-async def test_who_was_sent_to_a_direct_message_is_answered_there(door: Door) -> None:
+async def test_who_was_sent_to_a_direct_message_is_answered_there(door: AccessScene) -> None:
     """The line in a group says to write directly; whoever does gets their code, and both only once a day."""
     for _ in range(2):
         await door.in_group("66")
@@ -156,7 +156,7 @@ async def test_who_was_sent_to_a_direct_message_is_answered_there(door: Door) ->
     assert await door.code_of("66")
 
 
-async def test_a_press_or_a_slash_command_is_answered_on_the_spot(door: Door) -> None:
+async def test_a_press_or_a_slash_command_is_answered_on_the_spot(door: AccessScene) -> None:
     """What cannot wait for an outbox gets its line at once, and it was the line of the day all the same."""
     line = await door.in_group("66", message_id="", kind=InboundKind.BUTTON, event_ids=("e1",))
     assert "direct message" in line
@@ -164,10 +164,10 @@ async def test_a_press_or_a_slash_command_is_answered_on_the_spot(door: Door) ->
     assert await door.told(GROUP) == []
 
 
-async def test_without_pairing_there_is_no_code(clock: Clock) -> None:
+async def test_without_pairing_there_is_no_code(clock: VirtualClock) -> None:
     """Where pairing is off a stranger is told who can let them in, and nobody waits."""
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now, pairs=False)
+    door = AccessScene(store, clock.now, pairs=False)
     await door.knock("66")
     (text,) = await door.said_to("66")
     assert "the owner of this bot" in text
@@ -176,27 +176,27 @@ async def test_without_pairing_there_is_no_code(clock: Clock) -> None:
     await store.close()
 
 
-async def test_a_bot_that_nobody_owns_says_nothing(clock: Clock) -> None:
+async def test_a_bot_that_nobody_owns_says_nothing(clock: VirtualClock) -> None:
     """While nobody could let them in strangers are told nothing; with pairing switched on the operator can."""
     store = await open_inline_store(clock=clock.now)
-    await Door(store, clock.now, pairs=False, owned=False).knock("66")
+    await AccessScene(store, clock.now, pairs=False, owned=False).knock("66")
     assert (await store.journal.depth())["undelivered"] == 0
-    door = Door(store, clock.now, owned=False, owner=False)
+    door = AccessScene(store, clock.now, owned=False, owner=False)
     await door.knock("66")
     assert await door.code_of("66")
     await store.close()
 
 
-async def test_being_added_is_no_word_of_whoever_did_it(door: Door) -> None:
+async def test_being_added_is_no_word_of_whoever_did_it(door: AccessScene) -> None:
     """Telegram's channel greets when it is added; where it is not let in that is nothing, not a line in the place."""
     assert await door.in_group("66", message_id="", text="/start") == ""
     assert await door.told(GROUP) == []
 
 
-async def test_an_owner_out_of_reach_leaves_the_code(clock: Clock) -> None:
+async def test_an_owner_out_of_reach_leaves_the_code(clock: VirtualClock) -> None:
     """Where no owner has a direct chat the stranger still has a code to pass on."""
     store = await open_inline_store(clock=clock.now)
-    door = Door(store, clock.now, owner=False)
+    door = AccessScene(store, clock.now, owner=False)
     await door.knock("66")
     assert await door.code_of("66")
     assert await door.told(OWNER) == []
@@ -204,10 +204,10 @@ async def test_an_owner_out_of_reach_leaves_the_code(clock: Clock) -> None:
     await store.close()
 
 
-async def test_nothing_of_a_stranger_is_stored(tmp_path: Path, clock: Clock) -> None:
+async def test_nothing_of_a_stranger_is_stored(tmp_path: Path, clock: VirtualClock) -> None:
     """No inbox row, session or record, no word of theirs, and no code in the notes: only its hash."""
     store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
-    door = Door(store, clock.now)
+    door = AccessScene(store, clock.now)
     await door.knock("66")
     code = (await door.code_of("66")).replace("-", "")
     await store.close()
@@ -219,7 +219,7 @@ async def test_nothing_of_a_stranger_is_stored(tmp_path: Path, clock: Clock) -> 
     assert code not in notes.replace("-", "")
 
 
-async def test_a_line_that_a_stranger_does_not_take_is_no_alert(door: Door) -> None:
+async def test_a_line_that_a_stranger_does_not_take_is_no_alert(door: AccessScene) -> None:
     """Who writes and then blocks the bot cannot have its owner told of trouble; a question that is lost can."""
     _, mark = await door.store.alerts.given_up("")
     await door.knock("66")

@@ -46,7 +46,7 @@ def said(
 
 
 @dataclass
-class House:
+class CapScene:
     """A ledger, its clock, and the rows that the journal would hold."""
 
     limits: CapLimits = NONE_SET
@@ -124,7 +124,7 @@ class House:
 
 def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
     """The 21st is refused and told when it ends; then there is silence, until half of the window is free again."""
-    house = House()
+    house = CapScene()
     for _ in range(FIRST_TURNS):
         assert house.ask() is None
         house.wait(seconds=6)
@@ -142,7 +142,7 @@ def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
 
 def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
     """Whoever writes every second for an hour has at most 120 answers, and 20 in any ten minutes of it."""
-    house = House()
+    house = CapScene()
     times, notices = [], 0
     for _ in range(3600):
         past = house.ask()
@@ -159,21 +159,21 @@ def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
 @pytest.mark.parametrize(("limits", "free"), [(CapLimits(), True), (CapLimits(person_turns=5), False)])
 def test_who_is_named_has_no_cap_unless_one_is_set(limits: CapLimits, free: bool) -> None:
     """An owner, or who is let in by their own id, is counted for `/usage` alone; a cap that is set is everybody's."""
-    house = House(limits=limits, named=frozenset({"bob"}))
+    house = CapScene(limits=limits, named=frozenset({"bob"}))
     assert all(house.ask(tokens=100_000) is None for _ in range(5))
     assert (house.ask(tokens=100_000) is None) == free
 
 
 def test_nought_is_no_cap() -> None:
     """0 takes the caps of those who came in by a place away."""
-    house = House(limits=CapLimits(person_turns=0, person_tokens=0))
+    house = CapScene(limits=CapLimits(person_turns=0, person_tokens=0))
     assert all(house.ask(tokens=FIRST_TOKENS) is None for _ in range(50))
     assert house.stands() == {}
 
 
 def test_the_accounts_of_one_person_share() -> None:
     """Linked accounts are counted together, over all bots and platforms."""
-    house = House(limits=CapLimits(person_turns=4))
+    house = CapScene(limits=CapLimits(person_turns=4))
     for n in range(4):
         assert house.ask(said("ann", ("slack:C1", "telegram:9")[n % 2])) is None
     past = house.ask(said("ann", "slack:C1"))
@@ -182,7 +182,7 @@ def test_the_accounts_of_one_person_share() -> None:
     assert [where.notice is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
 
 
-def refused(house: House, who: str, *chats: str) -> list[ExceededCap]:
+def refused(house: CapScene, who: str, *chats: str) -> list[ExceededCap]:
     """Return what somebody who is past a cap gets in each of *chats*."""
     found = [house.ask(said(who, chat)) for chat in chats]
     assert None not in found
@@ -191,7 +191,7 @@ def refused(house: House, who: str, *chats: str) -> list[ExceededCap]:
 
 async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_most() -> None:
     """One line a window where they write, over a restart too; whoever tries everywhere is soon told nothing more."""
-    house = House(limits=CapLimits(person_turns=1))
+    house = CapScene(limits=CapLimits(person_turns=1))
     assert house.ask() is None
     here, there = refused(house, "bob", "slack:C1", "slack:C2")
     assert here.notice is not None
@@ -208,7 +208,7 @@ async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_m
 
 def test_threads_count_for_their_chat() -> None:
     """A chat's cap is that of its threads together, whoever writes there."""
-    house = House(limits=CapLimits(chat_turns=3))
+    house = CapScene(limits=CapLimits(chat_turns=3))
     for n in range(3):
         assert house.ask(said(f"user{n}", f"slack:C1/{n}")) is None
     past = house.ask(said("somebody", "slack:C1"))
@@ -219,7 +219,7 @@ def test_threads_count_for_their_chat() -> None:
 
 def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     """Spent in Berlin at noon: silence until midnight there, and then the whole of it again."""
-    house = House(limits=CapLimits(person_tokens=1_000))
+    house = CapScene(limits=CapLimits(person_tokens=1_000))
     assert house.ask(tokens=600) is None
     with pytest.raises(CapReached) as reached:
         house.ask(tokens=600)
@@ -238,7 +238,7 @@ def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
 
 def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     """What is under way is reserved: the total is within the cap when no call takes more than it reserved."""
-    house = House(limits=CapLimits(person_tokens=1_000))
+    house = CapScene(limits=CapLimits(person_tokens=1_000))
     under_way = []
     for n in range(5):
         assert house.ledger.admit_turn(said(chat=f"slack:C{n}"), f"p{n}", house.sender(said(), "slack:bob")) is None
@@ -255,7 +255,7 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
-    house = House(limits=CapLimits(person_tokens=1_000))
+    house = CapScene(limits=CapLimits(person_tokens=1_000))
     message = said()
     assert house.ledger.admit_turn(message, "t", house.sender(message, "slack:bob")) is None
     for _ in range(6):
@@ -266,7 +266,7 @@ def test_every_step_of_a_turn_is_asked_for() -> None:
 
 def test_the_house_tells_each_chat_once() -> None:
     """TOKENS_PER_DAY is everybody's together, and each chat hears of it once."""
-    house = House(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
+    house = CapScene(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
     assert house.ask(tokens=1_000) is None
     told = [house.ask(said(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
     assert [past is not None and past.notice is not None for past in told] == [True, False, True]
@@ -274,19 +274,19 @@ def test_the_house_tells_each_chat_once() -> None:
 
 async def test_the_house_can_be_watched() -> None:
     """What alerts ask for: how much of the day's tokens is used, and when the next day begins."""
-    house = House(limits=CapLimits(installation_tokens=1_000))
+    house = CapScene(limits=CapLimits(installation_tokens=1_000))
     await house.restart()
     assert house.ask(tokens=800) is None
     day = CapAllowance(cap=CapKind.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
     assert house.ledger.installation_usage() == day
     house.now = MIDNIGHT
     assert house.ledger.installation_usage() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
-    assert House().ledger.installation_usage() is None
+    assert CapScene().ledger.installation_usage() is None
 
 
 def test_what_nobody_typed_is_capped_too() -> None:
     """A job that asks for the next one, of somebody without caps, stops after twenty, and in the end for the day."""
-    house = House(named=frozenset({"bob"}))
+    house = CapScene(named=frozenset({"bob"}))
     asked = 0
     while (past := house.ask(said(kind=InboundKind.JOB), tokens=1_000)) is None:
         asked += 1
@@ -305,7 +305,7 @@ def test_what_nobody_typed_is_capped_too() -> None:
 
 async def test_a_restart_knows_what_was_counted() -> None:
     """Turns, tokens and who was told stand in the journal; killed after each turn, twenty are twenty."""
-    house = House()
+    house = CapScene()
     answered = notices = 0
     for _ in range(40):
         past = house.ask(tokens=10)
@@ -318,7 +318,7 @@ async def test_a_restart_knows_what_was_counted() -> None:
 
 async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
     """One that was let in is let in again and counts once, whoever was refused behind it meanwhile."""
-    house = House(limits=CapLimits(person_turns=2))
+    house = CapScene(limits=CapLimits(person_turns=2))
     assert house.ask(turn="first") is None
     house.wait(seconds=1)
     assert house.ask(turn="second") is None
@@ -333,7 +333,7 @@ async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=400)])
 async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None:
     """What was counted and told at a time that never was is forgotten when the clock is put right, restart or none."""
-    house = House(limits=CapLimits(person_turns=2))
+    house = CapScene(limits=CapLimits(person_turns=2))
     house.now += ahead
     assert [house.ask() is None for _ in range(3)] == [True, True, False]
     for _ in range(2):
@@ -349,7 +349,7 @@ async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None
 )
 def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours: float) -> None:
     """23 hours in spring and 25 in autumn: the day's tokens end at the midnight that people see."""
-    house = House(limits=CapLimits(person_tokens=100), now=day)
+    house = CapScene(limits=CapLimits(person_tokens=100), now=day)
     assert house.ask(tokens=100) is None
     (past,) = refused(house, "bob", "slack:C1")
     assert past.until == day + timedelta(hours=hours)
@@ -361,7 +361,7 @@ def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours:
 
 async def test_another_limit_is_another_window() -> None:
     """Whoever is locked out until midnight is not when the operator has given them more."""
-    house = House(limits=CapLimits(person_tokens=1_000))
+    house = CapScene(limits=CapLimits(person_tokens=1_000))
     assert house.ask(tokens=1_000) is None
     assert house.ask() is not None
     house.limits = CapLimits(person_tokens=2_000)
@@ -371,7 +371,7 @@ async def test_another_limit_is_another_window() -> None:
 
 def test_a_refusal_can_be_explained() -> None:
     """It is counted by cap, and `parlour why` says what would have let it through."""
-    house = House(limits=CapLimits(person_turns=1))
+    house = CapScene(limits=CapLimits(person_turns=1))
     assert house.ask() is None
     past = house.ask()
     assert past is not None
@@ -384,7 +384,7 @@ def test_a_refusal_can_be_explained() -> None:
 
 def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
-    house = House(limits=CapLimits(installation_tokens=100))
+    house = CapScene(limits=CapLimits(installation_tokens=100))
     house.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
     house.ledger.reserve("job", 10_000)()
     assert house.ask(tokens=100) is None

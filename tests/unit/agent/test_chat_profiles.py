@@ -13,8 +13,8 @@ from gateway.events import SessionKey
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.settings.chat_settings import ChatSettings
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.clock import Clock
-from tests.fakes.llm_context import NOW, Tally, Usages
+from tests.fakes.clock import VirtualClock
+from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter
 from tests.fakes.store import open_inline_store
 
 CHAT = SessionKey("slack", "C042")
@@ -28,7 +28,9 @@ def models(*offered: str) -> ModelCatalog:
 
 
 def _client(name: str) -> ModelClient:
-    return ModelClient([ScriptedModel((), name=name)], recorder=Usages(), meter=Tally(), now=lambda: NOW)
+    return ModelClient(
+        [ScriptedModel((), name=name)], recorder=FakeUsageRecorder(), meter=SummingMeter(), now=lambda: NOW
+    )
 
 
 class ModelsHere:
@@ -45,7 +47,7 @@ class ModelsHere:
         return self._profiles.of(key).active
 
 
-async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
+async def test_a_choice_goes_before_what_was_decided(clock: VirtualClock) -> None:
     """It holds for the chat and all of its threads, until it is taken back."""
     store = await open_inline_store(clock=clock.now)
     models_here = ModelsHere(store, {"slack:C042/1712.34": ChatSettings(model="dear")})
@@ -61,7 +63,7 @@ async def test_a_choice_goes_before_what_was_decided(clock: Clock) -> None:
     assert models_here.active_model(THREAD).name == "dear"
 
 
-async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
+async def test_what_is_not_offered_cannot_be_chosen(clock: VirtualClock) -> None:
     """Not by its name either: what the operator keeps for one chat is theirs to give."""
     store = await open_inline_store(clock=clock.now)
     models_here = ModelsHere(store)
@@ -75,7 +77,7 @@ async def test_what_is_not_offered_cannot_be_chosen(clock: Clock) -> None:
     assert (found.name, found.lost) == ("usual", "dear")
 
 
-async def test_what_we_do_by_ourselves_knows_its_guild(clock: Clock) -> None:
+async def test_what_we_do_by_ourselves_knows_its_guild(clock: VirtualClock) -> None:
     """A guild's settings hold for a chat that nobody has written in since the start: the guild was noted."""
     store = await open_inline_store(clock=clock.now)
     chats = ChatOverrides(

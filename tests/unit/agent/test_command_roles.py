@@ -76,7 +76,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ChatCase:
     """A kind of chat of one platform."""
 
     name: str
@@ -86,19 +86,19 @@ class Where:
 
 
 PLACES = (
-    Where("telegram direct", SessionKey("telegram", "42"), ChatKind.DIRECT),
-    Where("telegram group", SessionKey("telegram", "-100")),
-    Where("telegram topic", SessionKey("telegram", "-100/7")),
-    Where("slack direct", SessionKey("slack", "D1"), ChatKind.DIRECT),
-    Where("slack channel", SessionKey("slack", "C1")),
-    Where("slack thread", SessionKey("slack", "C1/1712.34")),
-    Where("slack direct with several", SessionKey("slack", "G1")),
-    Where("discord direct", SessionKey("discord", "900"), ChatKind.DIRECT),
-    Where("discord channel", SessionKey("discord", "901")),
-    Where("discord thread", SessionKey("discord", "901/902")),
-    Where("discord private thread", SessionKey("discord", "901/903"), is_private=True),
-    Where("web", SessionKey("web", "owner"), ChatKind.DIRECT),
-    Where("console", SessionKey("console", "here"), ChatKind.DIRECT),
+    ChatCase("telegram direct", SessionKey("telegram", "42"), ChatKind.DIRECT),
+    ChatCase("telegram group", SessionKey("telegram", "-100")),
+    ChatCase("telegram topic", SessionKey("telegram", "-100/7")),
+    ChatCase("slack direct", SessionKey("slack", "D1"), ChatKind.DIRECT),
+    ChatCase("slack channel", SessionKey("slack", "C1")),
+    ChatCase("slack thread", SessionKey("slack", "C1/1712.34")),
+    ChatCase("slack direct with several", SessionKey("slack", "G1")),
+    ChatCase("discord direct", SessionKey("discord", "900"), ChatKind.DIRECT),
+    ChatCase("discord channel", SessionKey("discord", "901")),
+    ChatCase("discord thread", SessionKey("discord", "901/902")),
+    ChatCase("discord private thread", SessionKey("discord", "901/903"), is_private=True),
+    ChatCase("web", SessionKey("web", "owner"), ChatKind.DIRECT),
+    ChatCase("console", SessionKey("console", "here"), ChatKind.DIRECT),
 )
 
 
@@ -128,7 +128,7 @@ class NobodysServices:
     memory = SimpleNamespace(staging=NobodysStaging())
 
 
-def said(text: str, place: Where, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
+def said(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
     """Return what a member typed, or pressed, there."""
     return InboundMessage(
         key=place.key,
@@ -150,7 +150,7 @@ def context(message: InboundMessage, role: Role, args: str, scope: str = "chats/
     return CommandContext(turn=turn, args=args, now=NOW, services=services, commands=())
 
 
-async def outcome(text: str, place: Where, role: Role, kind: InboundKind = InboundKind.COMMAND, **more: str) -> str:
+async def outcome(text: str, place: ChatCase, role: Role, kind: InboundKind = InboundKind.COMMAND, **more: str) -> str:
     """Return what becomes of *text* there, in the table's words."""
     ran = StandIn()
     router = CommandRouter([_replaced(each, ran) for each in ROUTER.commands])
@@ -173,7 +173,7 @@ def _replaced(command: Command, ran: StandIn) -> Command:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-async def test_every_command_for_every_role(place: Where) -> None:
+async def test_every_command_for_every_role(place: ChatCase) -> None:
     """Each row of the table holds in each kind of chat of each platform, typed and pressed."""
     for text, (direct, shared) in TABLE.items():
         expected = direct if place.kind is ChatKind.DIRECT else shared

@@ -5,12 +5,12 @@ from __future__ import annotations
 from agent.command_services import QueueService
 from agent.running_turns import RunningTurns
 from gateway.events import DeliveryReceipt, MessagePart
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, accept, answered, claim, said
 
 
-async def test_stop_keeps_what_is_not_on_its_way_yet(clock: Clock) -> None:
+async def test_stop_keeps_what_is_not_on_its_way_yet(clock: VirtualClock) -> None:
     """Of an answer in three parts, one is shown: the others are cancelled, and a `cut` line says which was seen."""
     store = await open_inline_store(clock=clock.now)
     queue = QueueService(

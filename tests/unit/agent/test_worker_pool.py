@@ -16,15 +16,15 @@ from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
-class Clerk:
+class TimedWorker:
     """Does the pool's work by taking *seconds* of virtual time for each turn, and keeps a diary."""
 
-    def __init__(self, store: SqliteStore, clock: Clock, *, seconds: float = 1.0) -> None:
+    def __init__(self, store: SqliteStore, clock: VirtualClock, *, seconds: float = 1.0) -> None:
         self.store = store
         self.clock = clock
         self.seconds = seconds
@@ -93,7 +93,7 @@ class Clerk:
 
 
 async def accept_text(
-    store: SqliteStore, clock: Clock, chat: str, text: str, *, sender: str = "", is_control: bool = False
+    store: SqliteStore, clock: VirtualClock, chat: str, text: str, *, sender: str = "", is_control: bool = False
 ) -> None:
     """Accept *text* in *chat*."""
     message = InboundMessage(
@@ -106,7 +106,7 @@ async def accept_text(
     await store.journal.accept(message, role=Role.MEMBER, is_control=is_control)
 
 
-async def leave_suspects(folder: Path, clock: Clock, chats: str, controls: str = "") -> Path:
+async def leave_suspects(folder: Path, clock: VirtualClock, chats: str, controls: str = "") -> Path:
     """Let what each of these chats said be in flight at two crashes; return the journal that they left."""
     path = folder / "journal.db"
     store = await open_inline_store(path, clock=clock.now)
@@ -122,10 +122,12 @@ async def leave_suspects(folder: Path, clock: Clock, chats: str, controls: str =
     return kill(path, folder / "last")
 
 
-class Desk:
+class PoolScene:
     """A pool at work over a real (inline) journal."""
 
-    def __init__(self, store: SqliteStore, clerk: Clerk, pool: WorkerPool, clock: Clock, slots: WorkerSlots) -> None:
+    def __init__(
+        self, store: SqliteStore, clerk: TimedWorker, pool: WorkerPool, clock: VirtualClock, slots: WorkerSlots
+    ) -> None:
         self.store, self.clerk, self.pool, self.clock, self.slots = store, clerk, pool, clock, slots
 
     async def say(self, chat: str, text: str, *, sender: str = "", is_control: bool = False) -> None:
@@ -138,11 +140,16 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    clock: Clock, *, workers: int = 4, seconds: float = 1.0, limits: StoreLimits | None = None, path: Path | None = None
-) -> AsyncIterator[Desk]:
+    clock: VirtualClock,
+    *,
+    workers: int = 4,
+    seconds: float = 1.0,
+    limits: StoreLimits | None = None,
+    path: Path | None = None,
+) -> AsyncIterator[PoolScene]:
     """Run a pool for the block."""
     store = await open_inline_store(path, limits=limits, clock=clock.now)
-    clerk = Clerk(store, clock, seconds=seconds)
+    clerk = TimedWorker(store, clock, seconds=seconds)
     slots = WorkerSlots(workers)
     pool = WorkerPool(
         store.journal,
@@ -154,7 +161,7 @@ async def desk(
     )
     running = asyncio.create_task(pool.run())
     try:
-        yield Desk(store, clerk, pool, clock, slots)
+        yield PoolScene(store, clerk, pool, clock, slots)
     finally:
         await pool.drain(timedelta(0))
         running.cancel()
@@ -162,7 +169,7 @@ async def desk(
         await store.close()
 
 
-async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: Clock) -> None:
+async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: VirtualClock) -> None:
     """Ten messages in each of four chats take ten turns' time on four workers, each chat in its order."""
     async with desk(clock, workers=4) as at:
         for n in range(10):
@@ -176,7 +183,7 @@ async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: Clock) -
         assert max(at.clerk.times("end").values()) == pytest.approx(10, abs=0.5)
 
 
-async def test_a_flooded_chat_delays_nobody(clock: Clock) -> None:
+async def test_a_flooded_chat_delays_nobody(clock: VirtualClock) -> None:
     """With one worker and a hundred messages waiting in one chat, another chat is next but one in line."""
     async with desk(clock, workers=1) as at:
         for n in range(100):
@@ -187,7 +194,7 @@ async def test_a_flooded_chat_delays_nobody(clock: Clock) -> None:
         assert at.clerk.times("begin")["hello"] <= 2.1
 
 
-async def test_lock_before_slot(clock: Clock) -> None:
+async def test_lock_before_slot(clock: VirtualClock) -> None:
     """Ten messages queued in one chat occupy one worker, not ten."""
     async with desk(clock, workers=2) as at:
         for n in range(10):
@@ -197,7 +204,7 @@ async def test_lock_before_slot(clock: Clock) -> None:
         assert at.clerk.times("begin")["o"] < 0.5
 
 
-async def test_stop_ends_the_turn_and_the_queue(clock: Clock) -> None:
+async def test_stop_ends_the_turn_and_the_queue(clock: VirtualClock) -> None:
     """/stop ends what runs as stopped, drops what waits, says how many, and what comes later is answered."""
     async with desk(clock) as at:
         for n in range(3):
@@ -211,7 +218,7 @@ async def test_stop_ends_the_turn_and_the_queue(clock: Clock) -> None:
         assert await at.pool.turns.stop(SessionKey("web", "a")) == (False, 0)
 
 
-async def test_a_member_stops_only_their_own(clock: Clock) -> None:
+async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
     """/stop for one sender leaves another sender's running turn alone."""
     async with desk(clock) as at:
         await at.say("a", "anns", sender="ann")
@@ -222,7 +229,7 @@ async def test_a_member_stops_only_their_own(clock: Clock) -> None:
         assert set(at.clerk.times("end")) == {"anns"}
 
 
-async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: Clock) -> None:
+async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock) -> None:
     """Once its commit has begun, /stop is "already answered"."""
     async with desk(clock) as at:
         await at.say("a", "a0")
@@ -235,7 +242,7 @@ async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: Clock) -> No
         assert "a0" in at.clerk.times("end")
 
 
-async def test_control_passes_the_queue(clock: Clock) -> None:
+async def test_control_passes_the_queue(clock: VirtualClock) -> None:
     """A control row runs at once although its lane is busy."""
     async with desk(clock) as at:
         await at.say("a", "a0")
@@ -246,7 +253,7 @@ async def test_control_passes_the_queue(clock: Clock) -> None:
         assert not at.clerk.times("end")
 
 
-async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: Clock) -> None:
+async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> None:
     """Of one chat's commands four run at once; another chat's begins with them, and so does a turn."""
     async with desk(clock) as at:
         at.clerk.control_seconds = 1.0
@@ -261,7 +268,7 @@ async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: Clock) -> None:
         assert at.clerk.controls[5:] == [f"/{n}" for n in range(4, 10)]
 
 
-async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: Clock) -> None:
+async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: VirtualClock) -> None:
     """A turn that raises is dead-lettered; its lane and the others go on."""
     async with desk(clock) as at:
         at.clerk.fail.add("bad")
@@ -273,7 +280,7 @@ async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: Clock) -> Non
         assert set(at.clerk.times("end")) == {"good", "fine"}
 
 
-async def test_stopping_twice_does_not_break_the_first_stop(clock: Clock) -> None:
+async def test_stopping_twice_does_not_break_the_first_stop(clock: VirtualClock) -> None:
     """A second /stop while the first is being stored changes nothing; the lane goes on."""
     async with desk(clock) as at:
         at.clerk.ending = 1.0
@@ -289,7 +296,7 @@ async def test_stopping_twice_does_not_break_the_first_stop(clock: Clock) -> Non
         assert set(at.clerk.times("end")) == {"later"}
 
 
-async def test_a_bug_in_a_command_is_told_once(clock: Clock) -> None:
+async def test_a_bug_in_a_command_is_told_once(clock: VirtualClock) -> None:
     """A command that raises is buried; one that was there at too many crashes is not even tried."""
     async with desk(clock) as at:
         at.clerk.fail.add("/bad")
@@ -301,7 +308,7 @@ async def test_a_bug_in_a_command_is_told_once(clock: Clock) -> None:
         assert at.clerk.controls == ["/bad", "/good"]
 
 
-async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: Clock) -> None:
+async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: VirtualClock) -> None:
     """Bugs all the way down cost that chat alone: the others are answered."""
     async with desk(clock) as at:
         at.clerk.fail.add("bad")
@@ -313,7 +320,7 @@ async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: Clock) ->
         assert set(at.clerk.times("end")) == {"fine"}
 
 
-async def test_suspects_run_one_by_one_after_everybody_else(clock: Clock, tmp_path: Path) -> None:
+async def test_suspects_run_one_by_one_after_everybody_else(clock: VirtualClock, tmp_path: Path) -> None:
     """What may kill the process runs when nobody else wants to, with nothing beside it, and is answered."""
     path = await leave_suspects(tmp_path, clock, "abc")
     async with desk(clock, path=path) as at:
@@ -331,7 +338,7 @@ async def test_suspects_run_one_by_one_after_everybody_else(clock: Clock, tmp_pa
         assert not at.clerk.buried
 
 
-async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: Clock, tmp_path: Path) -> None:
+async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: VirtualClock, tmp_path: Path) -> None:
     """After half a minute a suspect takes its place in the line."""
     path = await leave_suspects(tmp_path, clock, "a")
     async with desk(clock, path=path, workers=1, seconds=10) as at:
@@ -341,7 +348,7 @@ async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: Clock, tmp
         assert 30 <= at.clerk.times("begin")["a0"] <= 60
 
 
-async def test_no_job_begins_beside_a_suspect(clock: Clock, tmp_path: Path) -> None:
+async def test_no_job_begins_beside_a_suspect(clock: VirtualClock, tmp_path: Path) -> None:
     """A suspect waits for the jobs that run, and new ones wait for it."""
     path = await leave_suspects(tmp_path, clock, "a")
     async with desk(clock, path=path, seconds=1) as at:
@@ -356,7 +363,7 @@ async def test_no_job_begins_beside_a_suspect(clock: Clock, tmp_path: Path) -> N
         assert at.clerk.times("end")["a0"] <= clock.seconds
 
 
-async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: Clock, tmp_path: Path) -> None:
+async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: VirtualClock, tmp_path: Path) -> None:
     """The suspect waits half a minute for it; then it runs, but does not have the process to itself."""
     path = await leave_suspects(tmp_path, clock, "a")
     async with desk(clock, path=path, seconds=10) as at:
@@ -367,7 +374,7 @@ async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: Clock, tm
             assert running.lease.attempts == 0
 
 
-async def test_a_suspect_that_waits_holds_up_no_stop(clock: Clock, tmp_path: Path) -> None:
+async def test_a_suspect_that_waits_holds_up_no_stop(clock: VirtualClock, tmp_path: Path) -> None:
     """It has claimed nothing, so there is nothing that a deliberate stop would wait for."""
     path = await leave_suspects(tmp_path, clock, "a")
     async with desk(clock, path=path) as at:
@@ -379,7 +386,7 @@ async def test_a_suspect_that_waits_holds_up_no_stop(clock: Clock, tmp_path: Pat
         assert not at.clerk.times("begin")
 
 
-async def test_a_suspect_can_be_stopped(clock: Clock, tmp_path: Path) -> None:
+async def test_a_suspect_can_be_stopped(clock: VirtualClock, tmp_path: Path) -> None:
     """/stop ends it like any turn, and the next suspect runs."""
     path = await leave_suspects(tmp_path, clock, "ab")
     async with desk(clock, path=path) as at:
@@ -389,7 +396,7 @@ async def test_a_suspect_can_be_stopped(clock: Clock, tmp_path: Path) -> None:
         assert set(at.clerk.times("end")) == {"b0"}
 
 
-async def test_a_command_may_be_a_suspect(clock: Clock, tmp_path: Path) -> None:
+async def test_a_command_may_be_a_suspect(clock: VirtualClock, tmp_path: Path) -> None:
     """One that was open at two crashes runs alone, and what comes after it as usual."""
     path = await leave_suspects(tmp_path, clock, "a", controls="s")
     async with desk(clock, path=path) as at:
@@ -399,7 +406,7 @@ async def test_a_command_may_be_a_suspect(clock: Clock, tmp_path: Path) -> None:
         assert set(at.clerk.times("end")) == {"a0"}
 
 
-async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:
+async def test_drain_gives_unfinished_turns_back(clock: VirtualClock) -> None:
     """At shutdown turns get their grace; what is not done then waits for the next start, its attempt not counted."""
     async with desk(clock, seconds=60) as at:
         await at.say("a", "long")
@@ -411,7 +418,7 @@ async def test_drain_gives_unfinished_turns_back(clock: Clock) -> None:
         assert not at.clerk.times("end")
 
 
-async def test_a_store_that_is_down_loses_nothing(clock: Clock) -> None:
+async def test_a_store_that_is_down_loses_nothing(clock: VirtualClock) -> None:
     """While the journal cannot write nothing is claimed; when it can again, everything is answered once."""
     async with desk(clock) as at:
         await at.say("a", "a0")
@@ -426,7 +433,7 @@ async def test_a_store_that_is_down_loses_nothing(clock: Clock) -> None:
         assert ends == ["a0"]
 
 
-async def test_the_tables_are_empty_when_all_is_done(clock: Clock) -> None:
+async def test_the_tables_are_empty_when_all_is_done(clock: VirtualClock) -> None:
     """After a thousand chats nothing is kept for any of them."""
     async with desk(clock, workers=64, seconds=0.01) as at:
         for n in range(1000):

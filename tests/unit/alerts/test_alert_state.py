@@ -27,7 +27,7 @@ def at(minutes: float) -> datetime:
     return T0 + timedelta(minutes=minutes)
 
 
-class Owner:
+class NotifiedOwner:
     """One cause, and the owners who are told of it; `reachable` says whether there is a way to them."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Owner:
 
 def test_trouble_is_told_when_it_begins_when_it_is_worse_and_when_it_is_over() -> None:
     """Three lines for one outage, however often it is looked at; what gets better again says nothing."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute, stage in enumerate((0, 1, 1, 2, 2, 1, 2, 0, 0)):
         owner.see(minute, stage)
     assert owner.heard == [
@@ -67,7 +67,7 @@ def test_trouble_is_told_when_it_begins_when_it_is_worse_and_when_it_is_over() -
 
 def test_what_comes_and_goes_is_told_once_an_hour() -> None:
     """A cause that flaps: its next beginning waits for the hour, and an end is told only of what was told."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute in range(0, 180, 2):
         owner.see(minute, 1)
         owner.see(minute + 1, 0)
@@ -78,7 +78,7 @@ def test_what_comes_and_goes_is_told_once_an_hour() -> None:
 
 def test_trouble_that_began_within_the_hour_and_stays_is_told_at_its_end() -> None:
     """Nothing that lasts is passed over in silence."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute, stage in ((0, 1), (5, 0), (20, 1), (40, 1), (60, 1), (61, 1)):
         owner.see(minute, stage)
     assert owner.heard == [
@@ -90,7 +90,7 @@ def test_trouble_that_began_within_the_hour_and_stays_is_told_at_its_end() -> No
 
 def test_what_happens_is_counted_and_told_together() -> None:
     """The first at once, the others of the hour in one line."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute in (0, 10, 20, 30, 60):
         owner.see(minute, happened=2 if minute == 10 else 1)
     owner.see(200)
@@ -99,7 +99,7 @@ def test_what_happens_is_counted_and_told_together() -> None:
 
 def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
     """Trouble that lasts is told late; of trouble that is over meanwhile one line says that it was there."""
-    owner = Owner()
+    owner = NotifiedOwner()
     owner.reachable = False
     owner.see(0, 1)
     assert owner.alert is not None
@@ -108,7 +108,7 @@ def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
     owner.see(3, 1)
     owner.see(5, 0)
     assert owner.heard == [(3, NotificationKind.TROUBLE, 1), (5, NotificationKind.OVER, 0)]
-    owner = Owner()
+    owner = NotifiedOwner()
     owner.reachable = False
     owner.see(0, 1)
     owner.see(5, 0)
@@ -120,7 +120,7 @@ def test_who_could_not_be_reached_is_told_when_there_is_a_way() -> None:
 
 def test_what_nobody_could_be_told_for_a_day_is_no_news() -> None:
     """Whoever becomes the owner next week is not told of today."""
-    owner = Owner()
+    owner = NotifiedOwner()
     owner.reachable = False
     owner.see(0, 1, happened=3)
     owner.see(5, 0)
@@ -131,7 +131,7 @@ def test_what_nobody_could_be_told_for_a_day_is_no_news() -> None:
 
 def test_an_end_that_interests_nobody_is_not_told_and_the_next_beginning_is() -> None:
     """Four fifths of a day's tokens: their end is midnight, which needs no line; tomorrow's are news again."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute, stage in ((0, 1), (100, 0), (200, 1), (300, 2), (400, 0)):
         owner.see(minute, stage, ends_from=2)
     assert [what for _, what, _ in owner.heard] == [
@@ -144,7 +144,7 @@ def test_an_end_that_interests_nobody_is_not_told_and_the_next_beginning_is() ->
 
 def test_a_clock_that_was_set_back_silences_nobody() -> None:
     """What was told in the future counts for nothing."""
-    owner = Owner()
+    owner = NotifiedOwner()
     for minute, stage in ((600, 1), (601, 0), (0, 1)):
         owner.see(minute, stage)
     assert owner.heard[-1] == (0, NotificationKind.TROUBLE, 1)
@@ -153,7 +153,7 @@ def test_a_clock_that_was_set_back_silences_nobody() -> None:
 @given(st.lists(st.tuples(st.integers(1, 50), st.sampled_from([None, 0, 1, 2]), st.integers(0, 2)), max_size=40))
 def test_never_more_than_one_beginning_an_hour_and_no_end_without_one(steps: list[tuple[int, int | None, int]]) -> None:
     """Whatever a source sees: of one stage at most one line an hour, and an end only of what they know of."""
-    owner, minute = Owner(), 0
+    owner, minute = NotifiedOwner(), 0
     for wait, stage, happened in steps:
         minute += wait
         owner.see(minute, stage, happened=happened)

@@ -20,7 +20,7 @@ from gateway.alerts.alert_webhook import KEPT
 from gateway.errors import StoreUnavailable
 from gateway.ports import Alert
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 
@@ -28,7 +28,7 @@ SECRET = "hunter2-in-the-path"
 
 
 @dataclass
-class Monitoring:
+class MonitoringServer:
     """The owner's own service: what it was sent, and what it answers."""
 
     answers: list[int] = field(default_factory=list)
@@ -52,9 +52,9 @@ class Monitoring:
 
 
 @pytest.fixture
-async def monitoring() -> AsyncIterator[Monitoring]:
+async def monitoring() -> AsyncIterator[MonitoringServer]:
     """Listen on this machine."""
-    service = Monitoring()
+    service = MonitoringServer()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", service.take)
     runner = web.AppRunner(app, shutdown_timeout=0)
@@ -69,7 +69,7 @@ async def monitoring() -> AsyncIterator[Monitoring]:
 
 @asynccontextmanager
 async def posting(
-    url: str, clock: Clock, *, check: Callable[[], Any] | None = None
+    url: str, clock: VirtualClock, *, check: Callable[[], Any] | None = None
 ) -> AsyncIterator[tuple[SqliteStore, asyncio.Event]]:
     """Run the webhook over a store."""
     store = await open_inline_store(clock=clock.now)
@@ -93,14 +93,14 @@ async def posting(
         await store.close()
 
 
-async def queue(store: SqliteStore, clock: Clock, *names: str) -> None:
+async def queue(store: SqliteStore, clock: VirtualClock, *names: str) -> None:
     """Have the watch queue a text for each name."""
     for name in names:
         body = json.dumps({"kind": "alert", "id": name})
         await store.alerts.note(Alert(cause=name, since=clock.now()), posts=[body], at=clock.now())
 
 
-async def test_what_failed_comes_again_in_order_and_once(clock: Clock, monitoring: Monitoring) -> None:
+async def test_what_failed_comes_again_in_order_and_once(clock: VirtualClock, monitoring: MonitoringServer) -> None:
     """500, 429 and a redirect are failures; behind them the others wait, and what arrived is not sent again."""
     monitoring.answers = [500, 302, 429]
     async with posting(monitoring.url, clock) as (store, posted):
@@ -117,7 +117,7 @@ async def test_what_failed_comes_again_in_order_and_once(clock: Clock, monitorin
         assert {body["method"] for body in monitoring.bodies} == {"POST"}
 
 
-async def test_a_ping_a_minute_says_what_is_firing(clock: Clock, monitoring: Monitoring) -> None:
+async def test_a_ping_a_minute_says_what_is_firing(clock: VirtualClock, monitoring: MonitoringServer) -> None:
     """A sign of life whose absence the owner's service notices; alerts that are refused do not hold it up."""
     monitoring.answers = [503] * 1_000
     async with posting(monitoring.url, clock) as (store, posted):
@@ -136,7 +136,7 @@ async def test_a_ping_a_minute_says_what_is_firing(clock: Clock, monitoring: Mon
     }
 
 
-async def test_without_a_journal_there_is_no_ping(clock: Clock, monitoring: Monitoring) -> None:
+async def test_without_a_journal_there_is_no_ping(clock: VirtualClock, monitoring: MonitoringServer) -> None:
     """A gateway that cannot store what it is told is no better than a dead one."""
 
     async def check() -> None:
@@ -147,7 +147,9 @@ async def test_without_a_journal_there_is_no_ping(clock: Clock, monitoring: Moni
     assert monitoring.bodies == []
 
 
-async def test_a_silent_service_holds_nobody_up_and_a_day_is_enough(clock: Clock, monitoring: Monitoring) -> None:
+async def test_a_silent_service_holds_nobody_up_and_a_day_is_enough(
+    clock: VirtualClock, monitoring: MonitoringServer
+) -> None:
     """Nothing waits longer than ten seconds for an answer; what could not be brought for a day is given up."""
     monitoring.hangs = True
     async with posting(monitoring.url, clock) as (store, posted):
@@ -160,7 +162,7 @@ async def test_a_silent_service_holds_nobody_up_and_a_day_is_enough(clock: Clock
         assert await store.alerts.posts(due=clock.now() + timedelta(days=9), limit=9) == ()
 
 
-async def test_no_line_holds_the_address(clock: Clock) -> None:
+async def test_no_line_holds_the_address(clock: VirtualClock) -> None:
     """The address is its own password: neither a refusal nor a wrong host tells it."""
     with structlog.testing.capture_logs() as lines:
         async with posting(f"http://127.0.0.1:9/{SECRET}", clock):

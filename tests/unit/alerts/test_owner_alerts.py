@@ -28,21 +28,21 @@ from gateway.events import SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import Alert, PlatformEvent
 from gateway.quarantine.quarantine_folder import KEPT, QuarantineFolder
-from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, Alerting
-from tests.fakes.clock import EPOCH, Clock
-from tests.fakes.memory_channel import Fault
+from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
+from tests.fakes.clock import EPOCH, VirtualClock
+from tests.fakes.memory_channel import ChannelFault
 from tests.fakes.turns import accept, answer, said
 
 DOWN = "No connection to telegram since 2026-11-21 22:01."
 BACK = "telegram is connected again. It had been disconnected since 2026-11-21 22:01."
 
 
-def channels(house: Alerting, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
+def channels(house: AlertScene, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
     """Return the source that looks at the channels."""
     return {"channels": ChannelSource(lambda: house.hears, lambda: refusals or {}, house.clock.now)}
 
 
-async def outage(house: Alerting) -> None:
+async def outage(house: AlertScene) -> None:
     """Telegram is away from the first minute to the twentieth; the process may die and start again meanwhile."""
     for minute, is_up in ((1, True), (20, False), (40, True)):
         house.hears["telegram"] = is_up
@@ -53,9 +53,11 @@ async def outage(house: Alerting) -> None:
             await house.until(minute)
 
 
-async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     """Telegram is down for five minutes: Slack says so, then says that it is back; Telegram itself says nothing."""
-    house = Alerting(tmp_path / "home", clock, channels)
+    house = AlertScene(tmp_path / "home", clock, channels)
     house.folder.mkdir()
     await house.start()
     await outage(house)
@@ -64,14 +66,14 @@ async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(tm
     await house.stop()
 
 
-async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: Clock) -> None:
+async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: VirtualClock) -> None:
     """Killed before every operation on the journal, in turn: one line that it is down, one that it is back."""
     deaths, number = 0, 1
     begun = clock.seconds
     while True:
-        shifted = Clock(asyncio.get_running_loop())
+        shifted = VirtualClock(asyncio.get_running_loop())
         shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
-        house = Alerting(tmp_path / str(number) / "home", _Since(shifted, clock.seconds), channels)
+        house = AlertScene(tmp_path / str(number) / "home", _RelativeClock(shifted, clock.seconds), channels)
         house.folder.mkdir(parents=True)
         await house.start(mortal=number)
         await outage(house)
@@ -85,10 +87,10 @@ async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock
     assert deaths > 10
 
 
-class _Since(Clock):
+class _RelativeClock(VirtualClock):
     """A clock whose seconds begin now, on the loop of a test that plays a day many times."""
 
-    def __init__(self, clock: Clock, begun: float) -> None:
+    def __init__(self, clock: VirtualClock, begun: float) -> None:
         super().__init__(clock._loop)
         self._skew = clock._skew
         self._begun = begun
@@ -98,14 +100,14 @@ class _Since(Clock):
         return round(self._loop.time() - self._begun, 6)
 
 
-async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, clock: Clock) -> None:
+async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, clock: VirtualClock) -> None:
     """Twenty wrong codes within an hour are told, and what comes within the next hour is counted into one line."""
     wrong = {"web": 0}
 
-    def guesses(_: Alerting) -> Mapping[str, Source]:
+    def guesses(_: AlertScene) -> Mapping[str, Source]:
         return {"login codes": BurstSource("login-codes", "alerts.login_codes", lambda: wrong, clock.now, many=20)}
 
-    house = Alerting(tmp_path / "home", clock, guesses)
+    house = AlertScene(tmp_path / "home", clock, guesses)
     house.folder.mkdir()
     await house.start()
     for minute, count in ((70, 19), (80, 25), (81, 45), (90, 200), (170, 201)):
@@ -117,14 +119,14 @@ async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, cloc
     await house.stop()
 
 
-async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> None:
+async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClock) -> None:
     """Killed and started every four minutes for two hours: three lines, and the later ones count."""
     stops = 0
 
-    def killed(_: Alerting) -> Mapping[str, Source]:
+    def killed(_: AlertScene) -> Mapping[str, Source]:
         return {"killed": CrashSource(stops, clock.now)}
 
-    house = Alerting(tmp_path / "home", clock, killed)
+    house = AlertScene(tmp_path / "home", clock, killed)
     house.folder.mkdir()
     for minute in range(4, 132, 4):
         await house.start()
@@ -139,9 +141,9 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: Clock) -> 
     ]
 
 
-async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: Clock) -> None:
+async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: VirtualClock) -> None:
     """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
-    house = Alerting(tmp_path / "home", clock, lambda house: {"killed": CrashSource(house.runs + 1, clock.now)})
+    house = AlertScene(tmp_path / "home", clock, lambda house: {"killed": CrashSource(house.runs + 1, clock.now)})
     house.folder.mkdir()
     house.hears = {"telegram": False, "slack": False}
     await house.start()
@@ -159,10 +161,10 @@ async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, cl
     await house.stop()
 
 
-async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> None:
+async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: VirtualClock) -> None:
     """No five minutes' wait: nobody but a person can mend it."""
     refusals: dict[str, UserError] = {}
-    house = Alerting(tmp_path / "home", clock, lambda house: channels(house, refusals))
+    house = AlertScene(tmp_path / "home", clock, lambda house: channels(house, refusals))
     house.folder.mkdir()
     await house.start()
     await house.until(1)
@@ -176,9 +178,9 @@ async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: Clock) -> 
     await house.stop()
 
 
-async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: Clock) -> None:
+async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: VirtualClock) -> None:
     """One line over the channel itself: that it is back, and since when it was away. Meanwhile the log knows."""
-    house = Alerting(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
+    house = AlertScene(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
     house.folder.mkdir()
     await house.start()
     await outage(house)
@@ -186,13 +188,13 @@ async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: P
     await house.stop()
 
 
-async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_path: Path, clock: Clock) -> None:
+async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_path: Path, clock: VirtualClock) -> None:
     """Two owners, one of them with two accounts: a line each; the page's only while it is open."""
     page, other = SessionKey("web", "owner"), SessionKey("slack", "U2")
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"disk": _Steps([0, 2, 2, 0])},
+        lambda house: {"disk": _SteppedSource([0, 2, 2, 0])},
         owners=[(OWNER_HERE, OWNER_THERE), (other,)],
         pages=(page,),
     )
@@ -209,7 +211,7 @@ async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_pa
     await house.stop()
 
 
-class _Steps:
+class _SteppedSource:
     """A source that sees one stage after the other."""
 
     def __init__(self, stages: Sequence[int]) -> None:
@@ -222,14 +224,14 @@ class _Steps:
         ]
 
 
-async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: Clock) -> None:
+async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: VirtualClock) -> None:
     """One owner is told now; the other's line stands in the outbox of their own channel, which is away."""
-    house = Alerting(
-        tmp_path / "home", clock, lambda house: {"disk": _Steps([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
+    house = AlertScene(
+        tmp_path / "home", clock, lambda house: {"disk": _SteppedSource([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
     )
     house.folder.mkdir()
     house.hears["slack"] = False
-    house.platforms["slack"].fail(Fault.LATER, seconds=300, calls=1)
+    house.platforms["slack"].fail(ChannelFault.LATER, seconds=300, calls=1)
     await house.start()
     await house.until(1)
     assert (len(house.told(OWNER_HERE)), house.told(OWNER_THERE)) == (1, [])
@@ -238,20 +240,20 @@ async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_pat
     await house.stop()
 
 
-async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -> None:
+async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: VirtualClock) -> None:
     """An owner's chat that takes nothing is tried once a day: meanwhile the next account, and `status` knows.
 
     Where there is no other, they are told when they write to us; nobody is told that a notice was given up.
     """
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"disk": _Steps([2]), "given up": DeadLetterSource(house.store.alerts, clock.now)},
+        lambda house: {"disk": _SteppedSource([2]), "given up": DeadLetterSource(house.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
     house.folder.mkdir()
     await house.start()
-    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=2)
+    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=2)
     for minute, sent in ((5, 1), (10, 2)):
         await house.until(minute)
         await house.kill()
@@ -267,9 +269,9 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: Clock) -
     await house.stop()
 
 
-async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clock: Clock) -> None:
+async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clock: VirtualClock) -> None:
     """The answer to an owner is given up, and so is the line that says so: one of each, and it stays untold."""
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home",
         clock,
         lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)},
@@ -278,7 +280,7 @@ async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clo
     house.folder.mkdir()
     await house.start()
     await house.until(1)
-    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
+    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
     await answer(house.store, said(key=OWNER_HERE), "canary")
     await house.until(120)
     assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == 2
@@ -286,9 +288,9 @@ async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clo
     await house.stop()
 
 
-async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: Clock) -> None:
+async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: VirtualClock) -> None:
     """What merely happened too, with how often it did; the owner who was told is not told again."""
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home",
         clock,
         lambda _: {"killed": CrashSource(3, clock.now)},
@@ -296,7 +298,7 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
     )
     house.folder.mkdir()
     await house.start()
-    house.platforms["telegram"].fail(Fault.REFUSED, chat=OWNER_HERE.chat)
+    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat)
     await house.until(90)
     (line,) = house.told(OWNER_THERE)
     assert line.startswith("The bot was terminated without a clean shutdown (3 times)")
@@ -304,9 +306,9 @@ async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clo
     await house.stop()
 
 
-async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: Clock) -> None:
+async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: VirtualClock) -> None:
     """A journal that is down for minutes loses no line and repeats none."""
-    house = Alerting(tmp_path / "home", clock, lambda house: {"disk": _Steps([0, 2])})
+    house = AlertScene(tmp_path / "home", clock, lambda house: {"disk": _SteppedSource([0, 2])})
     house.folder.mkdir()
     await house.start()
     house.writer.fault = OSError("disk full")
@@ -318,14 +320,14 @@ async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: 
     await house.stop()
 
 
-class _Broken:
+class _BrokenSource:
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:
         raise ValueError
 
 
-async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: Clock) -> None:
+async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: VirtualClock) -> None:
     """One blind eye leaves the others open."""
-    house = Alerting(tmp_path / "home", clock, lambda house: {"broken": _Broken(), "disk": _Steps([2])})
+    house = AlertScene(tmp_path / "home", clock, lambda house: {"broken": _BrokenSource(), "disk": _SteppedSource([2])})
     house.folder.mkdir()
     await house.start()
     await house.until(1)
@@ -333,15 +335,17 @@ async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: Clo
     await house.stop()
 
 
-async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(tmp_path: Path, clock: Clock) -> None:
+async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home", clock, lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)}
     )
     house.folder.mkdir()
     await house.start()
     await house.until(1)
-    house.platforms["telegram"].fail(Fault.REFUSED, chat=said().key.chat)
+    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=said().key.chat)
     await answer(house.store, said(), "canary")
     await house.until(2)
     (line,) = house.told(OWNER_HERE)
@@ -384,10 +388,12 @@ def test_what_platforms_say_is_put_into_plain_words(said_so: str, name: str) -> 
     assert translate(f"alerts.because_{reason(said_so)}")
 
 
-async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(tmp_path: Path, clock: Clock) -> None:
+async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_return(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     """Failures count from the first to the last with nothing good between; where nobody asks, nothing is known."""
     model = ModelSource(clock.now)
-    house = Alerting(tmp_path / "home", clock, lambda house: {"model": model})
+    house = AlertScene(tmp_path / "home", clock, lambda house: {"model": model})
     house.folder.mkdir()
     await house.start()
     for minute in (1, 5, 10):
@@ -407,10 +413,10 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
     await house.stop()
 
 
-async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: Clock) -> None:
+async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: VirtualClock) -> None:
     """80 %, 100 % and the new day: three lines, however often it is looked at."""
     used = 0
-    house = Alerting(
+    house = AlertScene(
         tmp_path / "home",
         clock,
         lambda house: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
@@ -430,7 +436,7 @@ async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_p
 
 
 async def test_low_disk_and_a_quarantined_event_are_seen(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The room that is left, by the doctor's thresholds; an event that was set aside since the start, not before."""
     free = 10**12
@@ -452,9 +458,9 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
     assert (second.happened, second.fields) == (1, {"channel": "slack"})
 
 
-async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: Clock) -> None:
+async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: VirtualClock) -> None:
     """The same in English and UTC, as JSON, durable before anybody is called; the schema is the documented one."""
-    house = Alerting(tmp_path / "home", clock, channels, posts=True)
+    house = AlertScene(tmp_path / "home", clock, channels, posts=True)
     house.folder.mkdir()
     await house.start()
     await outage(house)

@@ -25,7 +25,7 @@ MAGIC += [b"RIFF0000WEBP", b"\xff\xfe", b"\xef\xbb\xbf", b"BM"]
 KINDS = ["image", "voice", "audio", "video", "document", "end", "snapshot"]
 
 
-class Bytes:
+class BytesPlatform:
     """A platform that gives what it is told to, and notes how much is held at once."""
 
     def __init__(self, data: bytes | Exception) -> None:
@@ -53,7 +53,7 @@ async def sees(_: SessionKey) -> bool:
     return True
 
 
-def taker(files: Bytes, blobs: FakeBlobs | None = None) -> AttachmentLoader:
+def taker(files: BytesPlatform, blobs: FakeBlobs | None = None) -> AttachmentLoader:
     """Return an intake in front of *files*."""
     return AttachmentLoader(files, blobs or FakeBlobs(), text_chars=200, sees=sees)
 
@@ -69,7 +69,7 @@ def taker(files: Bytes, blobs: FakeBlobs | None = None) -> AttachmentLoader:
 def test_any_bytes_under_any_name_are_a_line(start: bytes, rest: bytes, name: str, kind: str, media_type: str) -> None:
     """The line survives its file, the prompt is one message, and it is short, whatever was sent."""
     attachment = Attachment(kind=kind, name=name, size=len(rest), media_type=media_type, caption=name)
-    facts = asyncio.run(taker(Bytes(start + rest)).load("people/ann", KEY, [attachment], PURSE))
+    facts = asyncio.run(taker(BytesPlatform(start + rest)).load("people/ann", KEY, [attachment], PURSE))
     line = message(0, "t1", "user", "look", START, files=list(facts))
     data = encode(line)
     assert data.count(b"\n") == 1
@@ -84,19 +84,19 @@ def test_any_bytes_under_any_name_are_a_line(start: bytes, rest: bytes, name: st
 async def test_a_failure_is_a_phrase() -> None:
     """What the platform says, a full disk, a reference into another scope: each is in the fact."""
     note = Attachment(kind="document", name="a.txt", size=3)
-    assert (await taker(Bytes(FileUnavailable("gone"))).load("s", KEY, [note], PURSE))[0]["failed"] == "gone"
-    full = await taker(Bytes(b"abc"), FullBlobs()).load("s", KEY, [note], PURSE)
+    assert (await taker(BytesPlatform(FileUnavailable("gone"))).load("s", KEY, [note], PURSE))[0]["failed"] == "gone"
+    full = await taker(BytesPlatform(b"abc"), FullBlobs()).load("s", KEY, [note], PURSE)
     assert full == ({**fact_of(note), "failed": "it could not be stored"},)
     blobs = FakeBlobs()
     bobs = Attachment(kind="document", name="a.txt", size=3, blob=await blobs.put("people/bob", b"secret"))
-    files = Bytes(b"abc")
+    files = BytesPlatform(b"abc")
     (fact,) = await taker(files, blobs).load("people/ann", KEY, [bobs], PURSE)
     assert (fact["failed"], "text" in fact, files.fetched) == ("it is not kept here any more", False, 0)
 
 
 async def test_what_one_message_may_bring_is_bounded() -> None:
     """Of many files the first twenty are fetched, of many pictures the first ten shown; each of the others says so."""
-    files = Bytes(sample_files.picture(8, 8, form="PNG"))
+    files = BytesPlatform(sample_files.picture(8, 8, form="PNG"))
     photos = [Attachment(kind="image", name=f"{n}.png", size=9) for n in range(25)]
     facts = await taker(files).load("s", KEY, photos, PURSE)
     assert files.fetched == MOST_FILES
@@ -111,14 +111,14 @@ async def test_a_chats_slow_files_delay_nobody_else() -> None:
     slow = asyncio.Event()
     waiting: list[str] = []
 
-    class Slow:
+    class SlowPlatform:
         async def fetch(self, key: SessionKey, attachment: Attachment) -> bytes:
             if key == KEY:
                 waiting.append(attachment.name)
                 await slow.wait()
             return b"hello"
 
-    files = AttachmentLoader(Slow(), FakeBlobs(), text_chars=200, sees=sees)
+    files = AttachmentLoader(SlowPlatform(), FakeBlobs(), text_chars=200, sees=sees)
     notes = [Attachment(kind="document", name=f"{n}.txt", size=5) for n in range(10)]
     flood = asyncio.create_task(files.load("s", KEY, notes, PURSE))
     (fact,) = await files.load("s", other, notes[:1], PURSE)

@@ -8,7 +8,7 @@ from agent.attachments.image_inliner import ImageInliner
 from tests.fakes.web_services import FakeBlobs
 
 
-class Counting(FakeBlobs):
+class CountingBlobs(FakeBlobs):
     """Blobs that note what is read."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def urls(messages: Any) -> list[str]:
 
 async def test_what_is_hot_is_not_read_again() -> None:
     """The same request twice reads the bytes once, and is the same; plain messages are not even copied."""
-    blobs = Counting()
+    blobs = CountingBlobs()
     pictures = ImageInliner(blobs)
     cat = await blobs.put("people/ann", b"cat")
     messages = [line(cat, cat)]
@@ -49,7 +49,7 @@ async def test_what_is_hot_is_not_read_again() -> None:
 
 async def test_what_is_kept_is_bounded() -> None:
     """The least recently shown goes first."""
-    blobs = Counting()
+    blobs = CountingBlobs()
     pictures = ImageInliner(blobs, most_bytes=100)
     one, two = [await blobs.put("s", bytes([n]) * 45) for n in (1, 2)]
     for name in (one, two, two, one):
@@ -59,7 +59,7 @@ async def test_what_is_kept_is_bounded() -> None:
 
 async def test_a_picture_of_another_scope_is_none() -> None:
     """A transcript is a file that people can edit: what it names elsewhere, or nowhere, is not shown."""
-    blobs = Counting()
+    blobs = CountingBlobs()
     bobs = await blobs.put("people/bob", b"secret")
     shown = await ImageInliner(blobs).inline([line(bobs, "people/ann/x", "")], "people/ann")
     assert urls(shown) == ["(the picture is not kept here any more)"] * 3

@@ -15,19 +15,19 @@ from gateway.events import SessionKey
 from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
 from gateway.store.outbox import SqliteOutbox
 from gateway.web.metrics import PrometheusRecorder
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import RINGING, FakeChannel, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import RINGING, FakeChannel, MemoryPlatform
 from tests.fakes.store import InlineWriter, kill, open_inline_store
 from tests.fakes.turns import ANN, accept, answer, answered, claim, said
 
 
 @dataclass
-class Gateway:
+class DeliveryGateway:
     """One installation: a folder, a platform, and the process that runs now."""
 
     folder: Path
-    clock: Clock
-    platform: Platform
+    clock: VirtualClock
+    platform: MemoryPlatform
     capabilities: ChannelCapabilities
     wrap: Callable[[Outbox], Outbox] = lambda outbox: outbox
     meter: PrometheusRecorder = field(default_factory=lambda: PrometheusRecorder(strict=True))
@@ -118,23 +118,27 @@ class Gateway:
         return value or 0.0
 
 
-class Opens(Protocol):
+class OpensGateway(Protocol):
     """The fixture's own shape."""
 
-    def __call__(self, capabilities: ChannelCapabilities = ..., platform: Platform | None = None) -> Awaitable[Gateway]:
+    def __call__(
+        self, capabilities: ChannelCapabilities = ..., platform: MemoryPlatform | None = None
+    ) -> Awaitable[DeliveryGateway]:
         """Build and start a gateway."""
         ...
 
 
 @pytest.fixture
-async def opens(tmp_path: Path, clock: Clock) -> AsyncIterator[Opens]:
+async def opens(tmp_path: Path, clock: VirtualClock) -> AsyncIterator[OpensGateway]:
     """Return what opens gateways; they are ended with the test."""
-    opened: list[Gateway] = []
+    opened: list[DeliveryGateway] = []
 
-    async def open_gateway(capabilities: ChannelCapabilities = RINGING, platform: Platform | None = None) -> Gateway:
+    async def open_gateway(
+        capabilities: ChannelCapabilities = RINGING, platform: MemoryPlatform | None = None
+    ) -> DeliveryGateway:
         folder = tmp_path / f"gateway-{len(opened)}" / "run-0"
         folder.mkdir(parents=True)
-        gateway = Gateway(folder, clock, platform or Platform(), capabilities)
+        gateway = DeliveryGateway(folder, clock, platform or MemoryPlatform(), capabilities)
         await gateway.start()
         opened.append(gateway)
         return gateway

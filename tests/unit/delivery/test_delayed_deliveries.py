@@ -19,17 +19,19 @@ from gateway.doctor.incident_checks import _status_findings
 from gateway.events import SessionKey
 from gateway.operations import plain
 from gateway.ports import DelayedDelivery
-from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, Alerting
-from tests.fakes.clock import EPOCH, Clock
-from tests.fakes.memory_channel import Fault
+from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
+from tests.fakes.clock import EPOCH, VirtualClock
+from tests.fakes.memory_channel import ChannelFault
 from tests.fakes.turns import ANN, BOB, answer, said
-from tests.unit.delivery.conftest import Opens
+from tests.unit.delivery.conftest import OpensGateway
 
 
-async def test_a_chat_that_waits_is_named_with_its_reason_until_it_is_delivered(opens: Opens, clock: Clock) -> None:
+async def test_a_chat_that_waits_is_named_with_its_reason_until_it_is_delivered(
+    opens: OpensGateway, clock: VirtualClock
+) -> None:
     """Asked to wait ten minutes: since when, until when and why, and nothing of the chats that do not wait."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, chat=ANN.chat, seconds=600)
+    gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, seconds=600)
     await gateway.answer("one")
     await gateway.answer("two", key=BOB)
     await asyncio.sleep(5)
@@ -42,8 +44,8 @@ async def test_a_chat_that_waits_is_named_with_its_reason_until_it_is_delivered(
     assert gateway.deliverer.delayed() == ()
 
 
-@pytest.mark.parametrize("fault", [Fault.LATER, Fault.DROPPED])
-async def test_short_waits_add_up(opens: Opens, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ChannelFault.LATER, ChannelFault.DROPPED])
+async def test_short_waits_add_up(opens: OpensGateway, fault: ChannelFault) -> None:
     """A platform that fails again and again is a delay from the first failure on, whatever each pause is."""
     gateway = await opens()
     gateway.platform.fail(fault, seconds=2, calls=14)
@@ -58,20 +60,20 @@ async def test_short_waits_add_up(opens: Opens, fault: Fault) -> None:
     assert gateway.deliverer.delayed() == ()
 
 
-async def test_ordinary_rate_limits_are_no_delay(opens: Opens) -> None:
+async def test_ordinary_rate_limits_are_no_delay(opens: OpensGateway) -> None:
     """Half a minute's wait is nobody's concern."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, seconds=30)
+    gateway.platform.fail(ChannelFault.LATER, seconds=30)
     await gateway.answer("one")
     await asyncio.sleep(10)
     assert gateway.deliverer.delayed() == ()
     await gateway.settled()
 
 
-async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens) -> None:
+async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: OpensGateway) -> None:
     """The platform asked the preview to wait: the answer waits with it, and says why."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, seconds=900)
+    gateway.platform.fail(ChannelFault.LATER, seconds=900)
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     preview.show("a beginning that is long enough to be shown at once")
@@ -86,17 +88,17 @@ async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens
     assert gateway.platform.texts(ANN) == ["the answer"]
 
 
-def source(house: Alerting) -> Mapping[str, Source]:
+def source(house: AlertScene) -> Mapping[str, Source]:
     """Return the source that looks at deliveries."""
     return {"delivery": DelaySource(house.deliverer.delayed, lambda: house.hears, house.clock.now)}
 
 
-async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: Clock) -> None:
+async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: VirtualClock) -> None:
     """Telegram takes no answers for a quarter of an hour: Slack says so once, and once that they arrive again."""
-    house = Alerting(tmp_path / "home", clock, source)
+    house = AlertScene(tmp_path / "home", clock, source)
     house.folder.mkdir()
     await house.start()
-    house.platforms["telegram"].fail(Fault.LATER, seconds=900)
+    house.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
     await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
     await house.until(1)
     (told,) = house.told(OWNER_THERE)
@@ -110,13 +112,13 @@ async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_pat
     await house.stop()
 
 
-async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path, clock: Clock) -> None:
+async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path, clock: VirtualClock) -> None:
     """That nothing is delivered there goes without saying."""
-    house = Alerting(tmp_path / "home", clock, source)
+    house = AlertScene(tmp_path / "home", clock, source)
     house.folder.mkdir()
     house.hears["telegram"] = False
     await house.start()
-    house.platforms["telegram"].fail(Fault.LATER, seconds=900)
+    house.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
     await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
     await house.until(10)
     assert house.told(OWNER_THERE) == []

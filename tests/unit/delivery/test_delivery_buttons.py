@@ -12,7 +12,7 @@ from gateway.events import ChatKind, MessageButton, OutboundMessage
 from gateway.ports import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, FakeChannel
 from tests.fakes.turns import ANN
-from tests.unit.delivery.conftest import Gateway, Opens
+from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 from tests.unit.delivery.test_delivery_files import file
 
 CHOICES = (
@@ -24,12 +24,12 @@ QUESTION = OutboundMessage(id="t1.1", key=ANN, text="Shall I?", choices=CHOICES,
 COMMANDS = "Shall I?\n\n- Yes: `/memory approve e7` · No: `/memory reject e7`\n- More: `/memory pending`"
 
 
-def cutter(gateway: Gateway, capabilities: ChannelCapabilities) -> PartPlanner:
+def cutter(gateway: DeliveryGateway, capabilities: ChannelCapabilities) -> PartPlanner:
     """Return what cuts for a channel of such abilities."""
     return PartPlanner(FakeChannel(gateway.platform, capabilities=capabilities), gateway.deliverer._context)
 
 
-async def test_buttons_stand_below_the_last_text(opens: Opens) -> None:
+async def test_buttons_stand_below_the_last_text(opens: OpensGateway) -> None:
     """Not below what comes before it, nor on a file; what settles a press is said by the first part."""
     gateway = await opens(FILING)
     cut = cutter(gateway, replace(FILING, choices=3, text_limit=40))
@@ -41,7 +41,7 @@ async def test_buttons_stand_below_the_last_text(opens: Opens) -> None:
 
 
 @pytest.mark.parametrize("room", [0, 2])
-async def test_where_there_are_too_few_the_text_says_the_commands(opens: Opens, room: int) -> None:
+async def test_where_there_are_too_few_the_text_says_the_commands(opens: OpensGateway, room: int) -> None:
     """All of them or none: half of a question's answers would be a trap."""
     gateway = await opens(FILING)
     (part,) = cutter(gateway, replace(FILING, choices=room)).plan_parts(QUESTION, None)
@@ -51,7 +51,7 @@ async def test_where_there_are_too_few_the_text_says_the_commands(opens: Opens, 
 
 @pytest.mark.parametrize("stands_there", [True, False])
 async def test_a_private_answer_has_buttons_only_in_the_chat_that_they_are_about(
-    opens: Opens, *, stands_there: bool
+    opens: OpensGateway, *, stands_there: bool
 ) -> None:
     """In a chat of its own the same command would mean that chat."""
     gateway = await opens(FILING)
@@ -61,7 +61,7 @@ async def test_a_private_answer_has_buttons_only_in_the_chat_that_they_are_about
     assert ("/memory approve" in part.payload) is not stands_there
 
 
-async def test_a_placeholder_has_no_buttons(opens: Opens) -> None:
+async def test_a_placeholder_has_no_buttons(opens: OpensGateway) -> None:
     """`delivery.once: strict` puts three dots first; nobody can press what is not there yet."""
     gateway = await opens(FILING)
     (part,) = cutter(gateway, replace(FILING, choices=3)).plan_parts(QUESTION, None)

@@ -14,15 +14,15 @@ from gateway.errors import SendFailed, StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, Outbox, OutboxPart, PendingDelivery, TurnLease
-from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, FakeChannel, Fault, Platform
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, FakeChannel, MemoryPlatform
 from tests.fakes.turns import ANN, accept, said
-from tests.unit.delivery.conftest import Gateway, Opens
+from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 
 MARK = translate("delivery.may_repeat")
 POINTS = 40  # more than the calls any of these stories makes; a story that ends before its point is whole
 
 
-class Death:
+class CrashPoint:
     """Counts calls; at the chosen one the process stops for good, before the call or after it."""
 
     def __init__(self, at: int, *, is_after: bool) -> None:
@@ -45,10 +45,10 @@ class Death:
         return await asyncio.Event().wait()
 
 
-class MortalOutbox:
+class CrashingOutbox:
     """An outbox in a process that may die at any of its calls."""
 
-    def __init__(self, outbox: Outbox, death: Death) -> None:
+    def __init__(self, outbox: Outbox, death: CrashPoint) -> None:
         self._outbox = outbox
         self._death = death
 
@@ -98,7 +98,7 @@ class MortalOutbox:
         return getattr(self._outbox, name)
 
 
-def mortal(platform: Platform, death: Death) -> None:
+def mortal(platform: MemoryPlatform, death: CrashPoint) -> None:
     """Let the process die at the platform's calls as well."""
     healthy = platform.call
 
@@ -108,7 +108,7 @@ def mortal(platform: Platform, death: Death) -> None:
     platform.call = call  # type: ignore[method-assign]
 
 
-async def tell(gateway: Gateway, text: str, pause: float) -> None:
+async def tell(gateway: DeliveryGateway, text: str, pause: float) -> None:
     """Run the turn that waits, with a preview, if it is not committed yet; return when its answer is delivered."""
     lease = await gateway.store.journal.claim(ANN)
     if lease is not None:
@@ -121,7 +121,7 @@ async def tell(gateway: Gateway, text: str, pause: float) -> None:
     await gateway.settled()
 
 
-async def tell_until(death: Death, gateway: Gateway, text: str, pause: float) -> None:
+async def tell_until(death: CrashPoint, gateway: DeliveryGateway, text: str, pause: float) -> None:
     """Tell the story to its end or to the process's."""
     telling = asyncio.create_task(tell(gateway, text, pause))
     dying = asyncio.create_task(death.happened.wait())
@@ -137,8 +137,8 @@ ONE = "A short answer"
 MANY = " ".join(f"w{n:03}" for n in range(50))
 TROUBLES = {
     "calm": [],
-    "later": [(Fault.LATER, "send"), (Fault.LATER, "edit"), (Fault.LATER, "send")],
-    "lost": [(Fault.LOST, "send"), (Fault.LOST, "edit"), (Fault.LOST, "send")],
+    "later": [(ChannelFault.LATER, "send"), (ChannelFault.LATER, "edit"), (ChannelFault.LATER, "send")],
+    "lost": [(ChannelFault.LOST, "send"), (ChannelFault.LOST, "edit"), (ChannelFault.LOST, "send")],
 }
 
 
@@ -151,15 +151,21 @@ TROUBLES = {
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_no_death_doubles_or_loses_an_answer(
-    opens: Opens, capabilities: ChannelCapabilities, finds: bool, text: str, pause: float, is_after: bool, trouble: str
+    opens: OpensGateway,
+    capabilities: ChannelCapabilities,
+    finds: bool,
+    text: str,
+    pause: float,
+    is_after: bool,
+    trouble: str,
 ) -> None:
     """Whichever call the process dies at, every part arrives, in order, and at most one copy is unmarked.
 
     Where the platform can be asked, by key or by history, there is exactly one.
     """
     for at in range(1, POINTS):
-        death = Death(at, is_after=is_after)
-        gateway = await opens(capabilities, Platform(finds=finds))
+        death = CrashPoint(at, is_after=is_after)
+        gateway = await opens(capabilities, MemoryPlatform(finds=finds))
         await accept(gateway.store, said())
         for fault, what in TROUBLES[trouble]:
             gateway.platform.fail(fault, what=what, seconds=5)
@@ -173,11 +179,11 @@ async def test_no_death_doubles_or_loses_an_answer(
     pytest.fail("the story has more calls than points")
 
 
-async def die(gateway: Gateway, death: Death, text: str, pause: float) -> None:
+async def die(gateway: DeliveryGateway, death: CrashPoint, text: str, pause: float) -> None:
     """Start a process that dies where *death* says; leave none running."""
     await gateway.kill()
     healthy, platform = gateway.platform.call, gateway.platform
-    gateway.wrap = lambda outbox: MortalOutbox(outbox, death)
+    gateway.wrap = lambda outbox: CrashingOutbox(outbox, death)
     mortal(platform, death)
     await gateway.start()
     await tell_until(death, gateway, text, pause)
@@ -185,11 +191,13 @@ async def die(gateway: Gateway, death: Death, text: str, pause: float) -> None:
     gateway.wrap = lambda outbox: outbox
 
 
-def check(platform: Platform, capabilities: ChannelCapabilities, text: str, *, is_known: bool) -> None:
+def check(platform: MemoryPlatform, capabilities: ChannelCapabilities, text: str, *, is_known: bool) -> None:
     """Look at the chat as a person does."""
     standing = [posted for posted in platform.chats[ANN.chat] if not posted.part.rpartition(".")[0].endswith(".0")]
     standing = [posted for posted in standing if posted.text != translate("delivery.next_message")]
-    expected = FakeChannel(Platform(), capabilities=capabilities).render(OutboundMessage(id="t.1", key=ANN, text=text))
+    expected = FakeChannel(MemoryPlatform(), capabilities=capabilities).render(
+        OutboundMessage(id="t.1", key=ANN, text=text)
+    )
     texts = [posted.text.removeprefix(f"{MARK}\n") for posted in standing]
     # In order, each there, a repeat right behind what it repeats.
     assert list(dict.fromkeys(texts)) == [part.payload for part in expected]
@@ -201,15 +209,15 @@ def check(platform: Platform, capabilities: ChannelCapabilities, text: str, *, i
         assert len(platform.chats[ANN.chat]) - len(standing) <= 1  # no orphan but the pointer
 
 
-async def test_the_second_death_is_no_worse(opens: Opens) -> None:
+async def test_the_second_death_is_no_worse(opens: OpensGateway) -> None:
     """Dying twice, with the doubt of the first time already stored, still sends no unmarked double."""
     for at in range(1, 8):
         for then in range(1, 8):
-            gateway = await opens(replace(RINGING, preview_every=None), Platform(finds=False))
+            gateway = await opens(replace(RINGING, preview_every=None), MemoryPlatform(finds=False))
             await accept(gateway.store, said())
-            await die(gateway, Death(at, is_after=True), ONE, 0)
+            await die(gateway, CrashPoint(at, is_after=True), ONE, 0)
             await gateway.start()
-            await die(gateway, Death(then, is_after=True), ONE, 0)
+            await die(gateway, CrashPoint(then, is_after=True), ONE, 0)
             await gateway.start()
             await tell(gateway, ONE, 0)
             check(gateway.platform, gateway.capabilities, ONE, is_known=False)

@@ -13,10 +13,10 @@ from gateway.events import Attachment, ChatKind
 from gateway.i18n import translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import TurnLease
-from tests.fakes.memory_channel import FILING, KEYED, RINGING, Fault, Platform, Posted
+from tests.fakes.memory_channel import FILING, KEYED, RINGING, ChannelFault, ChatMessage, MemoryPlatform
 from tests.fakes.turns import ANN
-from tests.unit.delivery.conftest import Gateway, Opens
-from tests.unit.delivery.test_delivery_crash import POINTS, Death, MortalOutbox, mortal
+from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
+from tests.unit.delivery.test_delivery_crash import POINTS, CrashingOutbox, CrashPoint, mortal
 from tests.unit.delivery.test_delivery_previews import shown
 
 MARK = translate("delivery.may_repeat")
@@ -25,7 +25,7 @@ LONG = "# The plan\n\n" + " ".join(f"w{n:03}" for n in range(100))
 
 
 def file(
-    name: str = "plan.pdf", data: bytes = b"%PDF", *, gateway: Gateway | None = None, size: int = -1
+    name: str = "plan.pdf", data: bytes = b"%PDF", *, gateway: DeliveryGateway | None = None, size: int = -1
 ) -> Attachment:
     """Return an attachment; with *gateway* its bytes are kept there."""
     blob = f"people/ann/{name}"
@@ -34,12 +34,12 @@ def file(
     return Attachment(kind="document", name=name, size=len(data) if size < 0 else size, blob=blob)
 
 
-def chat(gateway: Gateway) -> list[Posted]:
+def chat(gateway: DeliveryGateway) -> list[ChatMessage]:
     """Return what stands in Ann's chat."""
     return gateway.platform.chats[ANN.chat]
 
 
-async def test_files_follow_the_text_in_their_order(opens: Opens) -> None:
+async def test_files_follow_the_text_in_their_order(opens: OpensGateway) -> None:
     """Text first, then a message per file with its bytes; all answer the same message and are for the same eyes."""
     gateway = await opens(FILING)
     files = (file("a.png", b"\x89PNG", gateway=gateway), file("b.txt", b"", gateway=gateway))
@@ -51,7 +51,7 @@ async def test_files_follow_the_text_in_their_order(opens: Opens) -> None:
     assert {(posted.reply_to, posted.visible_to) for posted in chat(gateway)} == {("7", "ann")}
 
 
-async def test_a_message_without_words_is_only_its_files(opens: Opens) -> None:
+async def test_a_message_without_words_is_only_its_files(opens: OpensGateway) -> None:
     """No empty text goes before a file."""
     gateway = await opens(FILING)
     await gateway.say(" \n", attachments=(file(gateway=gateway),))
@@ -67,7 +67,7 @@ async def test_a_message_without_words_is_only_its_files(opens: Opens) -> None:
     ],
     ids=["no files", "too large"],
 )
-async def test_a_file_that_cannot_be_sent_is_named(opens: Opens, limit: int, size: int, line: str) -> None:
+async def test_a_file_that_cannot_be_sent_is_named(opens: OpensGateway, limit: int, size: int, line: str) -> None:
     """In its place stands which file is missing and why, its name as it is; what follows is sent."""
     gateway = await opens(replace(RINGING, file_limit=limit, text_limit=200))
     gateway.capabilities = gateway.channel.capabilities
@@ -79,24 +79,24 @@ async def test_a_file_that_cannot_be_sent_is_named(opens: Opens, limit: int, siz
 
 
 @pytest.mark.parametrize(("is_lost", "sentence"), [(True, "delivery.file_lost"), (False, "delivery.file_refused")])
-async def test_a_file_that_is_lost_or_refused_costs_one_line(opens: Opens, is_lost: bool, sentence: str) -> None:
+async def test_a_file_that_is_lost_or_refused_costs_one_line(opens: OpensGateway, is_lost: bool, sentence: str) -> None:
     """The line stands where the file would, and neither the file behind it nor the next answer is lost with it."""
     gateway = await opens(FILING)
     lost, second = file("gone.pdf", gateway=gateway), file("there.pdf", gateway=gateway)
     if is_lost:
         gateway.platform.blobs.pop(lost.blob)
     else:
-        gateway.platform.fail(Fault.REFUSED)
+        gateway.platform.fail(ChannelFault.REFUSED)
     await gateway.say("", attachments=(lost, second))
     await gateway.settled()
     assert gateway.platform.texts(ANN) == [translate(sentence, name="gone.pdf"), "[there.pdf]"]
     assert (await gateway.store.journal.depth())["dead"] == 0
 
 
-async def test_a_chat_that_is_gone_takes_no_line_either(opens: Opens) -> None:
+async def test_a_chat_that_is_gone_takes_no_line_either(opens: OpensGateway) -> None:
     """Blocked: the file and what follows are dead-lettered at once, after one try of the line."""
     gateway = await opens(FILING)
-    gateway.platform.fail(Fault.REFUSED, calls=2)
+    gateway.platform.fail(ChannelFault.REFUSED, calls=2)
     await gateway.say("", attachments=(file(gateway=gateway), file("b", gateway=gateway)))
     await gateway.settled()
     assert chat(gateway) == []
@@ -104,32 +104,32 @@ async def test_a_chat_that_is_gone_takes_no_line_either(opens: Opens) -> None:
     assert len(gateway.platform.calls) == 2
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.BUG, Fault.HANG])
+@pytest.mark.parametrize("fault", [ChannelFault.LOST, ChannelFault.DROPPED, ChannelFault.BUG, ChannelFault.HANG])
 @pytest.mark.parametrize("way", ["key", "history", "blind"])
-async def test_doubt_about_a_file_is_doubt_about_a_text(opens: Opens, fault: Fault, way: str) -> None:
+async def test_doubt_about_a_file_is_doubt_about_a_text(opens: OpensGateway, fault: ChannelFault, way: str) -> None:
     """By key, by asking, or marked: a file stands once, or its repeat says so."""
     capabilities = replace(KEYED if way == "key" else RINGING, file_limit=10_000)
-    gateway = await opens(capabilities, Platform(finds=way == "history"))
+    gateway = await opens(capabilities, MemoryPlatform(finds=way == "history"))
     gateway.platform.fail(fault, what="send")
     await gateway.say("", attachments=(file(gateway=gateway),))
     await gateway.settled()
     if way != "blind":
         assert gateway.platform.texts(ANN) == ["[plan.pdf]"]
     else:
-        first = ["[plan.pdf]"] if fault is Fault.LOST else []
+        first = ["[plan.pdf]"] if fault is ChannelFault.LOST else []
         assert gateway.platform.texts(ANN) == [*first, f"{MARK}\n[plan.pdf]"]
 
 
-async def test_a_slow_upload_is_no_unknown_outcome(opens: Opens) -> None:
+async def test_a_slow_upload_is_no_unknown_outcome(opens: OpensGateway) -> None:
     """What takes a minute and a half to upload is waited for: no doubt, no mark."""
-    gateway = await opens(FILING, Platform(finds=False))
+    gateway = await opens(FILING, MemoryPlatform(finds=False))
     gateway.platform.latency = 90
     await gateway.say("", attachments=(file(gateway=gateway),))
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["[plan.pdf]"]
 
 
-async def test_the_first_text_adopts_the_preview_and_no_file_does(opens: Opens) -> None:
+async def test_the_first_text_adopts_the_preview_and_no_file_does(opens: OpensGateway) -> None:
     """The preview becomes the text; the file comes below it."""
     gateway = await opens(FILING)
     lease = await gateway.turn()
@@ -139,7 +139,7 @@ async def test_the_first_text_adopts_the_preview_and_no_file_does(opens: Opens) 
     assert [call.what for call in gateway.platform.calls] == ["send", "edit", "send"]
 
 
-async def test_a_preview_above_an_answer_of_files_points_at_them(opens: Opens) -> None:
+async def test_a_preview_above_an_answer_of_files_points_at_them(opens: OpensGateway) -> None:
     """The words that were shown are not the answer: they become the line that points below."""
     gateway = await opens(FILING)
     lease = await gateway.turn()
@@ -148,7 +148,7 @@ async def test_a_preview_above_an_answer_of_files_points_at_them(opens: Opens) -
     assert gateway.platform.texts(ANN) == [POINTER, "[plan.pdf]"]
 
 
-async def test_a_late_answer_with_a_file_rings_by_the_file(opens: Opens) -> None:
+async def test_a_late_answer_with_a_file_rings_by_the_file(opens: OpensGateway) -> None:
     """The file is a new message, so that the text may take the preview's place."""
     gateway = await opens(FILING)
     lease = await gateway.turn()
@@ -158,7 +158,7 @@ async def test_a_late_answer_with_a_file_rings_by_the_file(opens: Opens) -> None
     assert gateway.platform.texts(ANN) == ["The answer", "[plan.pdf]"]
 
 
-async def commit_with_files(gateway: Gateway, lease: TurnLease, text: str) -> None:
+async def commit_with_files(gateway: DeliveryGateway, lease: TurnLease, text: str) -> None:
     """End the turn with *text* and one file, and wait until both are there."""
     await gateway.commit(lease, text, attachments=(file(gateway=gateway),))
     await gateway.settled()
@@ -167,7 +167,7 @@ async def commit_with_files(gateway: Gateway, lease: TurnLease, text: str) -> No
 # -- a long answer in a group --------------------------------------------------------------------
 
 
-async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(opens: Opens) -> None:
+async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(opens: OpensGateway) -> None:
     """The beginning says where the rest is; the file is the whole Markdown, byte for byte; files of its own follow."""
     gateway = await opens(FILING)
     await gateway.say(LONG, chat_kind=ChatKind.GROUP, attachments=(file(gateway=gateway),))
@@ -181,7 +181,7 @@ async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(opens: Opens
     assert own.text == "[plan.pdf]"
 
 
-async def test_a_beginning_closes_its_code_before_it_names_the_file(opens: Opens) -> None:
+async def test_a_beginning_closes_its_code_before_it_names_the_file(opens: OpensGateway) -> None:
     """Cut in a code fence, the line does not become code."""
     gateway = await opens(FILING)
     await gateway.say("```py\n" + "x = 1\n" * 100 + "```", chat_kind=ChatKind.GROUP)
@@ -195,7 +195,9 @@ async def test_a_beginning_closes_its_code_before_it_names_the_file(opens: Opens
     [{"chat_kind": ChatKind.DIRECT}, {"chat_kind": ChatKind.GROUP, "visible_to": "ann"}],
     ids=["direct", "private"],
 )
-async def test_where_one_person_reads_a_long_answer_is_parts_as_ever(opens: Opens, fields: dict[str, Any]) -> None:
+async def test_where_one_person_reads_a_long_answer_is_parts_as_ever(
+    opens: OpensGateway, fields: dict[str, Any]
+) -> None:
     """Nobody else has to scroll past it."""
     gateway = await opens(FILING)
     await gateway.say(LONG, **fields)
@@ -205,7 +207,7 @@ async def test_where_one_person_reads_a_long_answer_is_parts_as_ever(opens: Open
 
 
 @pytest.mark.parametrize("limit", [0, 400], ids=["no files", "larger than a file may be"])
-async def test_where_the_whole_cannot_be_a_file_it_is_parts(opens: Opens, limit: int) -> None:
+async def test_where_the_whole_cannot_be_a_file_it_is_parts(opens: OpensGateway, limit: int) -> None:
     """No answer is shortened whose rest cannot be had."""
     gateway = await opens(replace(FILING, file_limit=limit))
     await gateway.say(LONG, chat_kind=ChatKind.GROUP)
@@ -213,7 +215,7 @@ async def test_where_the_whole_cannot_be_a_file_it_is_parts(opens: Opens, limit:
     assert " ".join(gateway.platform.texts(ANN)).split() == LONG.split()
 
 
-async def test_three_parts_are_not_too_long_for_a_group(opens: Opens) -> None:
+async def test_three_parts_are_not_too_long_for_a_group(opens: OpensGateway) -> None:
     """The bound is the channel's `group_parts`."""
     text = LONG[:280]
     gateway = await opens(FILING)
@@ -226,7 +228,7 @@ async def test_three_parts_are_not_too_long_for_a_group(opens: Opens) -> None:
     assert len(chat(gateway)) == 2
 
 
-async def test_a_kill_between_beginning_and_file_changes_nothing(opens: Opens) -> None:
+async def test_a_kill_between_beginning_and_file_changes_nothing(opens: OpensGateway) -> None:
     """Both are frozen before the first leaves, so that an upgrade that would decide otherwise changes nothing."""
     gateway = await opens(FILING)
     await gateway.say(LONG, chat_kind=ChatKind.GROUP)
@@ -237,7 +239,7 @@ async def test_a_kill_between_beginning_and_file_changes_nothing(opens: Opens) -
     assert [posted.file for posted in chat(gateway)] == [None, LONG.encode()]
 
 
-async def test_the_preview_of_a_long_answer_becomes_its_beginning(opens: Opens) -> None:
+async def test_the_preview_of_a_long_answer_becomes_its_beginning(opens: OpensGateway) -> None:
     """Previews never carry files; the beginning is put where they stood."""
     gateway = await opens(FILING)
     lease = await gateway.turn()
@@ -261,14 +263,14 @@ def test_names_and_sizes_are_one_short_line() -> None:
 
 @pytest.mark.parametrize("finds", [True, False], ids=["history", "blind"])
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-async def test_no_death_doubles_or_loses_a_file(opens: Opens, finds: bool, is_after: bool) -> None:
+async def test_no_death_doubles_or_loses_a_file(opens: OpensGateway, finds: bool, is_after: bool) -> None:
     """Whichever call the process dies at, beginning, whole and own file each stand in order, at most once unmarked."""
     for at in range(1, POINTS):
-        death = Death(at, is_after=is_after)
-        gateway = await opens(FILING, Platform(finds=finds))
+        death = CrashPoint(at, is_after=is_after)
+        gateway = await opens(FILING, MemoryPlatform(finds=finds))
         own = file(gateway=gateway)
         await gateway.kill()
-        gateway.wrap = lambda outbox, death=death: MortalOutbox(outbox, death)  # type: ignore[misc]
+        gateway.wrap = lambda outbox, death=death: CrashingOutbox(outbox, death)  # type: ignore[misc]
         healthy = gateway.platform.call
         mortal(gateway.platform, death)
         await gateway.start()

@@ -12,7 +12,7 @@ import pytest
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from tests.fakes.memory_channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN, BOB
-from tests.unit.delivery.conftest import Opens
+from tests.unit.delivery.conftest import OpensGateway
 
 CID = SessionKey("telegram", "44")
 HEAVY = "# a\n" * 1_000
@@ -20,7 +20,7 @@ ROOMY = replace(RINGING, text_limit=4_000)
 LIGHT = "Here you are."
 
 
-class Formatting:
+class HeldFormatting:
     """Renders as a `FakeChannel` does; heavy texts wait in their thread until they may go on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,10 +46,10 @@ class Formatting:
 
 @pytest.mark.parametrize("long", [HEAVY, "word " * 2_000], ids=["dense", "long"])
 async def test_others_are_answered_while_a_long_answer_is_formatted(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch, long: str
+    opens: OpensGateway, monkeypatch: pytest.MonkeyPatch, long: str
 ) -> None:
     """The event loop goes on: Bob has his answer before Ann's is formatted."""
-    formatting = Formatting(monkeypatch)
+    formatting = HeldFormatting(monkeypatch)
     gateway = await opens(ROOMY)
     await gateway.answer(long)
     assert await asyncio.to_thread(formatting.begun.acquire, timeout=5)
@@ -64,9 +64,9 @@ async def test_others_are_answered_while_a_long_answer_is_formatted(
     assert formatting.threads == {long[:13]: True, LIGHT: False}
 
 
-async def test_long_answers_are_formatted_one_at_a_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_answers_are_formatted_one_at_a_time(opens: OpensGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many chats have one, formatting has one thread's share of the processor."""
-    formatting = Formatting(monkeypatch)
+    formatting = HeldFormatting(monkeypatch)
     gateway = await opens(ROOMY)
     for key in (ANN, BOB, CID):
         await gateway.answer(HEAVY, key=key)
@@ -75,9 +75,9 @@ async def test_long_answers_are_formatted_one_at_a_time(opens: Opens, monkeypatc
     assert formatting.most == 1
 
 
-async def test_a_preview_is_formatted_off_the_loop_too(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_preview_is_formatted_off_the_loop_too(opens: OpensGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A preview of dense text blocks nobody either."""
-    formatting = Formatting(monkeypatch)
+    formatting = HeldFormatting(monkeypatch)
     formatting.go_on.set()
     gateway = await opens(ROOMY)
     preview = gateway.preview(await gateway.turn())

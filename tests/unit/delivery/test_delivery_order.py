@@ -14,15 +14,15 @@ from gateway.delivery.part_planner import PartPlanner
 from gateway.events import OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import OutboxPart
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, Fault, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answer, answered, said
-from tests.unit.delivery.conftest import Opens
+from tests.unit.delivery.conftest import OpensGateway
 
 MARK = translate("delivery.may_repeat")
 
 
-async def test_answers_arrive_in_commit_order(opens: Opens) -> None:
+async def test_answers_arrive_in_commit_order(opens: OpensGateway) -> None:
     """Several turns, several messages each, several parts each: the chat reads them in order."""
     gateway = await opens()
     gateway.platform.latency = 0.3
@@ -34,10 +34,10 @@ async def test_answers_arrive_in_commit_order(opens: Opens) -> None:
     assert all(len(text) <= 100 for text in gateway.platform.texts(ANN))
 
 
-async def test_one_chats_wait_delays_no_other(opens: Opens, clock: Clock) -> None:
+async def test_one_chats_wait_delays_no_other(opens: OpensGateway, clock: VirtualClock) -> None:
     """A Retry-After is kept to the second for its chat, in order, and another chat does not notice."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, chat=ANN.chat, seconds=37)
+    gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, seconds=37)
     await gateway.answer("one")
     await gateway.answer("two")
     await gateway.answer("three", key=BOB)
@@ -50,10 +50,10 @@ async def test_one_chats_wait_delays_no_other(opens: Opens, clock: Clock) -> Non
     assert gateway.figure("delivery_retries", reason="later") == 1
 
 
-async def test_a_thread_waits_with_its_chat(opens: Opens) -> None:
+async def test_a_thread_waits_with_its_chat(opens: OpensGateway) -> None:
     """The platform asked the chat to be quiet, so its threads are; the neighbour chat is not asked."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, chat="42", seconds=20)
+    gateway.platform.fail(ChannelFault.LATER, chat="42", seconds=20)
     await gateway.answer("chat")
     await gateway.platform.until(lambda: bool(gateway.platform.calls))
     await asyncio.sleep(1)
@@ -63,10 +63,10 @@ async def test_a_thread_waits_with_its_chat(opens: Opens) -> None:
     assert gateway.platform.at("send", thread)[0] >= gateway.platform.at("send", ANN)[1]
 
 
-async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
+async def test_waiting_is_never_giving_up(opens: OpensGateway, clock: VirtualClock) -> None:
     """Ten minutes without a connection, then everything arrives, in order, unmarked."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, seconds=1, calls=40)
+    gateway.platform.fail(ChannelFault.LATER, seconds=1, calls=40)
     await gateway.answer("one")
     await gateway.answer("two")
     await gateway.settled()
@@ -74,10 +74,10 @@ async def test_waiting_is_never_giving_up(opens: Opens, clock: Clock) -> None:
     assert gateway.platform.texts(ANN) == ["one", "two"]
 
 
-async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: Opens) -> None:
+async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: OpensGateway) -> None:
     """Blocked: never tried again, later parts go with it, the operator is told once, the next answer is tried."""
     gateway = await opens(PLAIN)
-    gateway.platform.fail(Fault.REFUSED)
+    gateway.platform.fail(ChannelFault.REFUSED)
     with capture_logs() as logs:
         await gateway.answer("word " * 60)
         await gateway.answer("next")
@@ -92,17 +92,17 @@ async def test_a_refusal_buries_the_rest_of_the_answer_at_once(opens: Opens) -> 
     assert gateway.figure("delivery_dead") == 3
 
 
-async def test_unreadable_formatting_becomes_plain_text_once(opens: Opens) -> None:
+async def test_unreadable_formatting_becomes_plain_text_once(opens: OpensGateway) -> None:
     """The same part goes again without formatting; when that is refused too, it is dead."""
     gateway = await opens(PLAIN)
-    gateway.platform.fail(Fault.FORMAT)
+    gateway.platform.fail(ChannelFault.FORMAT)
     await gateway.answer("**bold** move")
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["bold move"]
     assert gateway.figure("delivery_retries", reason="format") == 1
 
 
-async def test_a_codec_that_breaks_costs_the_formatting_and_not_the_answer(opens: Opens) -> None:
+async def test_a_codec_that_breaks_costs_the_formatting_and_not_the_answer(opens: OpensGateway) -> None:
     """What cannot be rendered is sent as plain text."""
     gateway = await opens(PLAIN)
     gateway.channel.breaks_rendering = True
@@ -111,8 +111,8 @@ async def test_a_codec_that_breaks_costs_the_formatting_and_not_the_answer(opens
     assert " ".join(gateway.platform.texts(ANN)).split() == ["bold", *["word"] * 40]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED])
-async def test_a_known_key_is_sent_again_without_a_mark(opens: Opens, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ChannelFault.LOST, ChannelFault.DROPPED])
+async def test_a_known_key_is_sent_again_without_a_mark(opens: OpensGateway, fault: ChannelFault) -> None:
     """Where the platform recognises the part, an unknown outcome costs nothing: one message, no mark."""
     gateway = await opens(KEYED)
     gateway.platform.fail(fault, calls=3)
@@ -122,8 +122,8 @@ async def test_a_known_key_is_sent_again_without_a_mark(opens: Opens, fault: Fau
     assert not gateway.platform.at("find", ANN)
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.BUG, Fault.HANG])
-async def test_a_platform_that_can_be_asked_is_asked(opens: Opens, fault: Fault) -> None:
+@pytest.mark.parametrize("fault", [ChannelFault.LOST, ChannelFault.DROPPED, ChannelFault.BUG, ChannelFault.HANG])
+async def test_a_platform_that_can_be_asked_is_asked(opens: OpensGateway, fault: ChannelFault) -> None:
     """Without a key the chat is read back: found is sent, not found is sent again, never twice, never marked."""
     gateway = await opens(RINGING)
     gateway.platform.fail(fault)
@@ -134,41 +134,41 @@ async def test_a_platform_that_can_be_asked_is_asked(opens: Opens, fault: Fault)
 
 
 @pytest.mark.parametrize(
-    ("fault", "texts"), [(Fault.LOST, ["hello", f"{MARK}\nhello"]), (Fault.DROPPED, [f"{MARK}\nhello"])]
+    ("fault", "texts"), [(ChannelFault.LOST, ["hello", f"{MARK}\nhello"]), (ChannelFault.DROPPED, [f"{MARK}\nhello"])]
 )
-async def test_what_nobody_can_know_is_marked(opens: Opens, fault: Fault, texts: list[str]) -> None:
+async def test_what_nobody_can_know_is_marked(opens: OpensGateway, fault: ChannelFault, texts: list[str]) -> None:
     """No key and no history: the resend says that it may repeat (A2)."""
-    gateway = await opens(RINGING, Platform(finds=False))
+    gateway = await opens(RINGING, MemoryPlatform(finds=False))
     gateway.platform.fail(fault, what="send")
     await gateway.answer("hello")
     await gateway.settled()
     assert gateway.platform.texts(ANN) == texts
 
 
-async def test_doubt_survives_a_retry_after(opens: Opens) -> None:
+async def test_doubt_survives_a_retry_after(opens: OpensGateway) -> None:
     """Asked to wait in the middle of a doubtful resend, the resend is marked all the same."""
-    gateway = await opens(RINGING, Platform(finds=False))
-    gateway.platform.fail(Fault.LOST, what="send")
-    gateway.platform.fail(Fault.LATER, what="send", seconds=5)
+    gateway = await opens(RINGING, MemoryPlatform(finds=False))
+    gateway.platform.fail(ChannelFault.LOST, what="send")
+    gateway.platform.fail(ChannelFault.LATER, what="send", seconds=5)
     await gateway.answer("hello")
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["hello", f"{MARK}\nhello"]
 
 
-async def test_an_old_key_is_not_trusted(opens: Opens) -> None:
+async def test_an_old_key_is_not_trusted(opens: OpensGateway) -> None:
     """A key that the platform has forgotten by now is no key: the chat is read back instead."""
     gateway = await opens(replace(KEYED, send_key_for=timedelta(seconds=5)))
-    gateway.platform.fail(Fault.LOST, calls=5)
+    gateway.platform.fail(ChannelFault.LOST, calls=5)
     await gateway.answer("hello")
     await gateway.settled()
     assert gateway.platform.texts(ANN) == ["hello"]
     assert len(gateway.platform.at("find", ANN)) > 0
 
 
-async def test_attempts_end(opens: Opens, clock: Clock) -> None:
+async def test_attempts_end(opens: OpensGateway, clock: VirtualClock) -> None:
     """A part that fails for ever is dead after about an hour, with growing pauses, and the next one goes."""
     gateway = await opens(RINGING)
-    gateway.platform.fail(Fault.BUG, what="send", calls=ATTEMPTS)
+    gateway.platform.fail(ChannelFault.BUG, what="send", calls=ATTEMPTS)
     await gateway.answer("cursed")
     await gateway.answer("next")
     await gateway.settled()
@@ -179,22 +179,22 @@ async def test_attempts_end(opens: Opens, clock: Clock) -> None:
     assert times[2] - times[1] > times[1] - times[0]
 
 
-async def test_finished_parts_are_never_sent_again(opens: Opens) -> None:
+async def test_finished_parts_are_never_sent_again(opens: OpensGateway) -> None:
     """A failure in the third part, and a restart there, repeat neither the first nor the second."""
     gateway = await opens(PLAIN)
     await gateway.answer(" ".join(f"w{n:03}" for n in range(70)))
     await gateway.platform.until(lambda: len(gateway.platform.calls) == 2)
-    gateway.platform.fail(Fault.LATER, seconds=60)
+    gateway.platform.fail(ChannelFault.LATER, seconds=60)
     await gateway.platform.until(lambda: len(gateway.platform.calls) == 3)
     await gateway.restart()
     await gateway.settled()
     assert " ".join(gateway.platform.texts(ANN)).split() == [f"w{n:03}" for n in range(70)]
 
 
-async def test_a_cut_decided_before_an_upgrade_stays(opens: Opens) -> None:
+async def test_a_cut_decided_before_an_upgrade_stays(opens: OpensGateway) -> None:
     """Frozen parts are sent as they were cut, though the next release would cut otherwise."""
     gateway = await opens(PLAIN)
-    gateway.platform.fail(Fault.LATER, seconds=60)
+    gateway.platform.fail(ChannelFault.LATER, seconds=60)
     await gateway.answer("word " * 40)
     await gateway.platform.until(lambda: bool(gateway.platform.calls))
     await asyncio.sleep(1)
@@ -204,7 +204,7 @@ async def test_a_cut_decided_before_an_upgrade_stays(opens: Opens) -> None:
     assert len(gateway.platform.texts(ANN)) == 2
 
 
-async def test_a_cancelled_answer_stops_between_two_parts(opens: Opens) -> None:
+async def test_a_cancelled_answer_stops_between_two_parts(opens: OpensGateway) -> None:
     """/stop in the middle of a long answer: what is on its way arrives, the rest never does, the next answer goes."""
     gateway = await opens(PLAIN)
     gateway.platform.latency = 1.0
@@ -218,7 +218,7 @@ async def test_a_cancelled_answer_stops_between_two_parts(opens: Opens) -> None:
     assert len(texts) - 1 == len(shown) < 4
 
 
-async def test_a_full_disk_loses_nothing(opens: Opens) -> None:
+async def test_a_full_disk_loses_nothing(opens: OpensGateway) -> None:
     """While nothing can be stored nothing is sent that is not sent already; then everything goes, once."""
     gateway = await opens(PLAIN)
     gateway.platform.latency = 1.0
@@ -234,7 +234,7 @@ async def test_a_full_disk_loses_nothing(opens: Opens) -> None:
     assert len(gateway.platform.calls) == 2
 
 
-async def test_a_channel_that_is_gone_keeps_its_rows(opens: Opens) -> None:
+async def test_a_channel_that_is_gone_keeps_its_rows(opens: OpensGateway) -> None:
     """Taken out of the configuration and put back, a channel finds its answers waiting."""
     gateway = await opens(PLAIN)
     await gateway.kill()
@@ -248,7 +248,7 @@ async def test_a_channel_that_is_gone_keeps_its_rows(opens: Opens) -> None:
     assert gateway.platform.texts(ANN) == ["one", "two"]
 
 
-async def test_only_the_person_it_is_for_sees_a_private_answer(opens: Opens) -> None:
+async def test_only_the_person_it_is_for_sees_a_private_answer(opens: OpensGateway) -> None:
     """`visible_to` and `reply_to` arrive at the platform with every part."""
     gateway = await opens(PLAIN)
     lease = await gateway.turn()
@@ -259,11 +259,11 @@ async def test_only_the_person_it_is_for_sees_a_private_answer(opens: Opens) -> 
     assert [(posted.visible_to, posted.reply_to) for posted in gateway.platform.chats["42"]] == [("ann", "7")] * 2
 
 
-async def test_draining_delivers_what_is_there_and_ends(opens: Opens, clock: Clock) -> None:
+async def test_draining_delivers_what_is_there_and_ends(opens: OpensGateway, clock: VirtualClock) -> None:
     """A stop delivers what was committed, does not wait for a chat that must wait, and cuts no send in two."""
     gateway = await opens(PLAIN)
     gateway.platform.latency = 0.5
-    gateway.platform.fail(Fault.LATER, chat=BOB.chat, seconds=600)
+    gateway.platform.fail(ChannelFault.LATER, chat=BOB.chat, seconds=600)
     await gateway.answer("late", key=BOB)
     await gateway.answer("one")
     await gateway.answer("two")
@@ -276,7 +276,7 @@ async def test_draining_delivers_what_is_there_and_ends(opens: Opens, clock: Clo
     assert gateway.platform.texts(BOB) == ["late"]
 
 
-async def test_many_chats_go_beside_each_other(opens: Opens, clock: Clock) -> None:
+async def test_many_chats_go_beside_each_other(opens: OpensGateway, clock: VirtualClock) -> None:
     """A hundred chats on a platform of one second take about a hundred sends over the bound, not a hundred seconds."""
     gateway = await opens(PLAIN)
     gateway.platform.latency = 1.0
@@ -286,7 +286,7 @@ async def test_many_chats_go_beside_each_other(opens: Opens, clock: Clock) -> No
     assert clock.seconds < 100 / 16 + 2
 
 
-async def test_couriers_are_freed(opens: Opens) -> None:
+async def test_couriers_are_freed(opens: OpensGateway) -> None:
     """Nothing is kept of a chat that has nothing left."""
     gateway = await opens(PLAIN)
     for number in range(20):
@@ -297,7 +297,7 @@ async def test_couriers_are_freed(opens: Opens) -> None:
     assert not gateway.deliverer._context.pauses._until
 
 
-async def test_a_bug_in_a_courier_costs_one_chat_time(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_in_a_courier_costs_one_chat_time(opens: OpensGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception nobody thought of is logged, waits, and is tried again; other chats deliver meanwhile."""
     gateway = await opens(PLAIN)
     healthy, broken = PartPlanner.plan_parts, [True]

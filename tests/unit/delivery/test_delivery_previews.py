@@ -12,17 +12,17 @@ import pytest
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelCapabilities, TurnLease
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, Fault, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import KEYED, PLAIN, RINGING, ChannelFault, MemoryPlatform
 from tests.fakes.turns import ANN, BOB, answered
-from tests.unit.delivery.conftest import Gateway, Opens
+from tests.unit.delivery.conftest import DeliveryGateway, OpensGateway
 
 MARK = translate("delivery.may_repeat")
 BELOW = translate("delivery.next_message")
 WORDS = "The first words of an answer that goes on for a while"
 
 
-async def shown(gateway: Gateway, lease: TurnLease, text: str = WORDS) -> None:
+async def shown(gateway: DeliveryGateway, lease: TurnLease, text: str = WORDS) -> None:
     """Show one preview and close it."""
     preview = gateway.preview(lease)
     preview.show(text)
@@ -30,7 +30,7 @@ async def shown(gateway: Gateway, lease: TurnLease, text: str = WORDS) -> None:
     await preview.close()
 
 
-async def test_the_last_text_wins_at_the_channels_pace(opens: Opens) -> None:
+async def test_the_last_text_wins_at_the_channels_pace(opens: OpensGateway) -> None:
     """A hundred texts in ten seconds are one send and about ten edits, the newest text each time."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -47,7 +47,7 @@ async def test_the_last_text_wins_at_the_channels_pace(opens: Opens) -> None:
     assert gateway.platform.texts(ANN) == [f"{WORDS[:50]} 99"]
 
 
-async def test_the_row_is_written_before_it_is_sent(opens: Opens) -> None:
+async def test_the_row_is_written_before_it_is_sent(opens: OpensGateway) -> None:
     """While the first send is on its way the ledger knows of it; nothing durable happens before the first words."""
     gateway = await opens()
     gateway.platform.latency = 1.0
@@ -65,7 +65,7 @@ async def test_the_row_is_written_before_it_is_sent(opens: Opens) -> None:
     await preview.close()
 
 
-async def test_few_words_wait_for_more(opens: Opens, clock: Clock) -> None:
+async def test_few_words_wait_for_more(opens: OpensGateway, clock: VirtualClock) -> None:
     """One word is not worth a notification: it waits for one pace, in which a short answer may overtake it."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -80,7 +80,7 @@ async def test_few_words_wait_for_more(opens: Opens, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("text", ["short", "word " * 60])
-async def test_the_answer_adopts_the_preview(opens: Opens, text: str) -> None:
+async def test_the_answer_adopts_the_preview(opens: OpensGateway, text: str) -> None:
     """The first part is an edit of the preview, further parts are new messages, nothing stands twice."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -92,7 +92,7 @@ async def test_the_answer_adopts_the_preview(opens: Opens, text: str) -> None:
     assert gateway.platform.chats["42"][0].versions[0] == WORDS
 
 
-async def test_a_stopped_turns_line_adopts_the_preview(opens: Opens) -> None:
+async def test_a_stopped_turns_line_adopts_the_preview(opens: OpensGateway) -> None:
     """Whatever ends the turn replaces the half-said words."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -102,7 +102,7 @@ async def test_a_stopped_turns_line_adopts_the_preview(opens: Opens) -> None:
     assert gateway.platform.texts(ANN) == ["Stopped."]
 
 
-async def test_after_a_minute_the_answer_rings(opens: Opens) -> None:
+async def test_after_a_minute_the_answer_rings(opens: OpensGateway) -> None:
     """A late answer of one part is a message of its own; the preview points at it (docs/adr/0003)."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -113,7 +113,7 @@ async def test_after_a_minute_the_answer_rings(opens: Opens) -> None:
     assert gateway.platform.texts(ANN) == [BELOW, "The answer"]
 
 
-async def test_a_long_late_answer_rings_by_itself(opens: Opens) -> None:
+async def test_a_long_late_answer_rings_by_itself(opens: OpensGateway) -> None:
     """With several parts the last one is a new message anyway: no pointer."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -125,7 +125,7 @@ async def test_a_long_late_answer_rings_by_itself(opens: Opens) -> None:
     assert " ".join(gateway.platform.texts(ANN)).split() == ["word"] * 60
 
 
-async def test_a_page_needs_no_ringing(opens: Opens) -> None:
+async def test_a_page_needs_no_ringing(opens: OpensGateway) -> None:
     """Where nothing rings a late answer is an edit like any other."""
     gateway = await opens(replace(RINGING, rings=False))
     lease = await gateway.turn()
@@ -136,7 +136,7 @@ async def test_a_page_needs_no_ringing(opens: Opens) -> None:
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_a_late_answer_to_a_deleted_preview_is_just_the_answer(opens: Opens) -> None:
+async def test_a_late_answer_to_a_deleted_preview_is_just_the_answer(opens: OpensGateway) -> None:
     """Somebody deleted the preview: there is nothing to point from, and the answer comes once."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -148,7 +148,7 @@ async def test_a_late_answer_to_a_deleted_preview_is_just_the_answer(opens: Open
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_a_deleted_preview_is_no_reason_to_bury_the_answer(opens: Opens) -> None:
+async def test_a_deleted_preview_is_no_reason_to_bury_the_answer(opens: OpensGateway) -> None:
     """An edit that is refused becomes a message."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -160,9 +160,9 @@ async def test_a_deleted_preview_is_no_reason_to_bury_the_answer(opens: Opens) -
 
 
 @pytest.mark.parametrize("capabilities", [RINGING, KEYED], ids=["history", "key"])
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.DROPPED, Fault.BUG, Fault.HANG])
+@pytest.mark.parametrize("fault", [ChannelFault.LOST, ChannelFault.DROPPED, ChannelFault.BUG, ChannelFault.HANG])
 async def test_a_preview_of_unknown_outcome_is_asked_for(
-    opens: Opens, capabilities: ChannelCapabilities, fault: Fault
+    opens: OpensGateway, capabilities: ChannelCapabilities, fault: ChannelFault
 ) -> None:
     """Posted or not, after an unknown first send the chat ends with the answer, once and unmarked."""
     gateway = await opens(capabilities)
@@ -174,10 +174,10 @@ async def test_a_preview_of_unknown_outcome_is_asked_for(
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_a_preview_that_nobody_can_find_marks_the_answer(opens: Opens) -> None:
+async def test_a_preview_that_nobody_can_find_marks_the_answer(opens: OpensGateway) -> None:
     """Where a half answer may stand unknown, the answer says that it may repeat."""
-    gateway = await opens(RINGING, Platform(finds=False))
-    gateway.platform.fail(Fault.LOST, what="send")
+    gateway = await opens(RINGING, MemoryPlatform(finds=False))
+    gateway.platform.fail(ChannelFault.LOST, what="send")
     lease = await gateway.turn()
     await shown(gateway, lease)
     await gateway.commit(lease, "The answer")
@@ -185,13 +185,13 @@ async def test_a_preview_that_nobody_can_find_marks_the_answer(opens: Opens) -> 
     assert gateway.platform.texts(ANN) == [WORDS, f"{MARK}\nThe answer"]
 
 
-@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("fault", list(ChannelFault))
 @pytest.mark.parametrize("what", ["send", "edit"])
-async def test_no_fault_of_a_preview_fails_its_turn(opens: Opens, fault: Fault, what: str) -> None:
+async def test_no_fault_of_a_preview_fails_its_turn(opens: OpensGateway, fault: ChannelFault, what: str) -> None:
     """Whatever happens to a preview, the answer arrives unmarked, once, and typing is over."""
     gateway = await opens()
     # A second refusal would be the answer's own.
-    gateway.platform.fail(fault, what=what, seconds=3, calls=1 if fault is Fault.REFUSED else 2)
+    gateway.platform.fail(fault, what=what, seconds=3, calls=1 if fault is ChannelFault.REFUSED else 2)
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     for n in range(8):
@@ -204,10 +204,10 @@ async def test_no_fault_of_a_preview_fails_its_turn(opens: Opens, fault: Fault, 
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_a_retry_after_pauses_previews_and_the_answer_of_that_chat(opens: Opens) -> None:
+async def test_a_retry_after_pauses_previews_and_the_answer_of_that_chat(opens: OpensGateway) -> None:
     """The platform asked for quiet: neither edit nor answer breaks it, other chats go on."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, chat=ANN.chat, what="edit", seconds=30)
+    gateway.platform.fail(ChannelFault.LATER, chat=ANN.chat, what="edit", seconds=30)
     lease, other = await gateway.turn(), await gateway.turn(BOB)
     preview, others = gateway.preview(lease), gateway.preview(other)
     for n in range(5):
@@ -222,10 +222,10 @@ async def test_a_retry_after_pauses_previews_and_the_answer_of_that_chat(opens: 
     assert len(gateway.platform.at("edit", BOB)) > 2
 
 
-async def test_an_answer_does_not_wait_for_a_stale_preview(opens: Opens, clock: Clock) -> None:
+async def test_an_answer_does_not_wait_for_a_stale_preview(opens: OpensGateway, clock: VirtualClock) -> None:
     """Closing waits only for the call under way, and not for ever; the text that was waiting is dropped."""
     gateway = await opens()
-    gateway.platform.fail(Fault.HANG, what="edit")
+    gateway.platform.fail(ChannelFault.HANG, what="edit")
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     preview.show(WORDS)
@@ -242,7 +242,7 @@ async def test_an_answer_does_not_wait_for_a_stale_preview(opens: Opens, clock: 
     assert not any("never shown" in call.text for call in gateway.platform.calls)
 
 
-async def test_an_answer_closes_a_preview_that_was_left_open(opens: Opens) -> None:
+async def test_an_answer_closes_a_preview_that_was_left_open(opens: OpensGateway) -> None:
     """Even when the turn forgot: the answer is edited in after the last preview, never before it."""
     gateway = await opens()
     gateway.platform.latency = 0.5
@@ -259,10 +259,10 @@ async def test_an_answer_closes_a_preview_that_was_left_open(opens: Opens) -> No
     assert not gateway.channel.is_typing(ANN)
 
 
-async def test_a_preview_waits_for_the_answer_before_it(opens: Opens) -> None:
+async def test_a_preview_waits_for_the_answer_before_it(opens: OpensGateway) -> None:
     """The next turn's preview does not stand above an answer that has to wait."""
     gateway = await opens()
-    gateway.platform.fail(Fault.LATER, what="send", seconds=20)
+    gateway.platform.fail(ChannelFault.LATER, what="send", seconds=20)
     await gateway.answer("The first answer")
     await asyncio.sleep(0)
     lease = await gateway.turn()
@@ -276,7 +276,7 @@ async def test_a_preview_waits_for_the_answer_before_it(opens: Opens) -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "cancel", "kill", "bug"])
-async def test_typing_always_stops(opens: Opens, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+async def test_typing_always_stops(opens: OpensGateway, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """Typing begins with the turn and is over on every way out."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -307,7 +307,7 @@ async def test_typing_always_stops(opens: Opens, monkeypatch: pytest.MonkeyPatch
     await asyncio.sleep(61)
 
 
-async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: Opens) -> None:
+async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: OpensGateway) -> None:
     """First plain typing, then what is done, after fifteen seconds also how to stop it; then nothing."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -327,7 +327,7 @@ async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: Opens) -
     ]  # fmt: skip
 
 
-async def test_a_channel_without_previews_is_only_shown_typing(opens: Opens) -> None:
+async def test_a_channel_without_previews_is_only_shown_typing(opens: OpensGateway) -> None:
     """No edits, no preview: the words are not sent before the answer, and nobody needs to stream."""
     gateway = await opens(replace(PLAIN, shows_activity=True))
     lease = await gateway.turn()
@@ -337,7 +337,7 @@ async def test_a_channel_without_previews_is_only_shown_typing(opens: Opens) -> 
     assert [activity.on for activity in gateway.channel.activities] == [True, False]
 
 
-async def test_nobody_watches_what_the_channel_says_is_unwatched(opens: Opens) -> None:
+async def test_nobody_watches_what_the_channel_says_is_unwatched(opens: OpensGateway) -> None:
     """Streaming costs CPU: it is asked for only where the channel says that somebody would see it."""
     gateway = await opens()
     assert gateway.deliverer.is_watched(ANN)
@@ -346,7 +346,7 @@ async def test_nobody_watches_what_the_channel_says_is_unwatched(opens: Opens) -
     assert not gateway.deliverer.is_watched(SessionKey("gone", "1"))
 
 
-async def test_a_turn_that_is_claimed_again_goes_on_with_its_preview(opens: Opens) -> None:
+async def test_a_turn_that_is_claimed_again_goes_on_with_its_preview(opens: OpensGateway) -> None:
     """After a kill the preview that stands is edited on; there is never a second one."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -363,11 +363,11 @@ async def test_a_turn_that_is_claimed_again_goes_on_with_its_preview(opens: Open
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_a_first_send_that_was_given_up_is_asked_for(opens: Opens) -> None:
+async def test_a_first_send_that_was_given_up_is_asked_for(opens: OpensGateway) -> None:
     """Closed while the first send hung, the preview's outcome is unknown to the next attempt of the turn as well."""
     gateway = await opens()
     lease = await gateway.turn()
-    gateway.platform.fail(Fault.HANG, what="send")
+    gateway.platform.fail(ChannelFault.HANG, what="send")
     await shown(gateway, lease)
     await gateway.store.journal.release(lease, attempt_counts=False)
     again = await gateway.store.journal.claim(ANN)
@@ -377,7 +377,7 @@ async def test_a_first_send_that_was_given_up_is_asked_for(opens: Opens) -> None
     assert gateway.platform.texts(ANN) == [WORDS]
 
 
-async def test_a_preview_whose_lease_is_lost_is_silent(opens: Opens) -> None:
+async def test_a_preview_whose_lease_is_lost_is_silent(opens: OpensGateway) -> None:
     """Somebody else runs the turn: nothing is sent, nothing raised."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -386,7 +386,7 @@ async def test_a_preview_whose_lease_is_lost_is_silent(opens: Opens) -> None:
     assert gateway.platform.calls == []
 
 
-async def test_a_private_answer_never_lands_in_a_public_preview(opens: Opens) -> None:
+async def test_a_private_answer_never_lands_in_a_public_preview(opens: OpensGateway) -> None:
     """The preview everybody saw is not edited into what one person may see."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -400,7 +400,7 @@ async def test_a_private_answer_never_lands_in_a_public_preview(opens: Opens) ->
     ]  # fmt: skip
 
 
-async def test_a_long_preview_shows_its_first_part(opens: Opens) -> None:
+async def test_a_long_preview_shows_its_first_part(opens: OpensGateway) -> None:
     """What does not fit one message is cut, and nothing is edited while the first part stays the same."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -414,7 +414,7 @@ async def test_a_long_preview_shows_its_first_part(opens: Opens) -> None:
     assert len(gateway.platform.calls) == 1
 
 
-async def test_a_preview_outside_a_running_delivery_shows_nothing(opens: Opens) -> None:
+async def test_a_preview_outside_a_running_delivery_shows_nothing(opens: OpensGateway) -> None:
     """Before run and after drain a turn gets a preview that does nothing."""
     gateway = await opens()
     lease = await gateway.turn()
@@ -424,10 +424,10 @@ async def test_a_preview_outside_a_running_delivery_shows_nothing(opens: Opens) 
     assert gateway.channel.activities == []
 
 
-async def test_a_platform_that_hangs_holds_no_turn(opens: Opens, clock: Clock) -> None:
+async def test_a_platform_that_hangs_holds_no_turn(opens: OpensGateway, clock: VirtualClock) -> None:
     """The turn goes on after half a second; typing and the call end by themselves, before the answer is sent."""
     gateway = await opens()
-    gateway.platform.fail(Fault.HANG, what="edit")
+    gateway.platform.fail(ChannelFault.HANG, what="edit")
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     preview.show(WORDS)
@@ -445,10 +445,10 @@ async def test_a_platform_that_hangs_holds_no_turn(opens: Opens, clock: Clock) -
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_the_same_turn_waits_for_its_own_last_preview(opens: Opens) -> None:
+async def test_the_same_turn_waits_for_its_own_last_preview(opens: OpensGateway) -> None:
     """Given back while a first send hangs, and claimed again at once: the two never send beside each other."""
     gateway = await opens()
-    gateway.platform.fail(Fault.HANG, what="send")
+    gateway.platform.fail(ChannelFault.HANG, what="send")
     lease = await gateway.turn()
     preview = gateway.preview(lease)
     preview.show(WORDS)
@@ -468,7 +468,7 @@ async def test_the_same_turn_waits_for_its_own_last_preview(opens: Opens) -> Non
     assert gateway.platform.texts(ANN) == ["The answer"]
 
 
-async def test_streams_of_one_chats_threads_keep_apart(opens: Opens) -> None:
+async def test_streams_of_one_chats_threads_keep_apart(opens: OpensGateway) -> None:
     """Two topics, a thread and its chat answer at once: each stream grows in its place and becomes its answer."""
     gateway = await opens()
     keys = [ANN, SessionKey("telegram", "42/7"), SessionKey("telegram", "42/8"), BOB]
@@ -490,7 +490,7 @@ async def test_streams_of_one_chats_threads_keep_apart(opens: Opens) -> None:
     assert [gateway.platform.texts(key) for key in keys] == [[f"The answer in {key}"] for key in keys]
 
 
-async def test_two_turns_of_one_chat_keep_their_streams_apart(opens: Opens) -> None:
+async def test_two_turns_of_one_chat_keep_their_streams_apart(opens: OpensGateway) -> None:
     """A preview belongs to its turn: the next stream begins below, and neither answer takes the other's place."""
     gateway = await opens()
     gateway.platform.latency = 0.3

@@ -27,7 +27,7 @@ from gateway.text import LengthUnit, render_plain, split
 from gateway.text.redaction import SecretRedactor
 from tests.fakes.memory_channel import RINGING, FakeChannel
 from tests.fakes.turns import ANN
-from tests.unit.delivery.conftest import Opens
+from tests.unit.delivery.conftest import OpensGateway
 
 Render = Callable[..., Sequence[MessagePart]]
 PLATFORMS: dict[str, tuple[Render, int, str]] = {
@@ -68,7 +68,7 @@ def letters(text: str) -> str:
 @pytest.mark.parametrize("text", [LONG, DENSE, PROSE], ids=["mixed", "dense", "prose"])
 @pytest.mark.parametrize("platform", PLATFORMS)
 async def test_a_preview_takes_nothing_back(
-    opens: Opens, monkeypatch: pytest.MonkeyPatch, platform: str, text: str, kind: ChatKind
+    opens: OpensGateway, monkeypatch: pytest.MonkeyPatch, platform: str, text: str, kind: ChatKind
 ) -> None:
     """30,000 characters in 20 s: each edit shows more, a full preview says so, and the answer begins with it."""
     render, limit, unit = PLATFORMS[platform]

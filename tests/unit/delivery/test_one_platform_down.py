@@ -20,8 +20,8 @@ from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
 from gateway.store.sqlite_store import SqliteStore
-from tests.fakes.clock import Clock
-from tests.fakes.memory_channel import KEYED, RINGING, FakeChannel, Fault, Platform
+from tests.fakes.clock import VirtualClock
+from tests.fakes.memory_channel import KEYED, RINGING, ChannelFault, FakeChannel, MemoryPlatform
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import accept, answered, said
@@ -37,7 +37,7 @@ ENDS = ": this is the answer, which ends."
 CHATS = 45  # of the platform in trouble, each asks twice; the others have a third
 
 
-class Timed(Platform):
+class TimedPlatform(MemoryPlatform):
     """A platform that notes when a whole answer stands."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Timed(Platform):
         return receipt
 
 
-class Channel(FakeChannel):
+class OfflineChannel(FakeChannel):
     """A channel whose platform can be gone altogether: then not even typing gets through."""
 
     is_gone = False
@@ -65,7 +65,7 @@ class Channel(FakeChannel):
         await super().show(activity)
 
 
-class Thinker:
+class StreamingWorker:
     """The pool's work: two seconds of streaming, then the commit, as a turn does it."""
 
     def __init__(self, store: SqliteStore, deliverer: OutboxDispatcher) -> None:
@@ -99,17 +99,17 @@ class Thinker:
 
 
 @dataclass
-class House:
+class ThreePlatformGateway:
     """One gateway with three platforms."""
 
-    clock: Clock
+    clock: VirtualClock
     store: SqliteStore
     asked: dict[str, float] = field(default_factory=dict)  # question -> when
 
     def __post_init__(self) -> None:
-        self.platforms = {name: Timed() for name in CAPABILITIES}
+        self.platforms = {name: TimedPlatform() for name in CAPABILITIES}
         self.channels = {
-            name: Channel(platform, name=name, capabilities=CAPABILITIES[name])
+            name: OfflineChannel(platform, name=name, capabilities=CAPABILITIES[name])
             for name, platform in self.platforms.items()
         }
         for name, channel in self.channels.items():
@@ -131,14 +131,14 @@ class House:
         return {question: stood[question] - at for question, at in self.asked.items()}
 
 
-async def spend_a_minute(clock: Clock, down: str, trouble: str) -> dict[str, float]:
+async def spend_a_minute(clock: VirtualClock, down: str, trouble: str) -> dict[str, float]:
     """Let people ask on all three platforms while *down* has *trouble*; return how long each waited for an answer."""
     store = await open_inline_store(clock=clock.now)
-    house = House(clock, store)
+    house = ThreePlatformGateway(clock, store)
     deliverer = OutboxDispatcher(store.outbox, house.channels, meter=FakeMeter(), now=clock.now)
     pool = WorkerPool(
         store.journal,
-        Thinker(store, deliverer),
+        StreamingWorker(store, deliverer),
         turns=RunningTurns(store.journal),
         slots=WorkerSlots(WORKERS),
         meter=FakeMeter(),
@@ -156,19 +156,19 @@ async def spend_a_minute(clock: Clock, down: str, trouble: str) -> dict[str, flo
     return house.waits()
 
 
-async def suffer(house: House, down: str, trouble: str) -> None:
+async def suffer(house: ThreePlatformGateway, down: str, trouble: str) -> None:
     """Do to the platform *down* what *trouble* says, for a minute."""
     platform = house.platforms[down]
     house.channels[down].is_gone = trouble == "gone"
     match trouble:
         case "limited":  # told once per call how long to wait, as platforms do
-            platform.fail(Fault.LATER, seconds=MINUTE, calls=10**9)
+            platform.fail(ChannelFault.LATER, seconds=MINUTE, calls=10**9)
         case "limited for a moment, again and again":
-            platform.fail(Fault.LATER, seconds=1, calls=10**9)
+            platform.fail(ChannelFault.LATER, seconds=1, calls=10**9)
         case "gone":  # packets vanish: nothing ever comes back
-            platform.fail(Fault.HANG, calls=10**9)
+            platform.fail(ChannelFault.HANG, calls=10**9)
         case "refusing connections":
-            platform.fail(Fault.DROPPED, calls=10**9)
+            platform.fail(ChannelFault.DROPPED, calls=10**9)
     await asyncio.sleep(MINUTE)
     platform.heal()
     house.channels[down].is_gone = False
@@ -178,7 +178,7 @@ async def suffer(house: House, down: str, trouble: str) -> None:
     "trouble", ["limited", "limited for a moment, again and again", "gone", "refusing connections"]
 )
 @pytest.mark.parametrize("down", CAPABILITIES)
-async def test_the_others_answers_are_not_delayed(clock: Clock, down: str, trouble: str) -> None:
+async def test_the_others_answers_are_not_delayed(clock: VirtualClock, down: str, trouble: str) -> None:
     """Each answer on the healthy platforms stands when it would have stood; the sick one's all arrive, later."""
     well = await spend_a_minute(clock, down, "none")
     sick = await spend_a_minute(clock, down, trouble)

@@ -11,7 +11,7 @@ from channels.discord.api import DiscordApi
 from channels.kit.background import BackgroundTasks
 from gateway.errors import RetryLater, SendRefused
 from gateway.events import SessionKey
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 
 KEY = SessionKey("discord", "7")
 
@@ -19,7 +19,7 @@ KEY = SessionKey("discord", "7")
 class QuietRest:
     """Accepts typing, and fails as planned."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.typed: list[float] = []
         self.failures: list[Exception] = []
@@ -42,7 +42,7 @@ def build(rest: QuietRest, tasks: BackgroundTasks) -> DiscordActivity:
     return DiscordActivity(cast("DiscordApi", rest), tasks, chat_of)
 
 
-async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
+async def test_typing_lasts_until_it_is_ended(clock: VirtualClock) -> None:
     """Repeated before Discord forgets it, not before Discord allows it, and over at once when it is over."""
     rest = QuietRest(clock)
     rest.failures.append(RetryLater(timedelta(seconds=11)))
@@ -57,7 +57,7 @@ async def test_typing_lasts_until_it_is_ended(clock: Clock) -> None:
     assert len(rest.typed) == 3
 
 
-async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: Clock) -> None:
+async def test_typing_ends_with_the_channel_and_with_a_refusal(clock: VirtualClock) -> None:
     """A closed channel types no more; a chat that is closed to us is left alone, and may be tried again."""
     rest, tasks = QuietRest(clock), BackgroundTasks("discord")
     rest.failures.append(SendRefused("closed"))

@@ -12,12 +12,12 @@ from gateway.errors import OutcomeUnknown, RetryLater, SendRefused, StoreUnavail
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.open_intake import OpenDoor
-from tests.fakes.relay import TEXT_LIMIT, Relay, RelayChannel, RelaySettings, open_relay
+from tests.fakes.relay import TEXT_LIMIT, RelayChannel, RelayServer, RelaySettings, open_relay
 
 KEY = SessionKey("relay", "c1")
 
 
-class Door(OpenDoor):
+class RefusingIntake(OpenDoor):
     """An intake that refuses so many messages before it takes any."""
 
     def __init__(self, refusals: int = 0) -> None:
@@ -41,7 +41,9 @@ def part(text: str, number: int = 1) -> MessagePart:
 
 
 @asynccontextmanager
-async def open_channel(relay: Relay, door: Door, *, send_key: bool = True) -> AsyncIterator[RelayChannel]:
+async def open_channel(
+    relay: RelayServer, door: RefusingIntake, *, send_key: bool = True
+) -> AsyncIterator[RelayChannel]:
     """Build a channel that does not poll yet."""
     channel = RelayChannel("relay", RelaySettings(base_url=relay.base, send_key=send_key), door)
     try:
@@ -64,7 +66,7 @@ async def test_an_update_comes_again_until_the_gateway_had_it() -> None:
     async with open_relay() as relay:
         relay.say("c1", "first")
         relay.say("c1", "second")
-        door = Door(refusals=2)
+        door = RefusingIntake(refusals=2)
         async with open_channel(relay, door) as channel:
             polling = asyncio.create_task(channel.run())
             while relay.confirmed < 2:
@@ -78,12 +80,12 @@ async def test_an_update_comes_again_until_the_gateway_had_it() -> None:
 @pytest.mark.parametrize(("forgets", "again"), [(True, 1), (False, 0)])
 async def test_a_new_client_is_handed_what_was_not_confirmed(forgets: bool, again: int) -> None:
     """A platform that remembers confirmations hands out nothing twice; one that forgets them hands out everything."""
-    relay = Relay(forgets_acks=forgets)
+    relay = RelayServer(forgets_acks=forgets)
     async with open_relay(relay):
         relay.say("c1", "first")
         relay.confirmed = 1
         relay.say("c1", "second")
-        door = Door()
+        door = RefusingIntake()
         async with open_channel(relay, door) as channel:
             await poll(channel, door.took)
         assert door.taken[0].text == ("first" if again else "second")
@@ -92,8 +94,8 @@ async def test_a_new_client_is_handed_what_was_not_confirmed(forgets: bool, agai
 @pytest.mark.parametrize("knows_keys", [True, False])
 async def test_a_lost_reply_is_unknown_and_a_key_makes_the_resend_harmless(knows_keys: bool) -> None:
     """Posted, the reply lost: outcome unknown. With keys it is found and not shown twice, without it is."""
-    relay = Relay(knows_keys=knows_keys, lose_replies=1)
-    async with open_relay(relay), open_channel(relay, Door(), send_key=knows_keys) as channel:
+    relay = RelayServer(knows_keys=knows_keys, lose_replies=1)
+    async with open_relay(relay), open_channel(relay, RefusingIntake(), send_key=knows_keys) as channel:
         with pytest.raises(OutcomeUnknown):
             await channel.send(part("hello"))
         if knows_keys:
@@ -110,7 +112,7 @@ async def test_a_lost_reply_is_unknown_and_a_key_makes_the_resend_harmless(knows
 
 async def test_an_edit_replaces_the_text_and_keeps_every_version() -> None:
     """What stands under an id is replaced; an id that is not there is refused for good."""
-    async with open_relay() as relay, open_channel(relay, Door()) as channel:
+    async with open_relay() as relay, open_channel(relay, RefusingIntake()) as channel:
         receipt = await channel.send(part("so far"))
         await channel.edit(receipt.message_id, part("so far, so good"))
         assert relay.chat("c1")[0].versions == ["so far", "so far, so good"]
@@ -122,7 +124,7 @@ async def test_a_platform_that_is_away_was_not_sent_anything() -> None:
     """A refused connection is no unknown outcome: the part can be sent again later."""
     async with open_relay() as relay:
         base = relay.base
-    gone = RelayChannel("relay", RelaySettings(base_url=base), Door())
+    gone = RelayChannel("relay", RelaySettings(base_url=base), RefusingIntake())
     with pytest.raises(RetryLater):
         await gone.send(part("hello"))
     await gone.close()
@@ -130,7 +132,7 @@ async def test_a_platform_that_is_away_was_not_sent_anything() -> None:
 
 def test_a_long_answer_makes_parts_that_fit() -> None:
     """Every part is within the platform's limit, numbered from one, and the same each time."""
-    channel = RelayChannel("relay", RelaySettings(base_url="http://127.0.0.1:1"), Door())
+    channel = RelayChannel("relay", RelaySettings(base_url="http://127.0.0.1:1"), RefusingIntake())
     message = OutboundMessage(id="t1.1", key=KEY, text="A sentence of some length. " * 20)
     parts = channel.render(message)
     assert all(len(each.payload) <= TEXT_LIMIT for each in parts)

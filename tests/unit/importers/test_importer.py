@@ -27,7 +27,7 @@ from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import Store
 from tests.fakes import other_bots
-from tests.fakes.memory import START, Crash, FaultyDisk
+from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 from tests.fakes.other_bots import fingerprint, jsonl, write
 from tests.fakes.store import open_inline_store
 
@@ -35,7 +35,7 @@ SCOPE = "people/telegram%3a42"
 KEY = SessionKey("telegram", "42")
 
 
-class World:
+class ImportScene:
     """A home, and a bot that somebody used before."""
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -108,10 +108,10 @@ class World:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[World]:
+async def opened(folder: Path) -> AsyncIterator[ImportScene]:
     """Give a world with nanobot's folder in it."""
     store = await open_inline_store()
-    world = World(folder, store)
+    world = ImportScene(folder, store)
     other_bots.nanobot(world.theirs)
     try:
         yield world
@@ -296,7 +296,7 @@ async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: boo
     for at in range(0, steps, 7):
         (tmp_path / str(at)).mkdir()
         async with opened(tmp_path / str(at)) as world:
-            with pytest.raises(Crash):
-                await world.take(disk=FaultyDisk(at=at, error=Crash()), mapped=mapped)
+            with pytest.raises(ProcessCrash):
+                await world.take(disk=FaultyDisk(at=at, error=ProcessCrash()), mapped=mapped)
             await world.take(mapped=mapped)
             assert world.state() == expected, at

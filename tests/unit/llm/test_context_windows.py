@@ -14,8 +14,8 @@ from agent.llm.model_client import ModelClient
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from gateway.errors import ContextOverflow
-from tests.fakes.llm_context import NOW, Tally, Usages, request
-from tests.fakes.turns import Wall
+from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, request
+from tests.fakes.turns import WallClock
 
 
 def windows(path: Path | None = None) -> ContextWindows:
@@ -46,7 +46,7 @@ async def test_what_was_learned_is_learned_once(tmp_path: Path) -> None:
     first.set_window("a", 128_000)
     await first.note_refusal("a", 20_000, limit=16_384)
     assert path.stat().st_mode & 0o777 == 0o600
-    wall = Wall()
+    wall = WallClock()
     again = ContextWindows(path, now=wall.now)
     again.set_window("a", 128_000)
     again.set_window("b", 128_000)
@@ -101,12 +101,12 @@ def test_the_providers_figures_correct_ours() -> None:
 
 async def test_a_client_tells_its_windows_what_it_sees() -> None:
     """A fallback's refusal is the fallback's, and usage rows are those of the calls that were answered."""
-    usages = Usages()
+    usages = FakeUsageRecorder()
     models = [
         ScriptedModel([ScriptEntry(error="refused")], name="m0"),
         ScriptedModel([ScriptEntry(error="overflow")], name="m1"),
     ]
-    client = ModelClient(models, recorder=usages, meter=Tally(), now=lambda: NOW)
+    client = ModelClient(models, recorder=usages, meter=SummingMeter(), now=lambda: NOW)
     before = await client.prompt_limit()
     with pytest.raises(ContextOverflow):
         await client.complete(request("x" * 100_000))
@@ -139,5 +139,7 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
     rooms = []
     for label, window in (("wide", 128_000), ("narrow", 8_192)):
         model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
-        rooms.append(await ModelClient([model], recorder=Usages(), meter=Tally(), windows=shared).prompt_limit())
+        rooms.append(
+            await ModelClient([model], recorder=FakeUsageRecorder(), meter=SummingMeter(), windows=shared).prompt_limit()
+        )
     assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]

@@ -26,15 +26,15 @@ from gateway.errors import (
     ModelTimeout,
     ModelUnreachable,
 )
-from tests.fakes.llm_context import NOW, Tally, Usages, memory_tools, request
-from tests.fakes.openai_server import Answer, Call, FakeOpenAI, Fault, Script, open_server
+from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, memory_tools, request
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
 
 TEXT = "Paris is the capital of France. " * 8
 BOTH = pytest.mark.parametrize("sink", [None, lambda _text: None], ids=["plain", "streamed"])
 
 
 @dataclass
-class Line:
+class ModelConnection:
     """A model and the server at its other end."""
 
     server: FakeOpenAI
@@ -46,14 +46,14 @@ class Line:
 
 
 @asynccontextmanager
-async def line(script: Script, **config: Any) -> AsyncIterator[Line]:
+async def line(script: Script, **config: Any) -> AsyncIterator[ModelConnection]:
     """Connect a model to a server; both closed afterwards."""
     async with open_server(script) as server:
         settings = replace(ModelConfig(model="openai/test", api_base=server.base, api_key="sk-SECRET"), **config)
         model = LitellmModel(settings, now=lambda: NOW)
         await model.warm()
         try:
-            yield Line(server, model)
+            yield ModelConnection(server, model)
         finally:
             await model.close()
 
@@ -61,7 +61,7 @@ async def line(script: Script, **config: Any) -> AsyncIterator[Line]:
 @BOTH
 async def test_an_answer_with_its_tokens(sink: Sink | None) -> None:
     """Text, tokens and the cached part of them arrive as the provider said; an unknown model has no price."""
-    async with line([Answer(text=TEXT, tokens=(1234, 56, 1024))]) as to:
+    async with line([ScriptedAnswer(text=TEXT, tokens=(1234, 56, 1024))]) as to:
         reply = await to.ask(sink=sink)
     assert reply.text == TEXT
     assert (reply.tokens.input, reply.tokens.output, reply.tokens.cached) == (1234, 56, 1024)
@@ -75,7 +75,7 @@ async def test_a_known_model_has_its_price(sink: Sink | None) -> None:
     """The bundled table prices a known model, and what came from the provider's cache costs less."""
     costs = []
     for cached in (0, 900_000):
-        async with line([Answer(text="x", tokens=(1_000_000, 0, cached))], model="openai/gpt-4o-mini") as to:
+        async with line([ScriptedAnswer(text="x", tokens=(1_000_000, 0, cached))], model="openai/gpt-4o-mini") as to:
             costs.append((await to.ask(sink=sink)).cost)
     full, cheap = costs
     assert full == pytest.approx(0.15)
@@ -86,7 +86,7 @@ async def test_a_known_model_has_its_price(sink: Sink | None) -> None:
 async def test_a_stream_grows_to_the_whole_text() -> None:
     """Every state shown is a beginning of the answer; the last is all of it, and usage is asked for."""
     seen: list[str] = []
-    async with line([Answer(text=TEXT, pieces=5, gap=0.002)]) as to:
+    async with line([ScriptedAnswer(text=TEXT, pieces=5, gap=0.002)]) as to:
         reply = await to.ask(sink=seen.append)
     assert seen[-1] == reply.text == TEXT
     assert len(seen) > 2
@@ -105,11 +105,11 @@ async def test_nobody_watching_means_no_stream() -> None:
 async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
     """Arguments that come in pieces are put together, ids and order kept, next to the text."""
     calls = (
-        Call(name="memory_search", arguments='{"query": "Ann\'s birthday — 3 May 🎂"}', id="call_a"),
-        Call(name="remember", arguments='{"fact": "Ann likes tea"}', id="call_b"),
-        Call(name="memory_search", arguments="{}", id="call_c"),
+        ScriptedToolCall(name="memory_search", arguments='{"query": "Ann\'s birthday — 3 May 🎂"}', id="call_a"),
+        ScriptedToolCall(name="remember", arguments='{"fact": "Ann likes tea"}', id="call_b"),
+        ScriptedToolCall(name="memory_search", arguments="{}", id="call_c"),
     )
-    async with line([Answer(text="Let me look.", calls=calls, pieces=3)]) as to:
+    async with line([ScriptedAnswer(text="Let me look.", calls=calls, pieces=3)]) as to:
         reply = await to.ask(sink=sink)
     assert reply.text == "Let me look."
     assert reply.tool_calls == tuple(ToolCall(call.id, call.name, call.arguments) for call in calls)
@@ -127,8 +127,11 @@ async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
 @BOTH
 async def test_garbage_arguments_are_handed_on_as_they_are(sink: Sink | None) -> None:
     """Arguments that are no JSON, and tools that do not exist, are the toolbox's business, not an error here."""
-    calls = (Call(name="memory_search", arguments='{"query": "cut of'), Call(name="no_such_tool", arguments="{}"))
-    async with line([Answer(text=None, calls=calls)]) as to:
+    calls = (
+        ScriptedToolCall(name="memory_search", arguments='{"query": "cut of'),
+        ScriptedToolCall(name="no_such_tool", arguments="{}"),
+    )
+    async with line([ScriptedAnswer(text=None, calls=calls)]) as to:
         reply = await to.ask(sink=sink)
     assert [(call.name, call.arguments) for call in reply.tool_calls] == [
         ("memory_search", '{"query": "cut of'),
@@ -136,29 +139,29 @@ async def test_garbage_arguments_are_handed_on_as_they_are(sink: Sink | None) ->
     ]
 
 
-FAULTS: list[tuple[Answer, type[ModelFailed]]] = [
-    (Answer(fault=Fault.BUSY), ModelRateLimited),
-    (Answer(fault=Fault.OVERLOADED), ModelRateLimited),
-    (Answer(fault=Fault.QUOTA), ModelRefused),
-    (Answer(fault=Fault.ERROR), ModelUnreachable),
-    (Answer(fault=Fault.DROP), ModelUnreachable),
-    (Answer(fault=Fault.BAD_REQUEST), ModelRefused),
-    (Answer(fault=Fault.UNAUTHORISED), ModelRefused),
-    (Answer(fault=Fault.NOT_FOUND), ModelRefused),
-    (Answer(fault=Fault.OVERFLOW), ContextOverflow),
-    (Answer(fault=Fault.EMPTY), EmptyModelReply),
-    (Answer(fault=Fault.NULL), EmptyModelReply),
-    (Answer(fault=Fault.NO_CHOICES), EmptyModelReply),
-    (Answer(text=" \n\t "), EmptyModelReply),
+FAULTS: list[tuple[ScriptedAnswer, type[ModelFailed]]] = [
+    (ScriptedAnswer(fault=ModelFault.BUSY), ModelRateLimited),
+    (ScriptedAnswer(fault=ModelFault.OVERLOADED), ModelRateLimited),
+    (ScriptedAnswer(fault=ModelFault.QUOTA), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.ERROR), ModelUnreachable),
+    (ScriptedAnswer(fault=ModelFault.DROP), ModelUnreachable),
+    (ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.UNAUTHORISED), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.NOT_FOUND), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.OVERFLOW), ContextOverflow),
+    (ScriptedAnswer(fault=ModelFault.EMPTY), EmptyModelReply),
+    (ScriptedAnswer(fault=ModelFault.NULL), EmptyModelReply),
+    (ScriptedAnswer(fault=ModelFault.NO_CHOICES), EmptyModelReply),
+    (ScriptedAnswer(text=" \n\t "), EmptyModelReply),
 ]
 PLAIN_FAULTS = [
-    (Answer(text=TEXT, fault=Fault.CUT_JSON), InvalidModelReply),
-    (Answer(text=TEXT, fault=Fault.CUT_BODY), ModelUnreachable),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_JSON), InvalidModelReply),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_BODY), ModelUnreachable),
 ]
 STREAM_FAULTS = [
-    (Answer(text=TEXT, fault=Fault.CUT_STREAM), ModelUnreachable),
-    (Answer(text=TEXT, fault=Fault.END_STREAM), ModelUnreachable),
-    (Answer(text=TEXT, fault=Fault.ERROR_IN_STREAM), ModelRateLimited),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.CUT_STREAM), ModelUnreachable),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.END_STREAM), ModelUnreachable),
+    (ScriptedAnswer(text=TEXT, fault=ModelFault.ERROR_IN_STREAM), ModelRateLimited),
 ]
 CASES = [
     *((answer, error, streamed) for answer, error in FAULTS for streamed in (False, True)),
@@ -173,7 +176,7 @@ CASES = [
     ids=[f"{answer.fault or 'blank'}-{'streamed' if streamed else 'plain'}" for answer, _, streamed in CASES],
 )
 async def test_each_fault_has_its_error_and_one_request(
-    answer: Answer, error: type[ModelFailed], is_streamed: bool
+    answer: ScriptedAnswer, error: type[ModelFailed], is_streamed: bool
 ) -> None:
     """A fault is exactly one error of ours, after exactly one request, with nothing of the provider's in it."""
     async with line([answer]) as to:
@@ -189,8 +192,8 @@ async def test_each_fault_has_its_error_and_one_request(
 async def test_plain_json_in_place_of_a_stream_is_read() -> None:
     """A server that ignores `stream: true`: its words, calls and usage come with one request, and are shown once."""
     shown: list[str] = []
-    call = Call(name="save_memory", arguments='{"memory_update": "x"}')
-    async with line([Answer(text=TEXT, calls=(call,), is_unstreamed=True)]) as to:
+    call = ScriptedToolCall(name="save_memory", arguments='{"memory_update": "x"}')
+    async with line([ScriptedAnswer(text=TEXT, calls=(call,), is_unstreamed=True)]) as to:
         reply = await to.ask(sink=shown.append)
     assert (reply.text, shown, len(to.server.bodies)) == (TEXT, [TEXT], 1)
     assert [(each.name, each.arguments) for each in reply.tool_calls] == [(call.name, call.arguments)]
@@ -198,18 +201,20 @@ async def test_plain_json_in_place_of_a_stream_is_read() -> None:
 
 
 UNSTREAMED_FAULTS = [
-    (Answer(fault=Fault.EMPTY, is_unstreamed=True), EmptyModelReply),
-    (Answer(fault=Fault.NO_CHOICES, is_unstreamed=True), EmptyModelReply),
-    (Answer(fault=Fault.CUT_JSON, is_unstreamed=True), InvalidModelReply),
-    (Answer(fault=Fault.CUT_BODY, is_unstreamed=True), ModelUnreachable),
-    (Answer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), InvalidModelReply),
+    (ScriptedAnswer(fault=ModelFault.EMPTY, is_unstreamed=True), EmptyModelReply),
+    (ScriptedAnswer(fault=ModelFault.NO_CHOICES, is_unstreamed=True), EmptyModelReply),
+    (ScriptedAnswer(fault=ModelFault.CUT_JSON, is_unstreamed=True), InvalidModelReply),
+    (ScriptedAnswer(fault=ModelFault.CUT_BODY, is_unstreamed=True), ModelUnreachable),
+    (ScriptedAnswer(text="x" * (17 * ANSWER_CHARS), is_unstreamed=True), InvalidModelReply),
 ]
 
 
 @pytest.mark.parametrize(
     ("answer", "error"), UNSTREAMED_FAULTS, ids=[each.fault or "endless" for each, _ in UNSTREAMED_FAULTS]
 )
-async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(answer: Answer, error: type[ModelFailed]) -> None:
+async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(
+    answer: ScriptedAnswer, error: type[ModelFailed]
+) -> None:
     """Half a body, none or an endless one: the same error as where no stream was asked for, and it ends in time."""
     async with line([answer]) as to:
         with pytest.raises(ModelFailed) as raised:
@@ -220,7 +225,7 @@ async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(answer: Answ
 @BOTH
 async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
     """A model that never answers is given up after the timeout, its connection closed, the prompt's tokens noted."""
-    async with line([Answer(fault=Fault.HANG)], timeout=1.0) as to:
+    async with line([ScriptedAnswer(fault=ModelFault.HANG)], timeout=1.0) as to:
         with pytest.raises(ModelTimeout) as raised:
             await to.ask(sink=sink)
         await to.server.left.wait()
@@ -233,7 +238,7 @@ async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
 
 async def test_silence_in_a_stream_ends_it() -> None:
     """A stream that falls silent is given up after the silence, long before the timeout; its tokens are noted."""
-    async with line([Answer(text=TEXT, fault=Fault.PAUSE)], timeout=60, stream_silence=0.5) as to:
+    async with line([ScriptedAnswer(text=TEXT, fault=ModelFault.PAUSE)], timeout=60, stream_silence=0.5) as to:
         with pytest.raises(ModelTimeout) as raised:
             await to.ask(sink=lambda _text: None)
         await to.server.left.wait()
@@ -244,7 +249,7 @@ async def test_silence_in_a_stream_ends_it() -> None:
 
 async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
     """Pauses shorter than the allowed silence may add up to more than the timeout."""
-    async with line([Answer(text="a b c d e f", pieces=1, gap=0.1)], timeout=1.0, stream_silence=60) as to:
+    async with line([ScriptedAnswer(text="a b c d e f", pieces=1, gap=0.1)], timeout=1.0, stream_silence=60) as to:
         assert (await to.ask(sink=lambda _text: None)).text == "a b c d e f"
 
 
@@ -264,7 +269,7 @@ async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
 )
 async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None:
     """Retry-After may be seconds or a date; nonsense counts as absent."""
-    async with line([Answer(fault=Fault.BUSY, retry_after=header)]) as to:
+    async with line([ScriptedAnswer(fault=ModelFault.BUSY, retry_after=header)]) as to:
         with pytest.raises(ModelRateLimited) as raised:
             await to.ask()
     assert raised.value.delay == delay
@@ -273,7 +278,7 @@ async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None
 @BOTH
 async def test_ten_megabytes_are_cut(sink: Sink | None) -> None:
     """An endless answer ends at the bound, is marked as cut, and the beginning is kept; a stream is left early."""
-    async with line([Answer(text="x" * 10_000_000, pieces=20_000)]) as to:
+    async with line([ScriptedAnswer(text="x" * 10_000_000, pieces=20_000)]) as to:
         reply = await to.ask(sink=sink)
         if sink is not None:
             await to.server.left.wait()
@@ -284,8 +289,8 @@ async def test_ten_megabytes_are_cut(sink: Sink | None) -> None:
 @BOTH
 async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None:
     """Arguments that long are no tool call; half of them would be a wrong one."""
-    huge = Call(name="remember", arguments=json.dumps({"fact": "x" * 10_000_000}))
-    async with line([Answer(calls=(huge,), pieces=20_000)]) as to:
+    huge = ScriptedToolCall(name="remember", arguments=json.dumps({"fact": "x" * 10_000_000}))
+    async with line([ScriptedAnswer(calls=(huge,), pieces=20_000)]) as to:
         with pytest.raises(InvalidModelReply):
             await to.ask(sink=sink)
 
@@ -293,14 +298,14 @@ async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None
 @BOTH
 async def test_the_models_own_limit_is_said(sink: Sink | None) -> None:
     """An answer that stopped at the token limit is handed on, marked as cut."""
-    async with line([Answer(text="and so on and", finish="length")]) as to:
+    async with line([ScriptedAnswer(text="and so on and", finish="length")]) as to:
         assert (await to.ask(sink=sink)).is_cut
 
 
 @BOTH
 async def test_missing_usage_is_estimated(sink: Sink | None) -> None:
     """A server that counts nothing still costs something: usage is never zero for an answered call."""
-    async with line([Answer(text=TEXT, no_usage=True)]) as to:
+    async with line([ScriptedAnswer(text=TEXT, no_usage=True)]) as to:
         reply = await to.ask(sink=sink)
     assert reply.tokens.input > 0
     assert reply.tokens.output > 0
@@ -308,7 +313,7 @@ async def test_missing_usage_is_estimated(sink: Sink | None) -> None:
 
 async def test_surrogate_halves_are_joined() -> None:
     """An emoji cut between two pieces of a stream comes out whole, and a lone half does no harm later."""
-    async with line([Answer(text="a\U0001f600b\ud83d", pieces=100)]) as to:
+    async with line([ScriptedAnswer(text="a\U0001f600b\ud83d", pieces=100)]) as to:
         reply = await to.ask()
     assert reply.text.encode()
     assert reply.text.startswith("a\U0001f600b")
@@ -324,7 +329,7 @@ async def test_connections_are_reused() -> None:
 
 async def test_cancelling_hangs_up() -> None:
     """/stop during a call closes its connection, so that the provider stops too; the next call is not disturbed."""
-    answers = [Answer(text=TEXT, fault=Fault.PAUSE), Answer(text="fine")]
+    answers = [ScriptedAnswer(text=TEXT, fault=ModelFault.PAUSE), ScriptedAnswer(text="fine")]
     async with line(answers) as to:
         begun = asyncio.Event()
         asking = asyncio.create_task(to.ask(sink=lambda _text: begun.set()))
@@ -388,7 +393,13 @@ async def test_thinking_goes_back_to_its_own_model_only() -> None:
 async def test_no_log_line_holds_key_address_or_words(caplog: pytest.LogCaptureFixture) -> None:
     """Neither httpx nor litellm nor we log the key, the address, or what a person wrote, also when it fails."""
     caplog.set_level(logging.INFO)
-    async with line([Answer(fault=Fault.UNAUTHORISED), Answer(fault=Fault.ERROR), Answer(text=TEXT)]) as to:
+    async with line(
+        [
+            ScriptedAnswer(fault=ModelFault.UNAUTHORISED),
+            ScriptedAnswer(fault=ModelFault.ERROR),
+            ScriptedAnswer(text=TEXT),
+        ]
+    ) as to:
         for _ in range(2):
             with pytest.raises(ModelFailed):
                 await to.ask("my private words")
@@ -408,14 +419,14 @@ async def test_no_key_is_invented_for_an_own_server(monkeypatch: pytest.MonkeyPa
 
 async def test_fallback_after_retries_counts_every_request() -> None:
     """Two attempts at the first model, then the second: three requests, one answer, one usage row per spent call."""
-    usages = Usages()
+    usages = FakeUsageRecorder()
     pauses: list[float] = []
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    async with line([Answer(fault=Fault.ERROR)]) as first, line(["from the second"]) as second:
-        client = ModelClient([first.model, second.model], recorder=usages, meter=Tally(), pause=pause)
+    async with line([ScriptedAnswer(fault=ModelFault.ERROR)]) as first, line(["from the second"]) as second:
+        client = ModelClient([first.model, second.model], recorder=usages, meter=SummingMeter(), pause=pause)
         reply = await client.complete(request("hello"))
         assert (len(first.server.bodies), len(second.server.bodies)) == (2, 1)
     assert reply.text == "from the second"

@@ -18,8 +18,8 @@ from gateway.errors import (
     ModelTimeout,
     ModelUnreachable,
 )
-from tests.fakes.clock import Clock
-from tests.fakes.llm_context import Tally, Usages, request
+from tests.fakes.clock import VirtualClock
+from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 
 FINE = ScriptEntry(text="fine", tokens=TokenUsage(100, 10, 80))
 
@@ -29,13 +29,13 @@ def failing(error: str, delay: float = 0.0) -> ScriptEntry:
     return ScriptEntry(error=error, delay=delay)
 
 
-class House:
+class ClientScene:
     """A client over scripted models, with everything it reports."""
 
     def __init__(self, *scripts: list[ScriptEntry], now: Callable[[], datetime], attempts: int = 2) -> None:
         self.models = [ScriptedModel(script, name=f"m{n}") for n, script in enumerate(scripts)]
-        self.usages = Usages()
-        self.meter = Tally()
+        self.usages = FakeUsageRecorder()
+        self.meter = SummingMeter()
         self.client = ModelClient(
             self.models, attempts=attempts, recorder=self.usages, meter=self.meter, now=now, jitter=lambda: 0.5
         )
@@ -47,73 +47,73 @@ class House:
 
 
 @pytest.mark.parametrize("error", ["busy", "unreachable", "timeout", "garbled", "empty"])
-async def test_a_passing_fault_is_tried_again_after_a_pause(error: str, clock: Clock) -> None:
+async def test_a_passing_fault_is_tried_again_after_a_pause(error: str, clock: VirtualClock) -> None:
     """One failure of a kind that passes costs one more request and a short wait, and nobody notices."""
-    house = House([failing(error), FINE], now=clock.now)
+    house = ClientScene([failing(error), FINE], now=clock.now)
     assert (await house.client.complete(request("hi"))).text == "fine"
     assert house.asked == [2]
     assert clock.seconds == pytest.approx(1.0)
 
 
-async def test_pauses_grow(clock: Clock) -> None:
+async def test_pauses_grow(clock: VirtualClock) -> None:
     """Each further attempt waits twice as long as the one before."""
-    house = House([failing("unreachable")] * 3 + [FINE], now=clock.now, attempts=4)
+    house = ClientScene([failing("unreachable")] * 3 + [FINE], now=clock.now, attempts=4)
     await house.client.complete(request("hi"))
     assert clock.seconds == pytest.approx(1 + 2 + 4)
 
 
-async def test_eight_times_500_ends_with_the_first_error(clock: Clock) -> None:
+async def test_eight_times_500_ends_with_the_first_error(clock: VirtualClock) -> None:
     """A model that stays down is asked as often as allowed, then the error is raised."""
-    house = House([failing("unreachable")] * 8, now=clock.now)
+    house = ClientScene([failing("unreachable")] * 8, now=clock.now)
     with pytest.raises(ModelUnreachable):
         await house.client.complete(request("hi"))
     assert house.asked == [2]
 
 
-async def test_retry_after_is_waited_for(clock: Clock) -> None:
+async def test_retry_after_is_waited_for(clock: VirtualClock) -> None:
     """The provider's wait is kept to, and exceeded only slightly."""
-    house = House([failing("busy", 7), FINE], now=clock.now)
+    house = ClientScene([failing("busy", 7), FINE], now=clock.now)
     await house.client.complete(request("hi"))
     assert 7 <= clock.seconds < 7.5
 
 
-async def test_a_wait_that_is_too_long_goes_to_the_next_model(clock: Clock) -> None:
+async def test_a_wait_that_is_too_long_goes_to_the_next_model(clock: VirtualClock) -> None:
     """A provider that asks for more than the bound is passed over at once."""
-    house = House([failing("busy", LONGEST_WAIT.total_seconds() + 1), FINE], [FINE], now=clock.now)
+    house = ClientScene([failing("busy", LONGEST_WAIT.total_seconds() + 1), FINE], [FINE], now=clock.now)
     assert (await house.client.complete(request("hi"))).model == "m1"
     assert house.asked == [1, 1]
     assert clock.seconds == 0
 
 
-async def test_a_refusal_goes_to_the_next_model_at_once(clock: Clock) -> None:
+async def test_a_refusal_goes_to_the_next_model_at_once(clock: VirtualClock) -> None:
     """What is refused for good is not asked again."""
-    house = House([failing("refused")], [FINE], now=clock.now)
+    house = ClientScene([failing("refused")], [FINE], now=clock.now)
     assert (await house.client.complete(request("hi"))).model == "m1"
     assert house.asked == [1, 1]
     assert clock.seconds == 0
 
 
-async def test_an_overflow_is_raised_at_once(clock: Clock) -> None:
+async def test_an_overflow_is_raised_at_once(clock: VirtualClock) -> None:
     """A prompt that does not fit is the caller's to shorten: no retry, no fallback."""
-    house = House([failing("overflow")], [FINE], now=clock.now)
+    house = ClientScene([failing("overflow")], [FINE], now=clock.now)
     with pytest.raises(ContextOverflow):
         await house.client.complete(request("hi"))
     assert house.asked == [1, 0]
 
 
-async def test_fallbacks_are_asked_in_order_and_the_first_error_counts(clock: Clock) -> None:
+async def test_fallbacks_are_asked_in_order_and_the_first_error_counts(clock: VirtualClock) -> None:
     """When all fail, the error is the first model's: a misconfigured fallback does not hide it."""
-    house = House([failing("timeout")], [failing("refused")], [failing("garbled")], now=clock.now)
+    house = ClientScene([failing("timeout")], [failing("refused")], [failing("garbled")], now=clock.now)
     with pytest.raises(ModelTimeout):
         await house.client.complete(request("hi"))
     assert house.asked == [2, 1, 2]
 
 
-async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
+async def test_one_usage_note_per_call_that_took_tokens(clock: VirtualClock) -> None:
     """A failed call that took tokens is noted as well as the one that answered; one that took none is not."""
     spent = ChatReply(text="", tool_calls=(), model="m0", tokens=TokenUsage(50, 5, 0), cost=0.1)
 
-    class Garbling(ScriptedModel):
+    class GarblingModel(ScriptedModel):
         async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
             self.requests.append(request)
             if len(self.requests) == 1:
@@ -122,8 +122,8 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
                 raise ModelRateLimited("wait", timedelta(seconds=1))
             return ChatReply(text="ok", tool_calls=(), model="m0", tokens=TokenUsage(60, 6, 40), cost=0.2)
 
-    usages, meter = Usages(), Tally()
-    client = ModelClient([Garbling([FINE], name="m0")], attempts=3, recorder=usages, meter=meter, now=clock.now)
+    usages, meter = FakeUsageRecorder(), SummingMeter()
+    client = ModelClient([GarblingModel([FINE], name="m0")], attempts=3, recorder=usages, meter=meter, now=clock.now)
     asked = request("hi", purpose="consolidation")
     await client.complete(asked)
     assert [used.tokens.input for used in usages.replies] == [50, 60]
@@ -139,9 +139,9 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: Clock) -> None:
     }
 
 
-async def test_a_cancelled_call_is_noted_with_an_estimate(clock: Clock) -> None:
+async def test_a_cancelled_call_is_noted_with_an_estimate(clock: VirtualClock) -> None:
     """/stop does not make a call free: what was sent counts, though nobody says how much it was."""
-    house = House([ScriptEntry(text="late", delay=60)], now=clock.now)
+    house = ClientScene([ScriptEntry(text="late", delay=60)], now=clock.now)
     asking = asyncio.create_task(house.client.complete(request("a long question " * 100)))
     await asyncio.sleep(1)
     asking.cancel()
@@ -153,19 +153,19 @@ async def test_a_cancelled_call_is_noted_with_an_estimate(clock: Clock) -> None:
     assert house.meter.counts["model_calls outcome=cancelled purpose=answer"] == 1
 
 
-async def test_latency_is_measured_without_the_pauses(clock: Clock) -> None:
+async def test_latency_is_measured_without_the_pauses(clock: VirtualClock) -> None:
     """Model latency is one call's, the wait between two attempts is not in it; first words are measured on streams."""
-    house = House([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
+    house = ClientScene([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
     await house.client.complete(request("hi"), sink=lambda _text: None)
     assert house.meter.times["model_seconds purpose=answer"] == pytest.approx([0, 3])
     assert house.meter.times["model_first_token_seconds purpose=answer"] == pytest.approx([3])
 
 
-async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
+async def test_a_retry_streams_from_the_beginning(clock: VirtualClock) -> None:
     """A sink that saw a failed attempt ends with the whole text of the good one."""
     seen: list[str] = []
 
-    class Breaking(ScriptedModel):
+    class BreakingModel(ScriptedModel):
         async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
             assert sink is not None
             self.requests.append(request)
@@ -176,7 +176,7 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
             sink("It was")
             return ChatReply(text="It was", tool_calls=(), model="m0", tokens=TokenUsage(), cost=None)
 
-    client = ModelClient([Breaking([FINE])], recorder=Usages(), meter=Tally(), now=clock.now)
+    client = ModelClient([BreakingModel([FINE])], recorder=FakeUsageRecorder(), meter=SummingMeter(), now=clock.now)
     reply = await client.complete(request("hi"), sink=seen.append)
     assert seen[-1] == reply.text == "It was"
 
@@ -184,4 +184,4 @@ async def test_a_retry_streams_from_the_beginning(clock: Clock) -> None:
 def test_a_client_needs_a_model() -> None:
     """An empty list of models is a mistake of the house, found when it is built."""
     with pytest.raises(ValueError, match="at least one"):
-        ModelClient([], recorder=Usages(), meter=Tally())
+        ModelClient([], recorder=FakeUsageRecorder(), meter=SummingMeter())

@@ -16,13 +16,13 @@ from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import SearchHit
 from gateway.ports.entry_points import operator_command
-from tests.fakes.llm_context import Shelf, context, memory_tools, request
+from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools, request
 
 MODEL = open_model(ModelConfig(model="offline"))
 HITS = {"people/ann": [SearchHit(source="MEMORY.md", line=4, text="Ann's dog is called Bello", score=1.0)]}
 
 
-async def talk(said: str, *, shelf: Shelf | None = None, staged: list[str] | None = None) -> str:
+async def talk(said: str, *, shelf: FakeSearchIndex | None = None, staged: list[str] | None = None) -> str:
     """Have a whole turn: the model, its tool, and the model again. Returns the answer."""
     box = memory_tools()
     asked = request(said, tools=box.schemas)
@@ -70,7 +70,7 @@ async def test_not_everything_with_remember_is_an_order(said: str) -> None:
 
 async def test_it_answers_from_memory() -> None:
     """Anything else is looked up with the words of the question; people read the facts, not where a line stands."""
-    shelf = Shelf(HITS)
+    shelf = FakeSearchIndex(HITS)
     answer = await talk("what is my dog called?", shelf=shelf)
     assert "- Ann's dog is called Bello" in answer
     assert "MEMORY.md:" not in answer
@@ -100,7 +100,7 @@ async def test_what_the_page_suggests_is_answered_without_a_look_into_memory(lan
 async def test_how_a_model_is_set_up_is_said_once_in_a_conversation(said: str) -> None:
     """What an answer before this one said is not said again; a person's own words do not count as an answer."""
     command = operator_command("init")
-    box, shelf = memory_tools(), Shelf(HITS)
+    box, shelf = memory_tools(), FakeSearchIndex(HITS)
     before = request(f"what does {command} do?", tools=box.schemas).messages
     for told, times in ((f"Run {command}.", 0), ("Noted.", 1)):
         asked = request(said, tools=box.schemas)
@@ -164,5 +164,5 @@ def test_facts_stand_before_talk() -> None:
 async def test_its_own_answers_are_no_answer() -> None:
     """What it said itself is not repeated, or answers would grow from question to question."""
     own = SearchHit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
-    shelf = Shelf({"people/ann": [own]})
+    shelf = FakeSearchIndex({"people/ann": [own]})
     assert await talk("what about cats?", shelf=shelf) == f"{translate('offline.nothing')} {SETUP}"

@@ -14,11 +14,11 @@ from agent.llm.model_registry import open_model
 from agent.llm.offline_model import OfflineModel
 from agent.llm.scripted_model import ScriptedModel
 from gateway.errors import ModelRateLimited, SettingsError
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.llm_context import request
 
 
-async def test_a_script_is_said_line_by_line(tmp_path: Path, clock: Clock) -> None:
+async def test_a_script_is_said_line_by_line(tmp_path: Path, clock: VirtualClock) -> None:
     """Texts, calls, errors and delays come in order; the last entry repeats."""
     script = tmp_path / "script.json"
     entries = [

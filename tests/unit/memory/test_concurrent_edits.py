@@ -18,7 +18,7 @@ SCOPE = "people/ann"
 MIND = "- ours\n"
 
 
-class Meanwhile(Disk):
+class SlowWriteDisk(Disk):
     """A disk that takes so long for our bytes that somebody saves in between."""
 
     def __init__(self, path: Path, theirs: str | None) -> None:
@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("theirs", ["- theirs\n", "- before\n- theirs\n", "", None])
 async def test_a_document_is_theirs_and_kept_as_theirs(tmp_path: Path, path: Path, theirs: str | None) -> None:
     """Our write did not happen, and says so; theirs stands, and is a version of its own."""
-    disk, versions = Meanwhile(path, theirs), VersionStore(tmp_path)
+    disk, versions = SlowWriteDisk(path, theirs), VersionStore(tmp_path)
     documents = FileDocumentStore(tmp_path, disk=disk, keeper=VersionKeeper(tmp_path, disk, versions, now=utc_now))
     before = await documents.read(SCOPE, "MEMORY.md")
     assert await documents.write(SCOPE, "MEMORY.md", MIND, was=before.rev, why="dream: 1-1") is None
@@ -62,7 +62,7 @@ async def test_a_document_is_theirs_and_kept_as_theirs(tmp_path: Path, path: Pat
 
 def test_it_is_so_in_a_workspace_without_a_gateway(tmp_path: Path, path: Path) -> None:
     """The library's MEMORY.md keeps the same promise: theirs is kept, and merged with ours."""
-    store = MemoryStore(tmp_path / SCOPE, disk=Meanwhile(path, "- before\n- theirs\n"))
+    store = MemoryStore(tmp_path / SCOPE, disk=SlowWriteDisk(path, "- before\n- theirs\n"))
     assert store.read_long_term() == "- before\n"
     store.write_long_term(MIND)
     assert path.read_text() == "- ours\n- theirs\n"

@@ -15,17 +15,17 @@ from agent.memory.prompt.due_jobs import APPLY, SUMMARISE, consolidation_job
 from agent.memory.scopes import scope_folder
 from gateway.ports import Job
 from tests.fakes.consolidation_scene import TURNS, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FaultyDisk, ProcessCrash
 
 
 async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) -> None:
     """The model is asked once unless the kill came before its answer was stored; nothing is there twice."""
     for at in range(200):
         world = await begin(tmp_path / str(at))
-        disk = FaultyDisk(at=at, error=Crash())
+        disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await world.run(world.consolidator(disk))
-        except Crash:
+        except ProcessCrash:
             await world.run(world.consolidator())
         else:
             assert at > 5
@@ -125,10 +125,10 @@ async def test_killed_at_every_write_of_several_rounds(tmp_path: Path) -> None:
     for at in range(1, 400, 4):
         world = await begin(tmp_path / str(at), question="why " * 200)
         world.prompt_limit = 1_050
-        disk = FaultyDisk(at=at, error=Crash())
+        disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await world.run(world.consolidator(disk))
-        except Crash:
+        except ProcessCrash:
             await world.run(world.consolidator())
         else:
             assert at > 10

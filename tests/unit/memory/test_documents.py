@@ -82,7 +82,7 @@ async def test_the_same_text_is_not_written_again(tmp_path: Path) -> None:
     assert path.stat().st_ino == before
 
 
-class Emptied(Disk):
+class EmptiedDisk(Disk):
     """A disk on which an editor has emptied a file and not written it yet, at the first look."""
 
     looks = 0
@@ -101,4 +101,4 @@ async def test_an_editor_that_empties_a_file_before_it_writes_is_waited_for(
     path.parent.mkdir(parents=True)
     path.write_text("- tea\n")
     monkeypatch.setattr("agent.memory.documents.file_documents._SAVING", 3_600)  # however slow this machine is
-    assert (await FileDocumentStore(tmp_path, disk=Emptied()).read(SCOPE, "MEMORY.md")).text == "- tea\n"
+    assert (await FileDocumentStore(tmp_path, disk=EmptiedDisk()).read(SCOPE, "MEMORY.md")).text == "- tea\n"

@@ -13,13 +13,13 @@ from agent.memory.jobs.job_runner import RetryJobLater
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, flush_job
 from agent.memory.scopes import scope_folder
-from tests.fakes.consolidation_scene import DyingJobs, LooseDisk, World, begin
-from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, Crash, FaultyDisk
+from tests.fakes.consolidation_scene import ConsolidationScene, KilledJobQueue, LooseDisk, begin
+from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FaultyDisk, ProcessCrash
 
 SECTION = "## Flush at 21:00 (session: telegram:42)\n\n- a lasting fact\n"
 
 
-async def due(home: Path, **fields: Any) -> World:
+async def due(home: Path, **fields: Any) -> ConsolidationScene:
     """Return a world in which a compaction of the first eight messages is due, and a flush of all twelve before."""
     world = await begin(home, **fields)
     await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START))
@@ -36,10 +36,10 @@ async def test_killed_at_every_write_there_is_one_section(tmp_path: Path) -> Non
     for at in range(100):
         world = await due(tmp_path / str(at))
         await world.jobs.finish(next(each for each in world.jobs.jobs.values() if each.kind != FLUSH))
-        disk = FaultyDisk(at=at, error=Crash())
+        disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await world.run(world.flushes(disk))
-        except Crash:
+        except ProcessCrash:
             world.model.bullets = "- said in other words"
             await world.run(world.flushes())
         else:
@@ -56,12 +56,12 @@ async def test_killed_at_every_write_of_the_journal(tmp_path: Path) -> None:
     for at in range(100):
         world = await begin(tmp_path / str(at), question="why " * 200)
         world.prompt_limit, world.disk = 1_050, LooseDisk()
-        world.jobs = dying = DyingJobs(-1)
+        world.jobs = dying = KilledJobQueue(-1)
         await dying.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 12), START, then=MessageRange(0, 8)))
         dying.at, dying.moments = at, 0
         try:
             await world.run(world.flushes(), world.consolidator())
-        except Crash:
+        except ProcessCrash:
             await world.run(world.flushes(), world.consolidator())
         else:
             assert at > 16

@@ -13,7 +13,7 @@ from agent.locks import WorkerSlots
 from agent.memory.jobs.job_runner import Handler, JobRunner, RetryJobLater
 from gateway.errors import StoreUnavailable
 from gateway.ports import Job
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
 
 
@@ -31,7 +31,7 @@ async def at_work(background: JobRunner) -> AsyncIterator[None]:
         running.cancel()
 
 
-async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
+async def test_only_kinds_with_a_handler_are_touched(clock: VirtualClock) -> None:
     """A job of a kind that this version does not know stays where it is, unleased."""
     jobs = FakeJobs()
     done: list[str] = []
@@ -50,7 +50,7 @@ async def test_only_kinds_with_a_handler_are_touched(clock: Clock) -> None:
     assert jobs.leased & set(jobs.jobs) == set()
 
 
-async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Clock) -> None:
+async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: VirtualClock) -> None:
     """What ends the process then is the suspect; a job that came meanwhile is not even leased."""
     jobs, slots = FakeJobs(), WorkerSlots(1)
     done: list[str] = []
@@ -69,7 +69,7 @@ async def test_no_job_begins_while_a_suspect_has_the_process_to_itself(clock: Cl
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: Clock, steps: int) -> None:
+async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: VirtualClock, steps: int) -> None:
     """A gateway that stops in the very moment at which a job is queued or done stops, and does not hang."""
     jobs = FakeJobs()
 
@@ -86,7 +86,7 @@ async def test_cancelled_at_whichever_step_of_its_waiting_it_ends(clock: Clock, 
     assert running.cancelled()
 
 
-async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: Clock) -> None:
+async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: VirtualClock) -> None:
     """Models are slow and shared with the people who wait for answers; files are not."""
     jobs = FakeJobs()
     together: list[int] = []
@@ -118,7 +118,7 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: C
     ]
 
 
-async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> None:
+async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: VirtualClock) -> None:
     """A bug in a handler is one job's trouble; it is tried again later, and the reason can be seen."""
     jobs = FakeJobs()
     done: list[str] = []
@@ -143,11 +143,11 @@ async def test_a_job_that_breaks_waits_and_the_others_go_on(clock: Clock) -> Non
 
 
 @pytest.mark.parametrize("pace", ["quick", "slow"])
-async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: str) -> None:
+async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, pace: str) -> None:
     """A job whose end could not be stored is handled again: handlers change things once."""
     calls: list[str] = []
 
-    class Flaky(FakeJobs):
+    class FlakyJobs(FakeJobs):
         """Cannot store the first end."""
 
         async def finish(self, job: Job) -> None:
@@ -156,7 +156,7 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: Clock, pace: s
                 raise StoreUnavailable("full")
             await super().finish(job)
 
-    jobs = Flaky()
+    jobs = FlakyJobs()
 
     async def handle(each: Job) -> None:
         calls.append(each.id)

@@ -11,7 +11,7 @@ from typing import Any
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.ports import Job
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs
 from tests.fakes.meter import FakeMeter
 
@@ -19,7 +19,7 @@ EVENING = datetime(2026, 11, 21, 21, 30, tzinfo=UTC)  # 22:30 in Berlin
 
 
 @dataclass
-class Rows:
+class ListedUsage:
     """Usage rows in a list, summed as the journal sums them."""
 
     rows: list[tuple[datetime, str, int]] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Rows:
 
 
 @dataclass
-class Time:
+class MovedClock:
     """A clock that a test moves."""
 
     now: datetime = EVENING
@@ -45,13 +45,18 @@ class Time:
         return self.now
 
 
-def budget_of(rows: Rows, time: Time, limit: int = 100_000) -> TokenBudget:
+def budget_of(rows: ListedUsage, time: MovedClock, limit: int = 100_000) -> TokenBudget:
     """Return a budget in Berlin."""
     return TokenBudget(rows, limit=limit, zone="Europe/Berlin", now=time)
 
 
 def take(
-    token_budget: TokenBudget, rows: Rows, time: Time, job: str, tokens: int, purpose: str = "consolidation"
+    token_budget: TokenBudget,
+    rows: ListedUsage,
+    time: MovedClock,
+    job: str,
+    tokens: int,
+    purpose: str = "consolidation",
 ) -> None:
     """Make a model call for a job, as the client accounts for it."""
     rows.rows.append((time.now, purpose, tokens))
@@ -60,7 +65,7 @@ def take(
 
 async def test_a_restart_spends_nothing_twice() -> None:
     """What the rows of the day say is spent, whatever process wrote them; answers are on no budget of this kind."""
-    rows, time = Rows(), Time()
+    rows, time = ListedUsage(), MovedClock()
     token_budget = budget_of(rows, time)
     assert await token_budget.startable_jobs(2) == 2
     for job, tokens, purpose in (("a", 60_000, "dream"), ("t", 900_000, "answer"), ("b", 30_000, "note")):
@@ -76,7 +81,7 @@ async def test_a_restart_spends_nothing_twice() -> None:
 
 async def test_what_is_under_way_is_reserved() -> None:
     """Two that would fit one by one do not begin at once; settled for less, there is room again."""
-    rows, time = Rows(), Time()
+    rows, time = ListedUsage(), MovedClock()
     token_budget = budget_of(rows, time, limit=15_000)
     assert await token_budget.startable_jobs(2) == 1
     token_budget.reserve("a")
@@ -90,7 +95,7 @@ async def test_what_is_under_way_is_reserved() -> None:
 
 async def test_midnight_is_that_of_the_zone() -> None:
     """Spent at 22:30 in Berlin: nothing begins at 23:59, and at 00:00, 23:00 in UTC, the new day's budget is whole."""
-    rows, time = Rows(), Time()
+    rows, time = ListedUsage(), MovedClock()
     token_budget = budget_of(rows, time)
     assert await token_budget.startable_jobs(1)
     take(token_budget, rows, time, "a", 120_000)
@@ -104,7 +109,7 @@ async def test_midnight_is_that_of_the_zone() -> None:
 
 async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
     """A limit below what a job takes does not mean that nothing is ever summarised."""
-    rows, time = Rows(), Time()
+    rows, time = ListedUsage(), MovedClock()
     small = budget_of(rows, time, limit=500)
     assert await small.startable_jobs(2) == 1
     take(small, rows, time, "a", 9_000)
@@ -114,9 +119,9 @@ async def test_a_small_budget_is_one_job_a_day_and_none_is_no_limit() -> None:
     assert not (await endless.budget()).is_spent
 
 
-async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: Clock) -> None:
+async def test_jobs_wait_for_tomorrow_and_that_is_no_failure(clock: VirtualClock) -> None:
     """Spent: slow jobs stay as they are, quick and long ones run, and the next day everything goes on by itself."""
-    rows, time, jobs, meter = Rows(), Time(), FakeJobs(), FakeMeter()
+    rows, time, jobs, meter = ListedUsage(), MovedClock(), FakeJobs(), FakeMeter()
     token_budget = budget_of(rows, time, limit=20_000)
     done: list[str] = []
 

@@ -13,11 +13,11 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs, append_bullet, as_bullet
 from gateway.ports import ScopeDocument
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import SCOPE, START, FakeJobs, FaultyDisk, remember_job
 
 
-class Contested(FileDocumentStore):
+class ContestedDocuments(FileDocumentStore):
     """Documents of which somebody else writes first, *times* times."""
 
     times = 0
@@ -79,7 +79,7 @@ async def test_twice_is_once(tmp_path: Path) -> None:
 
 async def test_a_lost_race_is_run_again(tmp_path: Path) -> None:
     """Both texts stand afterwards; somebody's hand edit is never written over."""
-    documents = Contested(tmp_path)
+    documents = ContestedDocuments(tmp_path)
     documents.times = 2
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
@@ -90,7 +90,7 @@ async def test_a_lost_race_is_run_again(tmp_path: Path) -> None:
 
 async def test_after_three_lost_races_the_job_waits(tmp_path: Path) -> None:
     """It stays in the journal, and the next turn tries again."""
-    documents = Contested(tmp_path)
+    documents = ContestedDocuments(tmp_path)
     documents.times = 3
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann likes tea"))
@@ -114,7 +114,7 @@ async def test_a_full_disk_keeps_the_job(tmp_path: Path) -> None:
     assert await memory(tmp_path) == "- Ann likes tea\n"
 
 
-async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: Clock) -> None:
+async def test_words_of_strangers_wait_for_a_yes(tmp_path: Path, clock: VirtualClock) -> None:
     """Untrusted text is never remembered by itself, neither before a turn nor in the background."""
     jobs = FakeJobs()
     await jobs.put(remember_job("Ann's password is 1234", origin="untrusted"))

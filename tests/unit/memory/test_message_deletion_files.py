@@ -16,7 +16,7 @@ from gateway.ports import Line
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT
 
 
-class Broken(Disk):
+class UnreplaceableDisk(Disk):
     """A disk that cannot replace files, until it is mended."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
 def test_what_broke_in_the_middle_is_done_again(tmp_path: Path) -> None:
     """The bytes go before the line that names them, so that a repetition finds what is left to do."""
     path = write(tmp_path, said(0, "1", {"kind": "document", "blob": keep(tmp_path, b"own")}))
-    disk = Broken()
+    disk = UnreplaceableDisk()
     with pytest.raises(OSError, match="Input"):
         blank_messages(disk, path, str(ANN), {"1"}, deletion_turn="t9")
     assert kept(tmp_path) == set()

@@ -21,7 +21,7 @@ from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import to_messages
 from gateway.ports import Line, MessageOutcome, SessionRow, TurnRecord
-from tests.fakes.consolidation_scene import LooseDisk, World
+from tests.fakes.consolidation_scene import ConsolidationScene, LooseDisk
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, CountingDisk, turn_name
 
 ROOM = 16_000
@@ -29,11 +29,11 @@ TOOLS = 300  # tokens of the tools' schemas
 VIEW = MemoryView(soul="", user="", memory="- tea", shared="", rev="1")
 
 
-class Talk:
+class WindowScene:
     """One chat over the real window, jobs and files; the model, the journal and the clock are scripted."""
 
     def __init__(self, home: Path, *, window: int = 10_000, room: int = ROOM) -> None:
-        self.world = World(home, turns=0)
+        self.world = ConsolidationScene(home, turns=0)
         self.world.prompt_limit = self.prompt_limit = room
         self.world.disk = LooseDisk()
         self.disk = CountingDisk()
@@ -151,7 +151,7 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Summaries come late, and for a while not at all; every prompt fits, and nothing that was said is in no place."""
-    talk = Talk(tmp_path)
+    talk = WindowScene(tmp_path)
     heaviest = 0
     work: dict[str, Counter[str]] = {"young": Counter(), "old": Counter()}
     read: dict[str, int] = {}
@@ -188,7 +188,7 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
 
 async def test_tokens_fall_with_every_round_and_prompts_stay_the_same_in_between(tmp_path: Path) -> None:
     """The prefix changes when the window moved or something was cut, as a line says, and at no other time."""
-    talk = Talk(tmp_path, room=3_000)
+    talk = WindowScene(tmp_path, room=3_000)
     last: Sequence[Any] = []
     breaks = moves = 0
     for n in range(300):
@@ -208,7 +208,7 @@ async def test_tokens_fall_with_every_round_and_prompts_stay_the_same_in_between
 
 async def test_a_reply_does_not_wait_for_its_summary(tmp_path: Path) -> None:
     """No summary ever comes: each prompt fits all the same, from the very next turn on."""
-    talk = Talk(tmp_path, room=2_500)
+    talk = WindowScene(tmp_path, room=2_500)
     for n in range(400):
         await talk.turn(*sizes(n + 1, seeded(n)))
         assert talk.weight() <= 2_500
@@ -226,7 +226,7 @@ async def test_a_reply_does_not_wait_for_its_summary(tmp_path: Path) -> None:
 async def test_without_a_summariser_the_window_moves_by_itself(tmp_path: Path) -> None:
     """The offline model, and `memory_window: 0`: no job, no model, and prompts that fit."""
     for window in (0, 20):
-        talk = Talk(tmp_path / str(window), window=window, room=2_500)
+        talk = WindowScene(tmp_path / str(window), window=window, room=2_500)
         # With `memory_window: 0` nothing consolidates, whatever the model could do.
         talk.conversations = ConversationCache(
             tmp_path / str(window), talk.world.records, window=window, consolidates=not window, flush=4_000

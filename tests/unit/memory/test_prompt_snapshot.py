@@ -158,7 +158,7 @@ async def test_what_was_taken_back_is_gone_from_the_very_next_request(tmp_path: 
 
 async def test_a_hand_edit_is_noticed_and_a_quiet_turn_reads_nothing(tmp_path: Path) -> None:
     """A stat per turn is all it costs while nothing changes."""
-    documents = Counted(tmp_path)
+    documents = CountedDocuments(tmp_path)
     memory = ScopeMemory(tmp_path, documents)
     first = await memory.view(SCOPE)
     reads = documents.reads
@@ -185,7 +185,7 @@ async def test_a_scopes_own_voice_wins_and_shared_knowledge_reaches_everybody(tm
     assert (await memory.view(SCOPE)).soul == "mine"
 
 
-class Counted(FileDocumentStore):
+class CountedDocuments(FileDocumentStore):
     """Documents that count how often they are read."""
 
     reads = 0

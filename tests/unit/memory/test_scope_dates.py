@@ -15,7 +15,7 @@ from agent.memory.prompt.due_jobs import consolidation_job, flush_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import message_header
-from tests.fakes.consolidation_scene import World, begin
+from tests.fakes.consolidation_scene import ConsolidationScene, begin
 from tests.fakes.consolidator import ScriptedProvider
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, turn_name
 from tests.fakes.turns import said
@@ -69,7 +69,7 @@ async def test_what_is_written_down_has_the_day_of_its_place(
 ) -> None:
     """An entry of the history, a flushed day and a note: each by the scope's own clock when it is written."""
     day, clock = written.split()
-    world: World = await begin(tmp_path)
+    world: ConsolidationScene = await begin(tmp_path)
     consolidator = world.consolidator(zone=zone, now=lambda: at(stamp))
     flushes = replace(world.flushes(), zone=lambda _: zone, now=lambda: at(stamp))
     await world.jobs.put(flush_job(ANN, SCOPE, TRANSCRIPT, MessageRange(0, 8), START))

@@ -20,16 +20,16 @@ from agent.memory.storage.transcript_projector import FlushPolicy, TranscriptPro
 from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import MessageOutcome, TurnRecord
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.memory import (
     ANN,
     SCOPE,
     START,
     TRANSCRIPT,
     CountingDisk,
-    Crash,
     FakeRecords,
     FaultyDisk,
+    ProcessCrash,
     exchange,
     talk,
     turn_name,
@@ -149,8 +149,10 @@ async def test_texts_are_there_before_the_line_that_names_them(tmp_path: Path) -
     record = exchange(0, 0, before=[taken], blobs={digest: "soul"})
     records = FakeRecords()
     records.commit(record)
-    with pytest.raises(Crash):
-        await TranscriptProjector(tmp_path, records, disk=FaultyDisk(at=0, error=Crash(), only="sessions")).flush()
+    with pytest.raises(ProcessCrash):
+        await TranscriptProjector(
+            tmp_path, records, disk=FaultyDisk(at=0, error=ProcessCrash(), only="sessions")
+        ).flush()
     assert blob_path(tmp_path, SCOPE, digest).read_text() == "soul"
     assert blob_path(tmp_path, SCOPE, digest).stat().st_mode & 0o777 == 0o600
     assert not path_of(tmp_path).exists()
@@ -207,8 +209,8 @@ async def test_a_crash_between_the_write_and_the_rename_is_mended(tmp_path: Path
     for record in [*talk(1), command("new", new=NEXT)]:
         records.commit(record)
     stored = list(records.stored)
-    disk = FaultyDisk(error=Crash(), only="sessions")
-    with pytest.raises(Crash):
+    disk = FaultyDisk(error=ProcessCrash(), only="sessions")
+    with pytest.raises(ProcessCrash):
         await TranscriptProjector(tmp_path, records, disk=_dies_at_rename(disk)).flush()
     records.stored = stored
     await TranscriptProjector(tmp_path, records).close()
@@ -217,11 +219,11 @@ async def test_a_crash_between_the_write_and_the_rename_is_mended(tmp_path: Path
 
 
 def _dies_at_rename(disk: FaultyDisk) -> FaultyDisk:
-    class Dying(FaultyDisk):
+    class CrashingDisk(FaultyDisk):
         def rename(self, old: Path, new: Path) -> None:
             raise self.error
 
-    return Dying(error=disk.error)
+    return CrashingDisk(error=disk.error)
 
 
 async def test_a_command_beside_the_lane_joins_the_current_transcript(tmp_path: Path) -> None:
@@ -283,10 +285,10 @@ async def test_every_crash_point_of_a_batch_is_mended(tmp_path: Path) -> None:
         records = FakeRecords()
         for record in every:
             records.commit(record)
-        disk = FaultyDisk(at=at, error=Crash())
+        disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await TranscriptProjector(home, records, disk=disk).flush()
-        except Crash:
+        except ProcessCrash:
             points += 1
         else:
             break
@@ -327,7 +329,7 @@ async def test_what_cannot_be_written_at_all_stops_nobody_else(tmp_path: Path) -
     assert [each.record.scope for each in records.stored] == ["../../etc"]
 
 
-async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: Clock) -> None:
+async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: VirtualClock) -> None:
     """The last run's records first, then groups: a burst within the wait is one hop."""
     records = FakeRecords()
     records.commit(talk(1)[0])
@@ -347,7 +349,7 @@ async def test_run_projects_what_comes_and_what_was_left(tmp_path: Path, clock: 
         running.cancel()
 
 
-async def test_run_tries_again_by_itself_and_less_and_less_often(tmp_path: Path, clock: Clock) -> None:
+async def test_run_tries_again_by_itself_and_less_and_less_often(tmp_path: Path, clock: VirtualClock) -> None:
     """A full disk and a journal that is down are both waited for, without anybody committing meanwhile."""
     records = FakeRecords()
     records.commit(talk(1)[0])

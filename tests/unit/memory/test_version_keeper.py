@@ -13,7 +13,7 @@ from agent.memory.documents.file_documents import FileDocumentStore, document_pa
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import BY_HAND, VersionStore
 from agent.memory.storage.disk import Disk
-from tests.fakes.memory import SCOPE, START, Crash, FaultyDisk
+from tests.fakes.memory import SCOPE, START, FaultyDisk, ProcessCrash
 
 
 def documents(home: Path, disk: Disk | None = None) -> FileDocumentStore:
@@ -57,14 +57,14 @@ async def test_an_edit_by_hand_is_noticed_when_asked(tmp_path: Path) -> None:
     assert not (tmp_path / "people" / "nobody").exists()
 
 
-class Dying(VersionStore):
+class KilledVersions(VersionStore):
     """The process is gone before the version is kept."""
 
     def save_version(
         self, scope: str, texts: Mapping[str, bytes], *, why: str, by: str = "", at: datetime
     ) -> str | None:
         """Die."""
-        raise Crash
+        raise ProcessCrash
 
 
 async def test_a_crash_at_any_write_makes_our_change_nobody_elses(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ async def test_a_crash_at_any_write_makes_our_change_nobody_elses(tmp_path: Path
     for at in range(100):
         home = tmp_path / str(at)
         await put(home, "- tea\n", "e1")
-        disk = FaultyDisk(at=at, error=Crash())
+        disk = FaultyDisk(at=at, error=ProcessCrash())
         try:
             await put(home, "- tea\n- dog\n", "e2", disk)
-        except Crash:
+        except ProcessCrash:
             await put(home, "- tea\n- dog\n", "e2")
         else:
             assert at > 3
@@ -86,10 +86,10 @@ async def test_a_crash_at_any_write_makes_our_change_nobody_elses(tmp_path: Path
 async def test_a_crash_before_the_version_is_kept(tmp_path: Path) -> None:
     """The file is written, its version is not: the next look keeps it, with the cause it had."""
     await put(tmp_path, "- tea\n", "e1")
-    keeper = VersionKeeper(tmp_path, Disk(), Dying(tmp_path), now=lambda: START)
+    keeper = VersionKeeper(tmp_path, Disk(), KilledVersions(tmp_path), now=lambda: START)
     files = FileDocumentStore(tmp_path, keeper=keeper)
     was = (await files.read(SCOPE, "MEMORY.md")).rev
-    with pytest.raises(Crash):
+    with pytest.raises(ProcessCrash):
         await files.write(SCOPE, "MEMORY.md", "- tea\n- dog\n", was=was, why="e2", by="ann")
     await documents(tmp_path).notice(SCOPE)
     assert causes(tmp_path) == [("e1", ""), ("e2", "ann")]
@@ -99,7 +99,7 @@ async def test_a_disk_that_has_no_room_for_versions_costs_no_memory(tmp_path: Pa
     """The change stands; the version comes with the next one."""
     await put(tmp_path, "- tea\n", "e1")
 
-    class Full(VersionStore):
+    class FullDiskVersions(VersionStore):
         """No room."""
 
         def save_version(
@@ -108,7 +108,9 @@ async def test_a_disk_that_has_no_room_for_versions_costs_no_memory(tmp_path: Pa
             """Fail."""
             raise OSError(errno.ENOSPC, "full")
 
-    files = FileDocumentStore(tmp_path, keeper=VersionKeeper(tmp_path, Disk(), Full(tmp_path), now=lambda: START))
+    files = FileDocumentStore(
+        tmp_path, keeper=VersionKeeper(tmp_path, Disk(), FullDiskVersions(tmp_path), now=lambda: START)
+    )
     was = (await files.read(SCOPE, "MEMORY.md")).rev
     assert await files.write(SCOPE, "MEMORY.md", "- dog\n", was=was, why="e2") is not None
     assert (await files.read(SCOPE, "MEMORY.md")).text == "- dog\n"

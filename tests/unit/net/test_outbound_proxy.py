@@ -22,7 +22,7 @@ from gateway.net.proxy_address import ProxyAddress, is_direct
 from gateway.net.proxy_probe import probe_proxy
 from gateway.settings import load_settings
 from tests.fakes import proxies
-from tests.fakes.proxies import Certificate, open_http_proxy, open_socks
+from tests.fakes.proxies import HostCertificate, open_http_proxy, open_socks
 
 NAME = "platform.example"
 SECRET = "p@ss:w0rd/%"
@@ -55,7 +55,7 @@ async def platform(tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def through(scheme: str, **who: str) -> AsyncIterator[tuple[proxies.Proxy, int]]:
+async def through(scheme: str, **who: str) -> AsyncIterator[tuple[proxies.FakeProxy, int]]:
     """Serve the platform and a proxy that knows it as NAME."""
     opened: Any = open_http_proxy if scheme.startswith("http") else open_socks
     async with platform() as port, opened({NAME: ("127.0.0.1", port)}, **who) as proxy:
@@ -158,7 +158,7 @@ async def test_tls_is_ours_from_end_to_end(
     scheme: str, ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind any proxy, one that itself speaks TLS included, the platform's own certificate is what we look at."""
-    far, near = Certificate.of(NAME, tmp_path), Certificate.of("127.0.0.1", tmp_path)
+    far, near = HostCertificate.of(NAME, tmp_path), HostCertificate.of("127.0.0.1", tmp_path)
     opened: Any = open_socks if scheme == "socks5h" else open_http_proxy
     tls = {"tls": near.shown()} if scheme == "https" else {}
     (tmp_path / "all.pem").write_bytes(far.file.read_bytes() + near.file.read_bytes())

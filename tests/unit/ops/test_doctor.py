@@ -23,12 +23,12 @@ from gateway.ports.store import StoreLimits
 from gateway.quarantine import Quarantine
 from gateway.settings import load_settings
 from gateway.store import open_store
-from tests.fakes.clock import Clock
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.clock import VirtualClock
+from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.meter import FakeMeter
 from tests.fakes.openai_server import open_server
-from tests.fakes.setup_platform import ParrotKind, ParrotSettings
+from tests.fakes.setup_platform import SetupPlatformPlugin, SetupPlatformSettings
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.time_server import open_time_server
@@ -60,7 +60,7 @@ async def telegram(environment: dict[str, str]) -> AsyncIterator[TelegramServer]
 
 
 @pytest.fixture
-async def discord(environment: dict[str, str]) -> AsyncIterator[Discord]:
+async def discord(environment: dict[str, str]) -> AsyncIterator[DiscordServer]:
     """A small Discord, and a block that leads to it."""
     async with open_discord() as server:
         environment |= {
@@ -101,7 +101,7 @@ def line_of(found: Sequence[DoctorFinding], ident: str) -> str:
 
 
 async def test_planted_mistakes_of_three_platforms_are_found_at_once(
-    environment: dict[str, str], telegram: TelegramServer, discord: Discord, slack: SlackServer
+    environment: dict[str, str], telegram: TelegramServer, discord: DiscordServer, slack: SlackServer
 ) -> None:
     """A wrong token, a missing intent, a missing scope: each a line with what to click, and no token in any."""
     wrong = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
@@ -136,7 +136,7 @@ async def test_offline_nobody_is_asked(environment: dict[str, str], telegram: Te
     assert not telegram.calls
 
 
-class Silent(ParrotKind):
+class SilentPlugin(SetupPlatformPlugin):
     """A platform that takes the connection and says nothing, or a kind with a bug."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -178,15 +178,15 @@ async def test_a_chat_folder_of_somebody_else_is_found(
     assert f"{folder} belongs to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
 
 
-async def test_a_silent_platform_and_a_bug_are_findings(clock: Clock) -> None:
+async def test_a_silent_platform_and_a_bug_are_findings(clock: VirtualClock) -> None:
     """The doctor ends within 15 seconds, and a traceback is nobody's line."""
-    (silent,) = await verify(Silent(), ParrotSettings(), {})
+    (silent,) = await verify(SilentPlugin(), SetupPlatformSettings(), {})
     assert clock.seconds == 15
     assert (silent.level, silent.text) == (
         setup.SetupLevel.WRONG,
         "Parrot did not answer within 15 s; check that this machine is online",
     )
-    (broken,) = await verify(Silent(KeyError("canary")), ParrotSettings(), {})
+    (broken,) = await verify(SilentPlugin(KeyError("canary")), SetupPlatformSettings(), {})
     assert broken.text == "Parrot could not be checked (KeyError); check that this machine is online"
 
 

@@ -21,9 +21,9 @@ from gateway.doctor import DoctorFinding, FindingLevel
 from gateway.errors import UserError
 from gateway.preflight import require_startable
 from gateway.settings import load_settings
-from tests.fakes.discord_server import Discord, open_discord
+from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.gateway import free_port
-from tests.fakes.openai_server import Answer, FakeOpenAI, Fault, open_server
+from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, open_server
 from tests.fakes.slack_server import SlackServer, slack_server
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
@@ -32,13 +32,13 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file a
 
 
 @dataclass
-class House:
+class DoctorScene:
     """A set-up in which nothing is wrong: three platforms, a model, a home; and what is undone at the end."""
 
     environment: dict[str, str]
     home: Path
     telegram: TelegramServer
-    discord: Discord
+    discord: DiscordServer
     slack: SlackServer
     model: FakeOpenAI
     monkeypatch: pytest.MonkeyPatch
@@ -50,7 +50,7 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
+async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DoctorScene]:
     """Build it over real servers."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     home = tmp_path / "home"
@@ -83,47 +83,47 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             "PARLOUR_CHANNELS__SLACK__APP_TOKEN": slack.app_token,
             "PARLOUR_CHANNELS__SLACK__BASE_URL": f"{slack.base}/api/",
         }
-        yield House(environment, home, telegram, discord, slack, model, monkeypatch, undo)
+        yield DoctorScene(environment, home, telegram, discord, slack, model, monkeypatch, undo)
 
 
-async def wrong_token(house: House) -> None:
+async def wrong_token(house: DoctorScene) -> None:
     """A token that the platform does not know."""
     house.environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
 
 
-async def missing_intent(house: House) -> None:
+async def missing_intent(house: DoctorScene) -> None:
     """Discord keeps what people write to itself."""
     house.discord.application_flags = 0
 
 
-async def missing_scope(house: House) -> None:
+async def missing_scope(house: DoctorScene) -> None:
     """Slack lets us say nothing."""
     house.slack.scopes.discard("chat:write")
 
 
-async def privacy_mode(house: House) -> None:
+async def privacy_mode(house: DoctorScene) -> None:
     """Telegram hides what does not mention the bot."""
     house.telegram.privacy = True
 
 
-async def webhook_set(house: House) -> None:
+async def webhook_set(house: DoctorScene) -> None:
     """Somebody else is brought the messages."""
     await house.telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
 
 
-async def readable_secret(house: House) -> None:
+async def readable_secret(house: DoctorScene) -> None:
     """A key that every user of the machine can read."""
     secret = house.home / "secrets" / "llm__api_key"
     secret.write_text("planted-and-long-enough")
     secret.chmod(0o644)
 
 
-async def unwritable_home(house: House) -> None:
+async def unwritable_home(house: DoctorScene) -> None:
     """A home where nothing can be written."""
     house.environment["PARLOUR_HOME"] = "/proc/parlour"
 
 
-async def wrong_owner(house: House) -> None:
+async def wrong_owner(house: DoctorScene) -> None:
     """Somebody ran a command as root: a file is not its owner's any more."""
     file = house.home / "parlour.yaml"
     file.write_text("language: en\n")
@@ -131,13 +131,13 @@ async def wrong_owner(house: House) -> None:
     os.chown(file, 12345, 12345)
 
 
-async def port_taken(house: House) -> None:
+async def port_taken(house: DoctorScene) -> None:
     """Another program has the port."""
     other = house.undo.enter_context(socket.create_server(("127.0.0.1", 0)))
     house.environment["PARLOUR_WEB__PORT"] = str(other.getsockname()[1])
 
 
-async def utc_container(house: House) -> None:
+async def utc_container(house: DoctorScene) -> None:
     """A container, and nobody said where people live."""
     del house.environment["PARLOUR_TIMEZONE"]
     house.environment["container"] = "docker"
@@ -145,34 +145,34 @@ async def utc_container(house: House) -> None:
     house.monkeypatch.setenv("TZ", "UTC")
 
 
-async def everyone_without_switch(house: House) -> None:
+async def everyone_without_switch(house: DoctorScene) -> None:
     """The whole world is let in by a slip."""
     house.environment["PARLOUR_CHANNELS__SLACK__ALLOW_FROM"] = "*"
 
 
-async def unreachable_model(house: House) -> None:
+async def unreachable_model(house: DoctorScene) -> None:
     """Nothing answers where the model is said to be."""
     house.environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
 
 
-async def unknown_model(house: House) -> None:
+async def unknown_model(house: DoctorScene) -> None:
     """The provider knows no model of that name."""
-    house.model.script = [Answer(fault=Fault.NOT_FOUND)]
+    house.model.script = [ScriptedAnswer(fault=ModelFault.NOT_FOUND)]
 
 
-async def full_disk(house: House) -> None:
+async def full_disk(house: DoctorScene) -> None:
     """Ten megabytes are left."""
     house.monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(10**11, 10**11 - 10**7, 10**7))
 
 
-async def two_gateways(house: House) -> None:
+async def two_gateways(house: DoctorScene) -> None:
     """Another gateway runs on the home, by other settings."""
     await house.undo.enter_async_context(_running(house))
     house.environment["PARLOUR_WEB__PORT"] = str(free_port())
 
 
 @asynccontextmanager
-async def _running(house: House) -> AsyncIterator[None]:
+async def _running(house: DoctorScene) -> AsyncIterator[None]:
     """Run another gateway on the same home, with its own page."""
     settings = load_settings({"PARLOUR_HOME": str(house.home), "PARLOUR_WEB__PORT": str(free_port())})
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -184,7 +184,7 @@ async def _running(house: House) -> AsyncIterator[None]:
         await serving
 
 
-Plant = Callable[[House], Awaitable[None]]
+Plant = Callable[[DoctorScene], Awaitable[None]]
 FAIL, WARN = FindingLevel.FAIL, FindingLevel.WARN
 PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
     (wrong_token, FAIL, "channel.telegram", "refuses the token", "@BotFather"),
@@ -210,7 +210,7 @@ def test_there_are_fifteen() -> None:
     assert len(PLANTED) == 15
 
 
-async def test_nothing_is_wrong_where_nothing_was_planted(house: House) -> None:
+async def test_nothing_is_wrong_where_nothing_was_planted(house: DoctorScene) -> None:
     """The set-up that every mistake is planted in is a good one: no line of it fails or warns."""
     assert [(each.id, each.text) for each in await house.examine() if each.level is not FindingLevel.OK] == []
 
@@ -223,7 +223,7 @@ async def test_nothing_is_wrong_where_nothing_was_planted(house: House) -> None:
     ],
 )
 async def test_a_planted_mistake_is_found(
-    house: House, plant: Plant, level: FindingLevel, ident: str, wrong: str, mend: str
+    house: DoctorScene, plant: Plant, level: FindingLevel, ident: str, wrong: str, mend: str
 ) -> None:
     """A line of its stable id says what is wrong and what to do; nothing is wrong that was not planted."""
     await plant(house)

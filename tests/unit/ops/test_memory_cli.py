@@ -24,12 +24,12 @@ from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import START
 from tests.fakes.other_bots import fingerprint, write
-from tests.fakes.recording_model import Listening
+from tests.fakes.recording_model import RecordingModel
 
 ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 
 
-class Terminal:
+class CommandTerminal:
     """Runs commands in this process, on a home of its own."""
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,9 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Terminal]:
+def terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[CommandTerminal]:
     """Nothing inherited; umask and logs as they were."""
     for name in list(os.environ):
         if name.startswith("PARLOUR_"):
@@ -75,13 +77,13 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     before = os.umask(0o077)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield Terminal(home, monkeypatch, capsys)
+    yield CommandTerminal(home, monkeypatch, capsys)
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
     os.umask(before)
 
 
-async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> None:
+async def test_a_running_gateway_answers_for_its_home(terminal: CommandTerminal) -> None:
     """Through the socket: what a person had kept in the chat is seen, explained, taken back, and forgotten for good."""
     async with gateway(home=terminal.home) as pocket:
         ask, there = pocket.channel.ask, asyncio.to_thread
@@ -113,11 +115,11 @@ async def test_a_running_gateway_answers_for_its_home(terminal: Terminal) -> Non
         )
 
 
-async def test_dream_runs_when_it_is_told_to(terminal: Terminal) -> None:
+async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
     """By hand it studies what is new, and says what it changed; the change is in the log like any other."""
     entry = '{"cursor": 1, "timestamp": "2026-04-03 00:02", "content": "- Ann sails a boat", "origin": "user"}\n'
     memory = write(terminal.home / ANN / "memory" / "history.jsonl", entry).with_name("MEMORY.md")
-    async with gateway(home=terminal.home, model=Listening()):
+    async with gateway(home=terminal.home, model=RecordingModel()):
         (told,) = await asyncio.to_thread(terminal.lines, "memory", "dream")
         assert (told["entries"], len(told["changes"])) == (1, 1)
         assert memory.read_text() == "- Ann sails a boat\n"
@@ -126,7 +128,7 @@ async def test_dream_runs_when_it_is_told_to(terminal: Terminal) -> None:
         assert log == told["changes"]
 
 
-def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
+def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     """Under the home's lock: an edit by hand is a change like others, and the readable history can be made anew."""
     assert terminal.well("memory") == "nothing is remembered yet\n"
     memory = write(terminal.home / ANN / "memory" / "MEMORY.md", "- tea\n")
@@ -150,7 +152,7 @@ def test_without_a_gateway_the_files_answer(terminal: Terminal) -> None:
     assert memory.read_text() == ""
 
 
-def test_mistakes_say_what_to_do(terminal: Terminal) -> None:
+def test_mistakes_say_what_to_do(terminal: CommandTerminal) -> None:
     """One line and exit code 2: nobody named, a near miss, changes and words that are not there."""
     write(terminal.home / ANN / "memory" / "MEMORY.md", "- tea\n")
     write(terminal.home / ROOM / "memory" / "MEMORY.md", "- tea\n")
@@ -210,7 +212,7 @@ def test_two_that_may_be_meant_are_named(tmp_path: Path) -> None:
     assert names.find(ScopeSelector(person="telegram:7")) == "people/telegram%3a7"
 
 
-def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_is_the_owners(terminal: CommandTerminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By default it goes to the owner's own scope; the report is that of the dry run, twice is once, theirs stays."""
     theirs = other_bots.nanobot(tmp_path / "theirs")
     before = fingerprint(theirs)
@@ -226,7 +228,7 @@ def test_an_import_is_the_owners(terminal: Terminal, tmp_path: Path, monkeypatch
 
 
 def test_a_home_of_one_person_takes_it_in_itself(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: CommandTerminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `memory.isolation: shared` it stands where the seeds have it, and is the one scope there is."""
     theirs = other_bots.autobot(tmp_path / "theirs")
@@ -239,7 +241,7 @@ def test_a_home_of_one_person_takes_it_in_itself(
 
 
 def test_a_conversation_goes_elsewhere_only_when_it_is_said(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    terminal: CommandTerminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--as` names whose all of it becomes, `--map` the chat that goes on; what is shared with everybody is refused."""
     theirs = other_bots.nanobot(tmp_path / "theirs")

@@ -12,21 +12,21 @@ from gateway.commands.init import offer_ownership
 from gateway.commands.init_prompts import UnattendedPrompter
 from gateway.events import PlatformAccount, SessionKey
 from tests.fakes.inprocess_gateway import InstantModel, gateway
-from tests.unit.ops.test_memory_cli import Terminal
+from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
 TOKEN = f"123456789:AA{'x' * 33}"
 
 
 @pytest.fixture
-def telegram(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def telegram(terminal: CommandTerminal, monkeypatch: pytest.MonkeyPatch) -> CommandTerminal:
     """A home with a Telegram block whose settings let one person in, and no gateway."""
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__ALLOW_FROM", "7")
     return terminal
 
 
-def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
+def test_without_a_gateway_the_home_answers(telegram: CommandTerminal) -> None:
     """Allowed, blocked, listed, audited and taken back under the home's lock; each command finds what the last did."""
     assert "telegram:42 may write" in telegram.well("people", "allow", "telegram:42")
     assert "already" in telegram.well("people", "allow", "telegram:42")
@@ -70,13 +70,13 @@ def test_without_a_gateway_the_home_answers(telegram: Terminal) -> None:
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
 def test_mistakes_are_one_line_that_says_how_to_mend_them(
-    telegram: Terminal, words: tuple[str, ...], told: str
+    telegram: CommandTerminal, words: tuple[str, ...], told: str
 ) -> None:
     """Each is told before anything is asked or done."""
     assert told in telegram.refused(*words)
 
 
-def test_an_owner_is_claimed_once_and_listed(telegram: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_is_claimed_once_and_listed(telegram: CommandTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     """A code while there is no owner; who stands in the settings is one, cannot be blocked, and is the only one."""
     issued = telegram.well("owner", "claim")
     code, said = issued.splitlines()
@@ -91,7 +91,7 @@ def test_an_owner_is_claimed_once_and_listed(telegram: Terminal, monkeypatch: py
 
 
 def test_init_ends_with_a_code_where_nobody_owns_the_bot(
-    telegram: Terminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    telegram: CommandTerminal, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With a platform and without an owner it prints what to send; with one it says nothing."""
     talk = UnattendedPrompter(keeps=False)
@@ -102,7 +102,7 @@ def test_init_ends_with_a_code_where_nobody_owns_the_bot(
     assert capsys.readouterr().out == ""
 
 
-async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal: Terminal) -> None:
+async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal: CommandTerminal) -> None:
     """Through the socket: a stranger is let in and shut out without a restart; a claimed owner is in doctor's line."""
     there, policy = asyncio.to_thread, policy_of("pocket", (), (), "mention")
     async with gateway(home=terminal.home, model=InstantModel(), policy=policy) as pocket:
@@ -131,7 +131,7 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         assert refused.reason == "stranger"
 
 
-async def test_the_operator_makes_two_accounts_one_person(terminal: Terminal, tmp_path: Path) -> None:
+async def test_the_operator_makes_two_accounts_one_person(terminal: CommandTerminal, tmp_path: Path) -> None:
     """Without a gateway at once, with one as a job; nobody is asked, memory is one, and the audit has a line."""
     there = asyncio.to_thread
     async with gateway(home=terminal.home, model=InstantModel()) as pocket:

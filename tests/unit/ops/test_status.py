@@ -24,16 +24,16 @@ from gateway.quarantine import Quarantine
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import ANN, answer, parts_of, said
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 
-class Office:
+class StatusHome:
     """A home whose only life is in its store."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.home = Home(folder)
         self.store = store
-        self.sessions = FakeHouse()
+        self.sessions = FakePageServices()
         self.refusals = RefusalLog()
         self.intake = self
         self.quarantine = Quarantine(
@@ -62,7 +62,7 @@ class Office:
 
 async def status(store: Store, folder: Path) -> Line:
     """Return the operation's one line."""
-    (line,) = [line async for line in GatewayOperations(Office(folder, store)).status({})]
+    (line,) = [line async for line in GatewayOperations(StatusHome(folder, store)).status({})]
     return line
 
 

@@ -10,7 +10,7 @@ from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.app.recall import _embedder
 from gateway.settings import load_settings
-from tests.fakes.llm_context import Usages
+from tests.fakes.llm_context import FakeUsageRecorder
 
 LLM = {"MODEL": "openai/test", "API_BASE": "https://llm.example/v1", "API_KEY": "sk-of-the-llm"}
 OURS = ("https://llm.example/v1", "sk-of-the-llm")
@@ -35,7 +35,7 @@ def test_address_and_key_of_the_answering_model_are_for_its_own_provider(tmp_pat
         | {f"PARLOUR_LLM__{name}": value for name, value in LLM.items()}
         | {f"PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_{name}": value for name, value in given.items()}
     )
-    guarded = _embedder(settings.tools.vector_memory, settings.llm, Usages())
+    guarded = _embedder(settings.tools.vector_memory, settings.llm, FakeUsageRecorder())
     assert isinstance(guarded, GuardedEmbedder)
     inner = guarded._inner
     assert isinstance(inner, LitellmEmbedder)

@@ -23,7 +23,7 @@ from channels.slack.read_cursors import SlackReadCursors, number
 from channels.slack.sent_lookup import missing_scopes
 from channels.slack.settings import SlackSettings
 from channels.slack.users import parse_user
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.slack_server import ALL_SCOPES, APP_TOKEN, BOT_TOKEN, NEEDS
 from tests.fakes.web_services import FakeState
 
@@ -164,7 +164,7 @@ async def test_marks_and_threads_survive_a_restart_and_stay_small() -> None:
     assert state.notes == {}
 
 
-async def test_a_bucket_lets_a_burst_through_and_then_paces(clock: Clock) -> None:
+async def test_a_bucket_lets_a_burst_through_and_then_paces(clock: VirtualClock) -> None:
     """So many at once, then one at a time."""
     bucket = TokenBucket(3, 1.0)
     loop = asyncio.get_running_loop()

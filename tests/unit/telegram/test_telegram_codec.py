@@ -31,7 +31,7 @@ from gateway.errors import SettingsError, UnreadableEvent
 from gateway.events import InboundMessage, MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from tests.fakes.telegram_rules import checked_text
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 PAYLOADS = Path(__file__).resolve().parents[2] / "payloads" / "telegram"
 ME = TelegramBotIdentity(id="123456789", username="parlour_bot", commands=frozenset({"stop", "new"}))
@@ -387,7 +387,7 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "telegram", None)
     with pytest.raises(SettingsError, match=r"channels\.telegram needs telegram; run `make install`"):
-        plugin.open(FakeHouse().context("telegram"))
+        plugin.open(FakePageServices().context("telegram"))
 
 
 @pytest.mark.parametrize(("reaction", "is_good"), [("👀", True), ("", True), ("🦄🦄", False), ("x", False)])

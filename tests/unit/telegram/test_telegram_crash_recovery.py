@@ -12,10 +12,10 @@ from channels.telegram.codec import parse_update
 from gateway.ports import PlatformEvent
 from tests.fakes.telegram_channel import open_line
 from tests.fakes.telegram_server import open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 
-class KeepingHouse(FakeHouse):
+class CautiousServices(FakePageServices):
     """A house that knows whether it has an event in its keeping now."""
 
     keeps = False
@@ -30,7 +30,7 @@ class KeepingHouse(FakeHouse):
 @pytest.mark.parametrize("is_cautious", [True, False])
 async def test_an_update_is_read_in_the_houses_keeping(is_cautious: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What kills the parser would kill again for ever if it were parsed before it is on disk."""
-    house = KeepingHouse(is_cautious=is_cautious)
+    house = CautiousServices(is_cautious=is_cautious)
     kept: list[bool] = []
 
     def noting(*arguments: Any, **more: Any) -> Any:

@@ -14,9 +14,9 @@ from gateway.events import Attachment, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.logs import configure_logs
 from gateway.ports import SupportsFiles, SupportsHistory
-from tests.fakes.telegram_channel import Line, open_line
+from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_files import png
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 ANN = SessionKey("telegram", "42")
 TOPIC = SessionKey("telegram", "-1001234567890/7")
@@ -33,13 +33,13 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 @pytest.fixture
-async def line(server: TelegramServer) -> AsyncIterator[Line]:
+async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
     """Give a channel that sends and fetches, and hears nothing."""
     async with open_line(server, runs=False) as line:
         yield line
 
 
-async def fetched(line: Line, ident: str, size: int = 5) -> bytes:
+async def fetched(line: TelegramConnection, ident: str, size: int = 5) -> bytes:
     """Fetch a file whole, as the house does."""
     data = bytearray()
     async with aclosing(line.channel.fetch(attached(ident, size))) as pieces:
@@ -53,7 +53,7 @@ def attached(ident: str, size: int = 5) -> Attachment:
     return Attachment(kind="document", name="a.bin", size=size, url=f"telegram-file:{ident}")
 
 
-async def test_a_file_is_fetched_in_pieces(line: Line) -> None:
+async def test_a_file_is_fetched_in_pieces(line: TelegramConnection) -> None:
     """getFile, then the bytes as they come; stopping early is no trouble; a channel of files and of what was heard."""
     assert isinstance(line.channel, SupportsFiles)
     assert isinstance(line.channel, SupportsHistory)
@@ -78,7 +78,7 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("fault", TROUBLES)
-async def test_what_goes_wrong_with_a_download_is_said_in_words(line: Line, fault: str) -> None:
+async def test_what_goes_wrong_with_a_download_is_said_in_words(line: TelegramConnection, fault: str) -> None:
     """A file that is gone, refused, broken off or elsewhere is a phrase for a person, and nothing else."""
     ident = line.server.files.keep(b"x" * 200_000)
     line.server.files.faults.append(fault)
@@ -86,7 +86,7 @@ async def test_what_goes_wrong_with_a_download_is_said_in_words(line: Line, faul
         await fetched(line, ident)
 
 
-async def test_what_telegram_does_not_hand_to_bots(line: Line) -> None:
+async def test_what_telegram_does_not_hand_to_bots(line: TelegramConnection) -> None:
     """Over 20 MB: said by the size it names, without a call; and by Telegram itself where it names none."""
     with pytest.raises(FileUnavailable, match="20 MB"):
         await fetched(line, "big", 20_000_001)
@@ -98,7 +98,7 @@ async def test_what_telegram_does_not_hand_to_bots(line: Line) -> None:
         await fetched(line, "unknown")
 
 
-async def test_only_telegram_s_own_ids_are_followed(line: Line) -> None:
+async def test_only_telegram_s_own_ids_are_followed(line: TelegramConnection) -> None:
     """An address in place of an id, and a path that leads out of the server's files, are refused."""
     foreign = Attachment(kind="document", name="x", size=1, url="http://127.0.0.1:9/x")
     with pytest.raises(FileUnavailable):
@@ -113,20 +113,20 @@ async def test_only_telegram_s_own_ids_are_followed(line: Line) -> None:
     assert line.server.files.downloads == []
 
 
-async def test_getfile_is_asked_twice_at_most(line: Line) -> None:
+async def test_getfile_is_asked_twice_at_most(line: TelegramConnection) -> None:
     """One failure is everyday; a server that stays down, or asks to wait, is said."""
     ident = line.server.files.keep(b"x")
-    line.server.fail("getFile", Fault("drop"))
+    line.server.fail("getFile", TelegramFault("drop"))
     assert await fetched(line, ident) == b"x"
-    line.server.fail("getFile", Fault("status", 502), Fault("status", 502))
+    line.server.fail("getFile", TelegramFault("status", 502), TelegramFault("status", 502))
     with pytest.raises(FileUnavailable, match=files.NOT_NOW):
         await fetched(line, ident)
-    line.server.fail("getFile", Fault("status", 429, retry_after=9))
+    line.server.fail("getFile", TelegramFault("status", 429, retry_after=9))
     with pytest.raises(FileUnavailable, match=files.NOT_NOW):
         await fetched(line, ident)
 
 
-async def test_no_log_line_has_the_address_of_a_file(line: Line) -> None:
+async def test_no_log_line_has_the_address_of_a_file(line: TelegramConnection) -> None:
     """It holds the token: at the lowest level, through success and every failure, no line has it."""
     out = io.StringIO()
     configure_logs(level="debug", form="json", stream=out)
@@ -146,14 +146,16 @@ def outgoing(file: Attachment, key: SessionKey = ANN, *, plain: str = "", reply_
     return MessagePart(id="tabcdefghijklmnop.1.2", key=key, payload="", plain=plain, reply_to=reply_to, file=file)
 
 
-async def stored(line: Line, data: bytes, media_type: str, caption: str = "", name: str = "a.png") -> Attachment:
+async def stored(
+    line: TelegramConnection, data: bytes, media_type: str, caption: str = "", name: str = "a.png"
+) -> Attachment:
     """Return a file of ours."""
     blob = await line.house.blobs.put("people/ann", data)
     kind = media_type.partition("/")[0]
     return Attachment(kind=kind, name=name, size=len(data), media_type=media_type, blob=blob, caption=caption)
 
 
-async def test_an_image_is_a_photo_with_its_caption(line: Line) -> None:
+async def test_an_image_is_a_photo_with_its_caption(line: TelegramConnection) -> None:
     """In its topic, as a reply, with a caption that fits; the receipt names the message."""
     file = await stored(line, png(640, 480), "image/png", caption="word " * 400)
     receipt = await line.channel.send(outgoing(file, TOPIC, reply_to="2"))
@@ -176,7 +178,7 @@ DOCUMENTS = {
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-async def test_what_is_no_photo_is_a_document(line: Line, name: str) -> None:
+async def test_what_is_no_photo_is_a_document(line: TelegramConnection, name: str) -> None:
     """Too wide, too large, too heavy or none that Telegram can decode: the same bytes arrive as a document, once."""
     data, media_type = DOCUMENTS[name]
     await line.channel.send(outgoing(await stored(line, data, media_type, name="../../a b.png")))
@@ -185,7 +187,7 @@ async def test_what_is_no_photo_is_a_document(line: Line, name: str) -> None:
     assert (post.file.kind, post.file.name, post.file.data) == ("document", ".._.._a b.png", data)
 
 
-async def test_a_text_can_be_a_file(line: Line) -> None:
+async def test_a_text_can_be_a_file(line: TelegramConnection) -> None:
     """A part without a blob is its own text: a long answer in a group as answer.md."""
     file = Attachment(kind="document", name="answer.md", size=9, media_type="text/markdown")
     await line.channel.send(outgoing(file, TOPIC, plain="# Größe\n"))
@@ -194,14 +196,14 @@ async def test_a_text_can_be_a_file(line: Line) -> None:
     assert (post.file.name, post.file.data.decode()) == ("answer.md", "# Größe\n")
 
 
-async def test_a_doubtful_file_says_so_in_its_caption(line: Line) -> None:
+async def test_a_doubtful_file_says_so_in_its_caption(line: TelegramConnection) -> None:
     """Telegram has no send key for files either: a resend is marked, however long the caption is."""
     for caption in ("", "a chart", "😀" * 900):
         await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), may_be_duplicate=True)
     assert [post.text.endswith(translate("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
 
 
-async def test_a_file_that_is_lost_or_too_large_is_refused(line: Line) -> None:
+async def test_a_file_that_is_lost_or_too_large_is_refused(line: TelegramConnection) -> None:
     """Lost bytes are FileUnavailable, for the line that takes their place; over 50 MB nothing leaves us."""
     lost = Attachment(kind="document", name="x", size=3, blob="people/ann/00")
     with pytest.raises(FileUnavailable):
@@ -214,17 +216,17 @@ async def test_a_file_that_is_lost_or_too_large_is_refused(line: Line) -> None:
 
 
 REFUSALS = {
-    "blocked": (Fault("status", 403, description="Forbidden: bot was blocked by the user"), SendRefused),
-    "refused": (Fault("status", 400, description="Bad Request: chat not found"), SendRefused),
-    "large": (Fault("status", 413, description="Request Entity Too Large"), SendRefused),
-    "later": (Fault("status", 429, retry_after=17), RetryLater),
-    "server": (Fault("status", 502, description="Bad Gateway"), OutcomeUnknown),
-    "lost": (Fault("lost"), OutcomeUnknown),
+    "blocked": (TelegramFault("status", 403, description="Forbidden: bot was blocked by the user"), SendRefused),
+    "refused": (TelegramFault("status", 400, description="Bad Request: chat not found"), SendRefused),
+    "large": (TelegramFault("status", 413, description="Request Entity Too Large"), SendRefused),
+    "later": (TelegramFault("status", 429, retry_after=17), RetryLater),
+    "server": (TelegramFault("status", 502, description="Bad Gateway"), OutcomeUnknown),
+    "lost": (TelegramFault("lost"), OutcomeUnknown),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_what_goes_wrong_with_a_file_has_its_name(line: Line, name: str) -> None:
+async def test_what_goes_wrong_with_a_file_has_its_name(line: TelegramConnection, name: str) -> None:
     """As with texts: each failure tells delivery what to do, and one call is one try."""
     fault, expected = REFUSALS[name]
     line.server.fail("sendPhoto", fault)
@@ -233,7 +235,7 @@ async def test_what_goes_wrong_with_a_file_has_its_name(line: Line, name: str) -
     assert [method for method, _ in line.server.calls] == ["sendPhoto"]
 
 
-async def test_a_file_takes_no_text_s_place(line: Line) -> None:
+async def test_a_file_takes_no_text_s_place(line: TelegramConnection) -> None:
     """A preview cannot become a file: it is refused, so that the file is sent as a message of its own."""
     file = await stored(line, png(9, 9), "image/png")
     with pytest.raises(SendRefused):

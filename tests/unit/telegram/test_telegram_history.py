@@ -12,16 +12,16 @@ import pytest
 from channels.telegram.history import TelegramHistory
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.telegram_channel import Line, open_line
+from tests.fakes.telegram_channel import TelegramConnection, open_line
 from tests.fakes.telegram_server import TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.web_services import FakePageServices
 
 GROUP = SessionKey("telegram", "-1001234567890")
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length": 12}]}
 
 
-class Admission(FakeHouse):
+class AdmittingServices(FakePageServices):
     """A house that judges as admission does: strangers out, and what is not addressed to us."""
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
@@ -41,7 +41,7 @@ async def server() -> AsyncIterator[TelegramServer]:
         yield server
 
 
-async def asked(line: Line, chat: int = int(GROUP.chat), **fields: Any) -> InboundMessage:
+async def asked(line: TelegramConnection, chat: int = int(GROUP.chat), **fields: Any) -> InboundMessage:
     """Call the bot in, and return its message as the house has it."""
     number = len(line.house.accepted)
     line.server.say("@parlour_bot so?", chat=chat, **MENTION, **fields)
@@ -49,7 +49,9 @@ async def asked(line: Line, chat: int = int(GROUP.chat), **fields: Any) -> Inbou
     return line.house.accepted[number]
 
 
-async def heard(line: Line, message: InboundMessage, since: datetime | None = None, limit: int = 50) -> list[str]:
+async def heard(
+    line: TelegramConnection, message: InboundMessage, since: datetime | None = None, limit: int = 50
+) -> list[str]:
     """Return what was said before *message*."""
     return [each.text for each in await line.channel.messages_before(message, since=since, limit=limit)]
 
@@ -57,7 +59,7 @@ async def heard(line: Line, message: InboundMessage, since: datetime | None = No
 async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -> None:
     """Oldest first, with who said it; not the mention, not a stranger's words, not other chats' or topics'."""
     server.chat(int(GROUP.chat)).topics = {7}
-    async with open_line(server, Admission(), reaction="") as line:
+    async with open_line(server, AdmittingServices(), reaction="") as line:
         server.say("one", chat=int(GROUP.chat), sender=42)
         server.say("stranger", chat=int(GROUP.chat), sender=666)
         server.say("elsewhere", chat=int(GROUP.chat) - 1, sender=42)
@@ -83,7 +85,7 @@ async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -
 
 async def test_an_edit_changes_what_was_heard(server: TelegramServer) -> None:
     """The words as they read by now; edited to name us it is a message to us, and no more beside us."""
-    async with open_line(server, Admission()) as line:
+    async with open_line(server, AdmittingServices()) as line:
         first = server.say("wrong", chat=int(GROUP.chat))
         second = server.say("right", chat=int(GROUP.chat))
         server.edit(first, "mended")
@@ -95,7 +97,7 @@ async def test_an_edit_changes_what_was_heard(server: TelegramServer) -> None:
 async def test_privacy_mode_leaves_nothing_to_read(server: TelegramServer) -> None:
     """What Telegram hides from us we do not know."""
     server.privacy = True
-    async with open_line(server, Admission()) as line:
+    async with open_line(server, AdmittingServices()) as line:
         server.say("hidden", chat=int(GROUP.chat))
         assert await heard(line, await asked(line)) == []
 

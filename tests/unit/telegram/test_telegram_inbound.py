@@ -21,9 +21,9 @@ from gateway.logs import configure_logs
 from gateway.ports import IntakeResult, IntakeVerdict, PlatformEvent
 from gateway.quarantine import Quarantine, list_events
 from tests.fakes.meter import FakeMeter
-from tests.fakes.telegram_channel import Line, open_line
-from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.telegram_channel import TelegramConnection, open_line
+from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
+from tests.fakes.web_services import FakePageServices
 
 GROUP = -1001234567890
 MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length": 12}]}
@@ -37,13 +37,13 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 @pytest.fixture
-async def line(server: TelegramServer) -> AsyncIterator[Line]:
+async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
     """Give a channel that listens to it."""
     async with open_line(server) as line:
         yield line
 
 
-async def test_a_private_message_is_heard_and_then_confirmed(line: Line) -> None:
+async def test_a_private_message_is_heard_and_then_confirmed(line: TelegramConnection) -> None:
     """Text, key, sender, id and time arrive as they are; the update is confirmed once it is stored."""
     message = line.server.say("good evening ✓ 🛋️")
     (heard,) = await line.house.wait_deliveries(1)
@@ -56,7 +56,7 @@ async def test_a_private_message_is_heard_and_then_confirmed(line: Line) -> None
 
 
 @pytest.mark.parametrize("fault", ["is_down", "is_broken"])
-async def test_what_is_not_stored_is_not_confirmed(line: Line, fault: str) -> None:
+async def test_what_is_not_stored_is_not_confirmed(line: TelegramConnection, fault: str) -> None:
     """A journal that is down leaves the update with Telegram, and what came before it confirmed; then it is heard."""
     line.server.say("first")
     await line.server.until(lambda: not line.server.updates)
@@ -70,7 +70,7 @@ async def test_what_is_not_stored_is_not_confirmed(line: Line, fault: str) -> No
     assert [heard.text for heard in line.house.accepted] == ["first", "second", "third"]
 
 
-class KeepingHouse(FakeHouse):
+class QuarantiningServices(FakePageServices):
     """A house with the gateway's own quarantine."""
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class KeepingHouse(FakeHouse):
 
 async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: TelegramServer, tmp_path: Path) -> None:
     """A message that a bug of ours cannot take is quarantined, and does not stop those behind it for ever."""
-    house = KeepingHouse(tmp_path / "quarantine")
+    house = QuarantiningServices(tmp_path / "quarantine")
     async with open_line(server, house):
         house.is_broken = True
         server.say("poison")
@@ -99,7 +99,7 @@ async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: Telegra
 
 async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramServer) -> None:
     """While the house is cautious an update is fetched when the one before it is stored, and all of them come."""
-    house = FakeHouse(is_cautious=True)
+    house = FakePageServices(is_cautious=True)
     for text in ("one", "two", "three"):
         server.say(text)
     async with open_line(server, house):
@@ -108,7 +108,7 @@ async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramS
     assert {asked["limit"] for name, asked in server.calls if name == "getUpdates"} == {1}
 
 
-async def test_a_refused_message_is_confirmed_all_the_same(line: Line) -> None:
+async def test_a_refused_message_is_confirmed_all_the_same(line: TelegramConnection) -> None:
     """A stranger's message costs no reply, no reaction, no typing, and does not come again."""
     line.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     line.server.say("let me in", chat=666, sender=666)
@@ -121,7 +121,7 @@ async def test_a_refused_message_is_confirmed_all_the_same(line: Line) -> None:
     assert not line.server.posts
 
 
-async def test_a_second_delivery_is_the_same_message(line: Line) -> None:
+async def test_a_second_delivery_is_the_same_message(line: TelegramConnection) -> None:
     """An update that comes again has the same logical key, and its confirmation is given again."""
     line.server.say("once")
     (update,) = line.server.updates
@@ -151,7 +151,7 @@ async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer) -> No
 
 async def test_messages_said_while_down_are_heard_in_order(server: TelegramServer) -> None:
     """Down between two runs: Telegram keeps what was said, and each message is heard once."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with open_line(server, house):
         server.say("one")
         await server.until(lambda: not server.updates)
@@ -162,7 +162,7 @@ async def test_messages_said_while_down_are_heard_in_order(server: TelegramServe
     assert [heard.text for heard in house.deliveries] == ["one", "two", "three"]
 
 
-async def test_a_hundred_and_more_wait_in_order(line: Line) -> None:
+async def test_a_hundred_and_more_wait_in_order(line: TelegramConnection) -> None:
     """More than one batch is heard in order, none twice."""
     for number in range(230):
         line.server.say(str(number))
@@ -170,7 +170,7 @@ async def test_a_hundred_and_more_wait_in_order(line: Line) -> None:
     assert [heard.text for heard in line.house.deliveries] == [str(number) for number in range(230)]
 
 
-async def test_an_edit_is_a_revision(line: Line) -> None:
+async def test_an_edit_is_a_revision(line: TelegramConnection) -> None:
     """An edited message has the same id, and the time of the edit as its revision."""
     message = line.server.say("colour")
     line.server.edit(message, "color", at=1_800_000_000)
@@ -207,7 +207,7 @@ async def test_only_what_names_us_is_addressed(server: TelegramServer) -> None:
     assert heard[5].quoted == "It is six."
 
 
-async def test_a_topic_is_a_session_of_its_own(line: Line) -> None:
+async def test_a_topic_is_a_session_of_its_own(line: TelegramConnection) -> None:
     """A topic is `<chat>/<topic>`, the General topic the chat itself, and its creation is nothing to answer."""
     created = {"message_id": 7, "from": BOT, "chat": {"id": GROUP}, "date": 1, "forum_topic_created": {"name": "Ops"}}
     topic: dict[str, Any] = {"is_topic_message": True, "message_thread_id": 7, "reply_to_message": created}
@@ -219,7 +219,7 @@ async def test_a_topic_is_a_session_of_its_own(line: Line) -> None:
     assert (heard[0].reply_to, heard[0].quoted) == ("", "")
 
 
-async def test_an_album_is_addressed_as_a_whole(line: Line) -> None:
+async def test_an_album_is_addressed_as_a_whole(line: TelegramConnection) -> None:
     """The parts of an album share it, and one caption that names us speaks for all."""
     line.server.privacy = False
     photo: dict[str, Any] = {
@@ -235,7 +235,7 @@ async def test_an_album_is_addressed_as_a_whole(line: Line) -> None:
     assert [(file.kind, file.url, file.size) for file in heard[1].attachments] == [("image", "telegram-file:big", 7)]
 
 
-async def test_being_added_is_the_one_who_added_us_saying_start(line: Line) -> None:
+async def test_being_added_is_the_one_who_added_us_saying_start(line: TelegramConnection) -> None:
     """Being added to a group goes through admission like a message of the one who did it, and only once."""
     person = {"id": 42, "is_bot": False, "first_name": "Ann"}
     change = {"chat": {"id": GROUP, "type": "supergroup", "title": "t"}, "from": person, "date": 1_763_769_600}
@@ -248,7 +248,7 @@ async def test_being_added_is_the_one_who_added_us_saying_start(line: Line) -> N
     assert (heard.text, heard.sender.id, heard.key.chat, heard.message_id) == ("/start", "42", str(GROUP), "")
 
 
-async def test_a_button_is_answered_when_it_is_stored(line: Line) -> None:
+async def test_a_button_is_answered_when_it_is_stored(line: TelegramConnection) -> None:
     """A pressed button is its value and an event id; its clock stops once we have it."""
     line.server.chat(42)
     query = {"id": "777", "from": {"id": 42, "is_bot": False, "first_name": "Ann"}, "chat_instance": "1", "data": "yes"}
@@ -258,7 +258,7 @@ async def test_a_button_is_answered_when_it_is_stored(line: Line) -> None:
     assert (heard.kind, heard.text, heard.event_ids) == (InboundKind.BUTTON, "yes", ("button/777",))
 
 
-async def test_what_cannot_be_read_costs_nobody_anything(line: Line) -> None:
+async def test_what_cannot_be_read_costs_nobody_anything(line: TelegramConnection) -> None:
     """Updates of odd shapes are set aside, unknown kinds passed over; the messages beside them arrive."""
     odd: list[dict[str, Any]] = [
         {"message": {}},
@@ -277,7 +277,7 @@ async def test_what_cannot_be_read_costs_nobody_anything(line: Line) -> None:
     assert len(line.house.quarantined) == 4
 
 
-async def test_hostile_text_is_storable(line: Line) -> None:
+async def test_hostile_text_is_storable(line: TelegramConnection) -> None:
     """What a person sends can be written as UTF-8 and holds no NUL."""
     line.server.say("a\0b\ud800c\r\nd")
     (heard,) = await line.house.wait_deliveries(1)
@@ -290,7 +290,7 @@ async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:
     configure_logs(form="json", stream=out)
     async with open_line(server) as line:
         server.fail(
-            "getUpdates", *(Fault("status", 409, description="Conflict: terminated by other") for _ in range(3))
+            "getUpdates", *(TelegramFault("status", 409, description="Conflict: terminated by other") for _ in range(3))
         )
         server.steal_poll()
         await server.until(lambda: not server.faults["getUpdates"])
@@ -304,7 +304,7 @@ async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:
 @pytest.mark.parametrize("status", [401, 404])
 async def test_a_refused_token_is_a_mistake_of_the_settings(server: TelegramServer, status: int) -> None:
     """The channel ends with a line that says how to mend it, and does not storm; the token is not in it."""
-    server.fail("getMe", Fault("status", status, description="Unauthorized" if status == 401 else "Not Found"))
+    server.fail("getMe", TelegramFault("status", status, description="Unauthorized" if status == 401 else "Not Found"))
     with pytest.raises(SettingsError, match="copy it again from @BotFather") as caught:
         async with open_line(server):
             pass
@@ -313,9 +313,15 @@ async def test_a_refused_token_is_a_mistake_of_the_settings(server: TelegramServ
     assert [name for name, _ in server.calls] == ["getMe"]
 
 
-async def test_a_bad_hour_is_waited_out(line: Line) -> None:
+async def test_a_bad_hour_is_waited_out(line: TelegramConnection) -> None:
     """5xx, cut connections, garbage and a request to wait: the channel polls on, and hears what was said meanwhile."""
-    faults = [Fault("status", 502), Fault("drop"), Fault("garbage"), Fault("lost"), Fault("status", 429, retry_after=1)]
+    faults = [
+        TelegramFault("status", 502),
+        TelegramFault("drop"),
+        TelegramFault("garbage"),
+        TelegramFault("lost"),
+        TelegramFault("status", 429, retry_after=1),
+    ]
     line.server.fail("getUpdates", *faults)
     line.server.say("said in between")
     await line.server.until(lambda: not line.server.faults["getUpdates"])
@@ -329,8 +335,14 @@ async def test_no_log_line_has_the_token_or_words(server: TelegramServer) -> Non
     """At the lowest level, through every failure: neither the token nor what people said."""
     out = io.StringIO()
     configure_logs(level="debug", form="json", stream=out)
-    server.fail("getMe", Fault("drop"), Fault("garbage"))
-    server.fail("getUpdates", Fault("status", 502), Fault("drop"), Fault("garbage"), Fault("status", 409))
+    server.fail("getMe", TelegramFault("drop"), TelegramFault("garbage"))
+    server.fail(
+        "getUpdates",
+        TelegramFault("status", 502),
+        TelegramFault("drop"),
+        TelegramFault("garbage"),
+        TelegramFault("status", 409),
+    )
     async with open_line(server) as line:
         server.say("my secret words")
         server.push({"message": {"chat": "my secret words"}})

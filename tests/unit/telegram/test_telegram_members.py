@@ -16,9 +16,9 @@ from channels.telegram.chats import TelegramChats
 from channels.telegram.members import TelegramMembers
 from gateway.events import ChatKind, InboundMessage, Sender
 from gateway.ports import MembershipChange, SupportsSenderLookup
-from tests.fakes.clock import Clock
-from tests.fakes.telegram_channel import Line, open_line
-from tests.fakes.telegram_server import BOT, Fault, TelegramServer, open_telegram
+from tests.fakes.clock import VirtualClock
+from tests.fakes.telegram_channel import TelegramConnection, open_line
+from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
 from tests.fakes.web_services import FakeState
 
 GROUP = -1001234567890
@@ -35,25 +35,25 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 @pytest.fixture
-async def line(server: TelegramServer) -> AsyncIterator[Line]:
+async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
     """Give a channel that listens to it."""
     async with open_line(server) as line:
         yield line
 
 
-async def heard(line: Line, text: str = "/new", sender: int = 42, **fields: Any) -> InboundMessage:
+async def heard(line: TelegramConnection, text: str = "/new", sender: int = 42, **fields: Any) -> InboundMessage:
     """Let somebody say *text* in the group; return it as it was handed in."""
     count = len(line.house.deliveries)
     line.server.say(text, chat=GROUP, sender=sender, **COMMAND, **fields)
     return (await line.house.wait_deliveries(count + 1))[-1]
 
 
-def asked(line: Line) -> int:
+def asked(line: TelegramConnection) -> int:
     """Return how often Telegram was asked who the admins are."""
     return [name for name, _ in line.server.calls].count(ASK)
 
 
-async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: Line) -> None:
+async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: TelegramConnection) -> None:
     """Nobody waits for it in receiving; whoever asks at once shares one look-up; a private chat needs none."""
     assert isinstance(line.channel, SupportsSenderLookup)
     ann, bob = await heard(line), await heard(line, sender=43)
@@ -69,10 +69,16 @@ async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: Li
 
 @pytest.mark.parametrize(
     "fault",
-    [Fault("status", 500), Fault("status", 429, 7), Fault("status", 403), Fault("drop"), Fault("garbage")],
+    [
+        TelegramFault("status", 500),
+        TelegramFault("status", 429, 7),
+        TelegramFault("status", 403),
+        TelegramFault("drop"),
+        TelegramFault("garbage"),
+    ],
     ids=["500", "429", "403", "cut", "garbage"],
 )
-async def test_who_cannot_be_looked_up_is_no_admin(line: Line, fault: Fault) -> None:
+async def test_who_cannot_be_looked_up_is_no_admin(line: TelegramConnection, fault: TelegramFault) -> None:
     """Fails closed, and a broken Telegram is not asked again at every command."""
     line.server.fail(ASK, fault)
     message = await heard(line)
@@ -81,10 +87,10 @@ async def test_who_cannot_be_looked_up_is_no_admin(line: Line, fault: Fault) -> 
     assert asked(line) == 1
 
 
-async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: Line) -> None:
+async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: TelegramConnection) -> None:
     """It has a limit of its own, and meanwhile what others say is heard and confirmed."""
     line.channel._members.admins.timeout = 0.2
-    line.server.fail(ASK, Fault("hang"))
+    line.server.fail(ASK, TelegramFault("hang"))
     looking = asyncio.create_task(line.channel.sender(await heard(line)))
     await line.server.until(lambda: asked(line) == 1)
     await heard(line, "and I?", sender=43)
@@ -94,7 +100,7 @@ async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: 
 
 
 @pytest.mark.parametrize("kind", ["chat_member", "my_chat_member"])
-async def test_what_telegram_says_of_rights_counts_at_once(line: Line, kind: str) -> None:
+async def test_what_telegram_says_of_rights_counts_at_once(line: TelegramConnection, kind: str) -> None:
     """Ann was an admin a moment ago; a member who comes or goes changes nothing of what is known."""
     message = await heard(line)
     assert (await line.channel.sender(message)).is_admin
@@ -111,7 +117,7 @@ async def test_what_telegram_says_of_rights_counts_at_once(line: Line, kind: str
 
 
 @dataclass
-class Slow:
+class SlowTelegramApi:
     """Telegram as the library shows it, answering when it is let."""
 
     admins: list[int] = field(default_factory=lambda: [42])
@@ -130,9 +136,9 @@ class Slow:
         return found
 
 
-async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> None:
+async def test_what_is_older_than_five_minutes_does_not_count(clock: VirtualClock) -> None:
     """Asked anew then; and if that fails, yesterday's admin is none. A silence of three seconds is a failure."""
-    bot = Slow()
+    bot = SlowTelegramApi()
     bot.answers.set()
     admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     assert await admins.admins_of(GROUP) == {"42"}
@@ -153,9 +159,9 @@ async def test_what_is_older_than_five_minutes_does_not_count(clock: Clock) -> N
     await admins.admins.close()
 
 
-async def test_an_answer_from_before_a_change_is_not_kept(clock: Clock) -> None:
+async def test_an_answer_from_before_a_change_is_not_kept(clock: VirtualClock) -> None:
     """Telegram says that rights changed while it is being asked: whoever asks next asks anew."""
-    bot = Slow()
+    bot = SlowTelegramApi()
     admins = TelegramMembers(cast("Bot", bot), TelegramChats(FakeState()))
     asking = asyncio.create_task(admins.admins_of(GROUP))
     await asyncio.sleep(1)
@@ -181,7 +187,9 @@ CHANGES = [
 @pytest.mark.parametrize(
     ("old", "new", "told"), CHANGES, ids=lambda each: each[0] if isinstance(each, tuple) else each or "neither"
 )
-async def test_being_added_and_taken_away_is_told_as_it_is(line: Line, old: Any, new: Any, told: str) -> None:
+async def test_being_added_and_taken_away_is_told_as_it_is(
+    line: TelegramConnection, old: Any, new: Any, told: str
+) -> None:
     """Where, its title as one line, and who did it; the same again has the same id. Other changes are nobody's news."""
     title = "The\n@team \u202e" + 80 * "x"
     change = {
@@ -209,7 +217,7 @@ async def test_being_added_and_taken_away_is_told_as_it_is(line: Line, old: Any,
         assert line.house.places[0].entry == f"chat:{GROUP}"
 
 
-async def test_a_place_that_is_not_kept_is_told_again(line: Line) -> None:
+async def test_a_place_that_is_not_kept_is_told_again(line: TelegramConnection) -> None:
     """The journal is down: Telegram is not told that we know, and brings it again. Private chats are no places."""
     person = {"id": 42, "is_bot": False, "first_name": "Ann"}
     states = {"old_chat_member": {"status": "left"}, "new_chat_member": {"status": "member"}}

@@ -13,8 +13,8 @@ from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendRefuse
 from gateway.events import MessagePart, OutboundKind, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChatActivity
-from tests.fakes.telegram_channel import Line, open_line
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_channel import TelegramConnection, open_line
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 ANN = SessionKey("telegram", "42")
 GROUP = SessionKey("telegram", "-1001234567890")
@@ -35,14 +35,14 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 @pytest.fixture
-async def line(server: TelegramServer) -> AsyncIterator[Line]:
+async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
     """Give a channel that sends, and hears nothing."""
     async with open_line(server, runs=False) as line:
         yield line
 
 
 def parts(
-    line: Line,
+    line: TelegramConnection,
     text: str,
     key: SessionKey = ANN,
     *,
@@ -57,18 +57,20 @@ def parts(
     return list(line.channel.render(message))
 
 
-def part(line: Line, text: str, key: SessionKey = ANN, *, reply_to: str = "", visible_to: str = "") -> MessagePart:
+def part(
+    line: TelegramConnection, text: str, key: SessionKey = ANN, *, reply_to: str = "", visible_to: str = ""
+) -> MessagePart:
     """Render a message of one part."""
     (only,) = parts(line, text, key, reply_to=reply_to, visible_to=visible_to)
     return only
 
 
-def preview(line: Line, text: str, key: SessionKey) -> MessagePart:
+def preview(line: TelegramConnection, text: str, key: SessionKey) -> MessagePart:
     """Render the text so far."""
     return parts(line, text, key, row=0, kind=OutboundKind.PREVIEW)[0]
 
 
-async def test_an_answer_is_set_natively(line: Line) -> None:
+async def test_an_answer_is_set_natively(line: TelegramConnection) -> None:
     """Markdown becomes entities that a strict server takes, without a link preview; the receipt names the message."""
     one = part(line, "It is **late**, 😀 see [the clock](https://time.example/now).\n\n```python\nprint(6)\n```")
     receipt = await line.channel.send(one)
@@ -84,7 +86,7 @@ async def test_an_answer_is_set_natively(line: Line) -> None:
     assert receipt.at.tzinfo is not None
 
 
-async def test_a_long_answer_comes_in_parts(line: Line) -> None:
+async def test_a_long_answer_comes_in_parts(line: TelegramConnection) -> None:
     """20,000 characters with code: every part fits, in order, and no fence is torn."""
     text = "\n\n".join(f"Paragraph {n} 😀 " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
     assert len(text) > 20_000
@@ -98,7 +100,7 @@ async def test_a_long_answer_comes_in_parts(line: Line) -> None:
     assert len(code) == 60
 
 
-async def test_an_answer_in_a_group_names_its_question(line: Line) -> None:
+async def test_an_answer_in_a_group_names_its_question(line: TelegramConnection) -> None:
     """In a group it is a reply, even to what is deleted by then; in a topic it stays there; in private it is none."""
     line.server.chat(int(GROUP.chat)).deleted = {2}
     await line.channel.send(part(line, "one", GROUP, reply_to="1"))
@@ -113,7 +115,7 @@ async def test_an_answer_in_a_group_names_its_question(line: Line) -> None:
     ]
 
 
-async def test_a_marked_part_says_so_and_fits(line: Line) -> None:
+async def test_a_marked_part_says_so_and_fits(line: TelegramConnection) -> None:
     """A resend that may repeat something says so in the same message, at any length."""
     full = parts(line, "wörd 😀 " * 2000)[0]
     await line.channel.send(full, may_be_duplicate=True)
@@ -121,22 +123,22 @@ async def test_a_marked_part_says_so_and_fits(line: Line) -> None:
 
 
 REFUSALS = {
-    "blocked": (Fault("status", 403, description="Forbidden: bot was blocked by the user"), SendRefused),
-    "gone": (Fault("status", 400, description="Bad Request: chat not found"), SendRefused),
-    "format": (Fault("status", 400, description="Bad Request: can't parse entities: x"), FormatRefused),
-    "later": (Fault("status", 429, retry_after=17), RetryLater),
-    "at-once": (Fault("status", 429, description="Too Many Requests: retry after 0"), RetryLater),
-    "token": (Fault("status", 401, description="Unauthorized"), RetryLater),
-    "server": (Fault("status", 500), OutcomeUnknown),
-    "gateway": (Fault("status", 502, description="Bad Gateway"), OutcomeUnknown),
-    "dropped": (Fault("drop"), OutcomeUnknown),
-    "lost": (Fault("lost"), OutcomeUnknown),
-    "garbage": (Fault("garbage"), OutcomeUnknown),
+    "blocked": (TelegramFault("status", 403, description="Forbidden: bot was blocked by the user"), SendRefused),
+    "gone": (TelegramFault("status", 400, description="Bad Request: chat not found"), SendRefused),
+    "format": (TelegramFault("status", 400, description="Bad Request: can't parse entities: x"), FormatRefused),
+    "later": (TelegramFault("status", 429, retry_after=17), RetryLater),
+    "at-once": (TelegramFault("status", 429, description="Too Many Requests: retry after 0"), RetryLater),
+    "token": (TelegramFault("status", 401, description="Unauthorized"), RetryLater),
+    "server": (TelegramFault("status", 500), OutcomeUnknown),
+    "gateway": (TelegramFault("status", 502, description="Bad Gateway"), OutcomeUnknown),
+    "dropped": (TelegramFault("drop"), OutcomeUnknown),
+    "lost": (TelegramFault("lost"), OutcomeUnknown),
+    "garbage": (TelegramFault("garbage"), OutcomeUnknown),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-async def test_what_goes_wrong_has_its_name(line: Line, name: str) -> None:
+async def test_what_goes_wrong_has_its_name(line: TelegramConnection, name: str) -> None:
     """Each failure of a send tells delivery what to do about it, and no line of it holds the token."""
     fault, expected = REFUSALS[name]
     line.server.fail("sendMessage", fault)
@@ -155,18 +157,18 @@ async def test_what_never_left_was_not_sent(server: TelegramServer) -> None:
             await line.channel.send(part(line, "hello"))
 
 
-async def test_plain_text_is_sent_as_it_stands(line: Line) -> None:
+async def test_plain_text_is_sent_as_it_stands(line: TelegramConnection) -> None:
     """A part without its formatting is its plain text, and a refusal of that is final."""
     one = part(line, "see [the clock](https://time.example) *now*")
     bare = MessagePart(id=one.id, key=one.key, payload="", plain=one.plain)
     await line.channel.send(bare)
     assert line.server.shown(42) == ["see the clock (https://time.example) now"]
-    line.server.fail("sendMessage", Fault("status", 400, description="Bad Request: can't parse entities: x"))
+    line.server.fail("sendMessage", TelegramFault("status", 400, description="Bad Request: can't parse entities: x"))
     with pytest.raises(SendRefused):
         await line.channel.send(bare)
 
 
-async def test_a_group_that_became_a_supergroup_is_followed(line: Line) -> None:
+async def test_a_group_that_became_a_supergroup_is_followed(line: TelegramConnection) -> None:
     """The answer goes to the new chat at once, and so do all later ones; the note outlives the process."""
     old, new = SessionKey("telegram", "-555"), -1009999
     line.server.chat(-555, "group").moved_to = new
@@ -180,7 +182,7 @@ async def test_a_group_that_became_a_supergroup_is_followed(line: Line) -> None:
     assert len([name for name, _ in line.server.calls if name == "sendMessage"]) == 4
 
 
-async def test_an_edit_that_changes_nothing_is_done(line: Line) -> None:
+async def test_an_edit_that_changes_nothing_is_done(line: TelegramConnection) -> None:
     """Telegram's "not modified" is success; a message that is gone is refused, so that a new one can be sent."""
     receipt = await line.channel.send(part(line, "same", GROUP))
     assert (await line.channel.edit(receipt.message_id, part(line, "same", GROUP))).message_id == receipt.message_id
@@ -189,7 +191,7 @@ async def test_an_edit_that_changes_nothing_is_done(line: Line) -> None:
         await line.channel.edit(receipt.message_id, part(line, "other", GROUP))
 
 
-async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: Line) -> None:
+async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: TelegramConnection) -> None:
     """Drafts under one id, never a message; the answer cannot be an edit of a draft, so it rings as a new one."""
     await line.channel.show(ChatActivity(key=ANN, on=True))
     receipt = await line.channel.send(preview(line, "It", ANN))
@@ -207,7 +209,7 @@ async def test_a_stream_in_private_is_a_draft_and_then_a_message(line: Line) -> 
     assert line.server.drafts == []
 
 
-async def test_a_stream_in_a_group_is_one_message(line: Line) -> None:
+async def test_a_stream_in_a_group_is_one_message(line: TelegramConnection) -> None:
     """Posted once, edited in place, and the answer takes its place."""
     receipt = await line.channel.send(preview(line, "It", GROUP))
     for text in ("It is", "It is", "It is late"):
@@ -219,7 +221,7 @@ async def test_a_stream_in_a_group_is_one_message(line: Line) -> None:
         await line.channel.find(preview(line, "It", GROUP))
 
 
-async def test_a_placed_part_is_a_silent_message(line: Line) -> None:
+async def test_a_placed_part_is_a_silent_message(line: TelegramConnection) -> None:
     """delivery.once: strict: in private too a placeholder is a message that stays and rings nobody; it is edited."""
     for key in (ANN, GROUP):
         blank = replace(preview(line, "…", key), is_placed=True)
@@ -237,7 +239,7 @@ async def test_a_placed_part_is_a_silent_message(line: Line) -> None:
     assert line.server.drafts == []
 
 
-async def test_two_topics_keep_their_streams_apart(line: Line) -> None:
+async def test_two_topics_keep_their_streams_apart(line: TelegramConnection) -> None:
     """Two topics that answer at once: each stream is one message of its own, in its topic."""
     line.server.chat(int(GROUP.chat)).topics = {7, 8}
     keys = [TOPIC, SessionKey("telegram", f"{GROUP.chat}/8")]
@@ -248,7 +250,7 @@ async def test_two_topics_keep_their_streams_apart(line: Line) -> None:
     assert [(p.thread, p.text) for p in line.server.posts] == [(7, "7: xx."), (8, "8: xx.")]
 
 
-async def test_previews_leave_a_group_its_messages(line: Line) -> None:
+async def test_previews_leave_a_group_its_messages(line: TelegramConnection) -> None:
     """Twenty a minute is the wall: previews stop well before it, so that answers are not held up by them."""
     receipt = await line.channel.send(preview(line, "…", GROUP))
     for n in range(40):
@@ -260,7 +262,7 @@ async def test_previews_leave_a_group_its_messages(line: Line) -> None:
     assert len(line.server.posts) == 6
 
 
-async def test_our_own_pace_keeps_us_off_the_wall(line: Line) -> None:
+async def test_our_own_pace_keeps_us_off_the_wall(line: TelegramConnection) -> None:
     """What a group has no room for any more waits, for that group only; Telegram never has to say so."""
     for n in range(20):
         await line.channel.send(part(line, f"answer {n}", GROUP))
@@ -271,9 +273,9 @@ async def test_our_own_pace_keeps_us_off_the_wall(line: Line) -> None:
     assert len(line.server.posts) == 21
 
 
-async def test_typing_is_kept_up_and_ends(line: Line) -> None:
+async def test_typing_is_kept_up_and_ends(line: TelegramConnection) -> None:
     """Typing is shown again and again while something goes on, never once it is over; failures are its own affair."""
-    line.server.fail("sendChatAction", Fault("status", 500), Fault("drop"))
+    line.server.fail("sendChatAction", TelegramFault("status", 500), TelegramFault("drop"))
     await line.channel.show(ChatActivity(key=TOPIC, on=True))
     await line.server.until(lambda: len(line.server.actions) >= 3)
     assert line.server.actions[0] == {"chat_id": int(GROUP.chat), "action": "typing", "message_thread_id": 7}
@@ -283,7 +285,7 @@ async def test_typing_is_kept_up_and_ends(line: Line) -> None:
     await line.channel.show(ChatActivity(key=SessionKey("telegram", "1"), on=False))
 
 
-async def test_a_status_is_a_draft_until_there_are_words(line: Line) -> None:
+async def test_a_status_is_a_draft_until_there_are_words(line: TelegramConnection) -> None:
     """What is being done stands where the answer will; it never takes the place of words."""
     await line.channel.show(ChatActivity(key=ANN, on=True, text="Searching. Use /stop to cancel."))
     await line.channel.send(preview(line, "It is", ANN))
@@ -293,7 +295,7 @@ async def test_a_status_is_a_draft_until_there_are_words(line: Line) -> None:
     assert len({each["draft_id"] for each in line.server.drafts}) == 1
 
 
-async def test_a_private_answer_goes_to_its_person(line: Line) -> None:
+async def test_a_private_answer_goes_to_its_person(line: TelegramConnection) -> None:
     """What one person may see is sent to them; where Telegram forbids it, the group is told how to get it, once."""
     await line.channel.send(part(line, "your secret", TOPIC, reply_to="1", visible_to="42"))
     assert (line.server.shown(42), line.server.shown(int(GROUP.chat))) == (["your secret"], [])
@@ -329,7 +331,7 @@ async def test_no_sign_where_none_is_wanted(server: TelegramServer) -> None:
     assert "setMessageReaction" not in [name for name, _ in server.calls]
 
 
-async def test_a_server_without_drafts_still_gets_answers(line: Line) -> None:
+async def test_a_server_without_drafts_still_gets_answers(line: TelegramConnection) -> None:
     """A Bot API server of one's own that knows no drafts: no preview, and no waiting for it."""
     line.server.unknown_methods = {"sendMessageDraft"}
     with pytest.raises(SendRefused):

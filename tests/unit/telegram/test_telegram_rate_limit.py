@@ -10,7 +10,7 @@ from channels.telegram.activity import TelegramActivity
 from channels.telegram.codec import OutgoingText
 from channels.telegram.rate_limit import TelegramRateLimits
 from gateway.events import SessionKey
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 
 ANN = SessionKey("telegram", "42")
 
@@ -46,7 +46,7 @@ def test_chats_that_rest_are_forgotten() -> None:
     assert len(pace.chats._buckets) <= 1002
 
 
-async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
+async def test_all_calls_of_a_bot_share_thirty_a_second(clock: VirtualClock) -> None:
     """The first second's worth goes at once; a hundred and twenty calls take three seconds more."""
     pace = TelegramRateLimits()
     loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ async def test_all_calls_of_a_bot_share_thirty_a_second(clock: Clock) -> None:
     assert round(loop.time() - begun, 3) == 3.0
 
 
-async def test_typing_and_draft_are_renewed_before_they_fade(clock: Clock) -> None:
+async def test_typing_and_draft_are_renewed_before_they_fade(clock: VirtualClock) -> None:
     """Typing lasts five seconds and a draft thirty: both are shown again in time, and never after the end."""
     loop = asyncio.get_running_loop()
     typed: list[float] = []

@@ -15,7 +15,7 @@ from channels.telegram.token_lock import TokenLock
 from gateway.logs import configure_logs
 from gateway.ports import SetupFinding, SetupLevel, SupportsSetup
 from tests.fakes.telegram_channel import block, open_line
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 GROUP = -1001234567890
 
@@ -28,7 +28,7 @@ async def server() -> AsyncIterator[TelegramServer]:
         yield server
 
 
-class Loud(io.StringIO):
+class TokenLogStream(io.StringIO):
     """A log that says when it has a line about a token in use."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ async def test_a_bot_that_works_has_its_name(server: TelegramServer) -> None:
 
 async def test_a_refused_token_is_wrong(server: TelegramServer) -> None:
     """One line that leads to @BotFather, and no further call."""
-    server.fail("getMe", Fault("status", 401, description="Unauthorized"))
+    server.fail("getMe", TelegramFault("status", 401, description="Unauthorized"))
     (only,) = await verified(server)
     assert only.level is SetupLevel.WRONG
     assert "@BotFather" in only.text
@@ -84,7 +84,7 @@ async def test_a_refused_token_is_wrong(server: TelegramServer) -> None:
 async def test_an_address_that_is_not_reached_is_wrong(server: TelegramServer) -> None:
     """Nobody listens there, or what does is no Bot API: the line names the host and what to look at."""
     for address in ("http://127.0.0.1:9/bot", f"{server.base}/bot"):
-        server.fail("getMe", Fault("garbage"))
+        server.fail("getMe", TelegramFault("garbage"))
         (only,) = await verified(server, base_url=address)
         assert only.level is SetupLevel.WRONG
         assert "127.0.0.1" in only.text
@@ -109,7 +109,9 @@ async def test_a_webhook_and_another_poller_are_wrong(server: TelegramServer) ->
     assert "deleteWebhook" in wrong.text
     assert "old.example" in wrong.text
     server.hooks.url = ""
-    server.fail("getUpdates", Fault("status", 409, description="Conflict: terminated by other getUpdates request"))
+    server.fail(
+        "getUpdates", TelegramFault("status", 409, description="Conflict: terminated by other getUpdates request")
+    )
     wrong = (await verified(server))[-1]
     assert wrong.level is SetupLevel.WRONG
     assert "another program" in wrong.text
@@ -154,7 +156,7 @@ async def test_a_webhook_that_fails_is_told(server: TelegramServer) -> None:
 
 async def test_two_processes_never_poll_with_one_token(server: TelegramServer) -> None:
     """The second one says so in one clear line, asks Telegram nothing, and goes on when the first has ended."""
-    out = Loud()
+    out = TokenLogStream()
     configure_logs(form="json", stream=out)
     other = TokenLock(server.token, f"{server.base}/bot")
     assert other.acquire()

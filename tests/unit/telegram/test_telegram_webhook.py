@@ -16,9 +16,9 @@ from channels.telegram.settings import TelegramSettings
 from gateway.logs import configure_logs
 from gateway.web.server import WebServer
 from tests.fakes.gateway import free_port
-from tests.fakes.telegram_channel import Line, open_line
-from tests.fakes.telegram_server import Fault, TelegramServer, open_telegram
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.telegram_channel import TelegramConnection, open_line
+from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
+from tests.fakes.web_services import FakePageServices
 
 SECRET = "a-secret-that-is-hard-to-guess"
 HEADER = "X-Telegram-Bot-Api-Secret-Token"
@@ -32,7 +32,9 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 @asynccontextmanager
-async def called(server: TelegramServer, house: FakeHouse | None = None) -> AsyncIterator[tuple[Line, str]]:
+async def called(
+    server: TelegramServer, house: FakePageServices | None = None
+) -> AsyncIterator[tuple[TelegramConnection, str]]:
     """Run the channel in webhook mode behind the real web server; give it and the address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/hooks/telegram"
@@ -195,7 +197,7 @@ async def test_deaf_is_told(server: TelegramServer) -> None:
 
 async def test_before_it_is_ready_and_after_its_end_nothing_is_taken(server: TelegramServer) -> None:
     """503 until Telegram has said who we are, and again once we stop: it comes again."""
-    server.fail("getMe", *(Fault("status", 502) for _ in range(1000)))
+    server.fail("getMe", *(TelegramFault("status", 502) for _ in range(1000)))
     port = free_port()
     fields: dict[str, Any] = {"mode": "webhook", "webhook_url": f"http://127.0.0.1:{port}/hooks/telegram"}
     async with open_line(server, first="getMe", webhook_secret=SECRET, **fields) as line:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agent.tools.tool import Tool, ToolContext, bind_recall, tool
 from gateway.ports import SearchHit
-from tests.fakes.llm_context import Shelf
+from tests.fakes.llm_context import FakeSearchIndex
 
 
 @tool("Find things.", effects=True, untrusted=True, gives=["web"])
@@ -96,7 +96,7 @@ async def test_bound_recall_sees_one_scope() -> None:
     """Whatever a tool asks for, it asks in the scope of the turn's principal."""
     mine = SearchHit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
     theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
-    shelf = Shelf({"people/ann": [mine], "people/bob": [theirs]})
+    shelf = FakeSearchIndex({"people/ann": [mine], "people/bob": [theirs]})
     recall = bind_recall(shelf, "people/ann")
     assert await recall.search("secret people/bob", limit=9) == [mine]
     assert await recall.read("MEMORY.md", 1) == [mine]

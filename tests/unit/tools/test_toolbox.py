@@ -16,8 +16,8 @@ from agent.llm.chat_model import ToolCall
 from agent.tools.tool import ToolContext, tool
 from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox
 from gateway.errors import SettingsError, ToolFailed
-from tests.fakes.clock import Clock
-from tests.fakes.llm_context import Tally, context
+from tests.fakes.clock import VirtualClock
+from tests.fakes.llm_context import SummingMeter, context
 
 
 @tool("Add two numbers.")
@@ -116,7 +116,7 @@ async def test_a_failure_is_told_and_a_bug_keeps_its_secrets() -> None:
     assert (await run("fail", {"how": "number"}))[1]
 
 
-async def test_a_hang_ends(clock: Clock) -> None:
+async def test_a_hang_ends(clock: VirtualClock) -> None:
     """A tool has its time, then the model is told."""
     assert await run("fail", {"how": "hang"}) == ("error: fail did not finish in 60 seconds", True)
     assert clock.seconds == 60
@@ -149,7 +149,7 @@ async def test_strangers_words_are_marked() -> None:
 
 async def test_calls_are_counted() -> None:
     """Every call is counted with its outcome, and timed."""
-    meter = Tally()
+    meter = SummingMeter()
     box = Toolbox([add], meter=meter)
     for arguments in ('{"a": 1}', "{", '{"a": 2}'):
         await box.run(ToolCall("c", "add", arguments), context())

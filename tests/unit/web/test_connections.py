@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 
 from gateway.web.connections import ConnectionLimits, connection_limit, raise_open_file_limit
 from gateway.web.server import WebServer
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OWN = b"Host: localhost:%d\r\nOrigin: http://localhost:%d\r\n"
@@ -90,7 +90,7 @@ async def rest_of(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("request_", [b"", b"GET / HT", GET[:-2]], ids=["nothing", "half a line", "half a header"])
-async def test_a_header_that_does_not_come_closes_the_connection(request_: bytes, clock: Clock) -> None:
+async def test_a_header_that_does_not_come_closes_the_connection(request_: bytes, clock: VirtualClock) -> None:
     """An idle connection and a header without an end are closed without an answer."""
     async with serving() as server:
         reader, writer = await ask(server, request_)
@@ -99,7 +99,7 @@ async def test_a_header_that_does_not_come_closes_the_connection(request_: bytes
         writer.close()
 
 
-async def test_a_second_header_has_a_deadline_too(clock: Clock) -> None:
+async def test_a_second_header_has_a_deadline_too(clock: VirtualClock) -> None:
     """What a kept connection begins to ask must be asked in time; uvicorn's own timer ends with its first byte."""
     async with serving() as server:
         reader, writer = await ask(server, GET)
@@ -111,7 +111,7 @@ async def test_a_second_header_has_a_deadline_too(clock: Clock) -> None:
 
 @pytest.mark.parametrize("path", [b"/", b"/unread"])
 async def test_a_body_that_does_not_come_closes_the_connection(
-    path: bytes, caplog: pytest.LogCaptureFixture, clock: Clock
+    path: bytes, caplog: pytest.LogCaptureFixture, clock: VirtualClock
 ) -> None:
     """One byte of a body holds nothing, whether anybody reads it or the answer is out already; no traceback either."""
     async with serving() as server:
@@ -123,7 +123,7 @@ async def test_a_body_that_does_not_come_closes_the_connection(
     assert "Traceback" not in caplog.text
 
 
-async def test_a_body_that_keeps_coming_is_taken(clock: Clock) -> None:
+async def test_a_body_that_keeps_coming_is_taken(clock: VirtualClock) -> None:
     """The deadline of a body starts again while it comes fast enough."""
     async with serving() as server:
         reader, writer = await ask(server, POST % (server.port, server.port, 1_000_000))
@@ -135,7 +135,7 @@ async def test_a_body_that_keeps_coming_is_taken(clock: Clock) -> None:
         writer.close()
 
 
-async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
+async def test_a_client_that_does_not_read_is_closed(clock: VirtualClock) -> None:
     """An answer that nobody takes is not kept for ever."""
     async with serving() as server:
         reader, writer = await ask(server, GET.replace(b"/ ", b"/large ", 1))
@@ -144,7 +144,7 @@ async def test_a_client_that_does_not_read_is_closed(clock: Clock) -> None:
         writer.close()
 
 
-async def test_a_socket_that_is_not_accepted_is_closed(clock: Clock) -> None:
+async def test_a_socket_that_is_not_accepted_is_closed(clock: VirtualClock) -> None:
     """Until somebody is known to sit before it, a WebSocket has a deadline."""
     async with serving() as server:
         reader, writer = await ask(server, UPGRADE % (server.port, server.port))

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import UserError
 from gateway.web.forwarded import ResolvedRequest, TrustedProxies
 from gateway.web.server import WebServer
-from tests.fakes.web_services import FakeHouse, serve_page
+from tests.fakes.web_services import FakePageServices, serve_page
 
 URL = "https://chat.example.org/chat/"
 
@@ -79,7 +79,7 @@ def test_the_path_is_ours_whether_it_was_cut_off_or_not(asked: str, host: str, p
 @pytest.mark.parametrize("path", ["/files/", "/login", "/hooks/x"])
 def test_a_public_path_that_is_one_of_ours_is_refused(path: str) -> None:
     """Nobody could tell whether the proxy had cut it off."""
-    channel = FakeHouse().context("web")
+    channel = FakePageServices().context("web")
     from channels.web import plugin
 
     routes = [*plugin.routes(plugin.open(channel)), *_hook()]
@@ -96,13 +96,13 @@ def _hook() -> list[Any]:
 @pytest.mark.parametrize("trusted", [("127.0.0.1",), ("10.0.0.0/8",)])
 async def test_behind_a_proxy_nobody_is_the_owner_by_being_on_this_machine(trusted: tuple[str, ...]) -> None:
     """Naming a proxy is as good as a public address: the page asks for a code, of a local browser too."""
-    async with serve_page(FakeHouse(), trusted_proxies=trusted) as served:
+    async with serve_page(FakePageServices(), trusted_proxies=trusted) as served:
         assert not served.server.app.state.is_private
 
 
 async def test_wrong_codes_from_many_addresses_shut_nobody_out() -> None:
     """Behind a proxy, seventy addresses that guess are refused, and the right code logs its browser in."""
-    house = FakeHouse()
+    house = FakePageServices()
     async with (
         serve_page(house, public_url=URL, trusted_proxies=("127.0.0.1",)) as page,
         aiohttp.ClientSession() as session,

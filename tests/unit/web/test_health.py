@@ -19,7 +19,7 @@ from gateway.web.metrics import DEPTH, METRICS, MetricKind, PrometheusRecorder, 
 from gateway.web.server import WebServer
 
 
-class Journal:
+class FillingJournal:
     """A journal whose disk can fill up; it counts how often it was asked."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
     channels: dict[str, bool | None], is_full: bool, status: int, body: dict[str, Any]
 ) -> None:
     """A degraded channel is named and takes no traffic away; an unwritable journal does."""
-    journal = Journal()
+    journal = FillingJournal()
     journal.is_full = is_full
     health = HealthEndpoints(check=journal.check, channels=lambda: channels)
     async with served(*health.routes()) as url, aiohttp.ClientSession() as session:
@@ -78,7 +78,7 @@ async def test_ready_is_a_writable_journal_and_every_channel_tried(
 
 async def test_asking_often_writes_once_a_second() -> None:
     """A probe in a loop is no load on the disk; after a second the truth is asked for again."""
-    journal, seconds = Journal(), [0.0]
+    journal, seconds = FillingJournal(), [0.0]
     health = HealthEndpoints(check=journal.check, channels=dict, clock=lambda: seconds[0])
     answers = await asyncio.gather(*(health.readiness() for _ in range(50)))
     assert all(ready for ready, _ in answers)
@@ -93,7 +93,7 @@ async def test_asking_often_writes_once_a_second() -> None:
 
 async def test_metrics_show_what_was_counted_and_what_waits() -> None:
     """Counters, timings and the journal's depth at the moment of the scrape, in Prometheus' text format."""
-    meter, journal = PrometheusRecorder(strict=True), Journal()
+    meter, journal = PrometheusRecorder(strict=True), FillingJournal()
     meter.count("accepted", outcome="duplicate")
     meter.count("model_tokens", 120, direction="in")
     meter.time("turn_seconds", 0.2)
@@ -136,7 +136,7 @@ async def test_metrics_are_for_this_machine_and_for_the_token(
     name: str, headers: dict[str, str], status: int, token: str
 ) -> None:
     """With a public address, nobody from elsewhere reads how much is said here; without a token none is right."""
-    route = metrics_route(PrometheusRecorder(), Journal().depth, token=token)
+    route = metrics_route(PrometheusRecorder(), FillingJournal().depth, token=token)
     async with (
         served(route, public_url="https://chat.example.org") as url,
         aiohttp.ClientSession() as session,

@@ -21,7 +21,7 @@ from channels.web.logins import (
     is_name,
 )
 from gateway.errors import UserError
-from tests.fakes.web_services import FakeHouse, FakeState
+from tests.fakes.web_services import FakePageServices, FakeState
 
 NAMES = [
     ("ann", True),
@@ -37,7 +37,7 @@ NAMES = [
 ]
 
 
-class Time:
+class AdvancedClock:
     """A clock that is told to move."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Time:
 
 
 @pytest.fixture
-def time() -> Time:
+def time() -> AdvancedClock:
     """Give a clock."""
-    return Time()
+    return AdvancedClock()
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def state() -> FakeState:
 
 
 @pytest.fixture
-def logins(state: FakeState, time: Time) -> WebLogins:
+def logins(state: FakeState, time: AdvancedClock) -> WebLogins:
     """Give logins with nobody in."""
     return WebLogins(state, now=time)
 
@@ -89,7 +89,7 @@ async def test_a_code_is_read_as_people_type_it(logins: WebLogins) -> None:
     assert (await logins.enter(f" {code.lower().replace('-', ' ')} "))[0] is LoginOutcome.WELCOME
 
 
-async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: Time) -> None:
+async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: AdvancedClock) -> None:
     """Good until then, not a moment longer."""
     early, late = logins.issue_code("owner"), logins.issue_code("owner")
     time.move(CODE_LIFE - timedelta(seconds=1))
@@ -98,7 +98,7 @@ async def test_a_code_ends_after_ten_minutes(logins: WebLogins, time: Time) -> N
     assert (await logins.enter(late))[0] is LoginOutcome.WRONG
 
 
-async def test_guessing_is_locked_out_for_a_minute(logins: WebLogins, time: Time) -> None:
+async def test_guessing_is_locked_out_for_a_minute(logins: WebLogins, time: AdvancedClock) -> None:
     """After five wrong tries even the right code waits, and is not used up by waiting."""
     code = logins.issue_code("owner")
     for _ in range(WRONG_TRIES):
@@ -121,7 +121,9 @@ async def test_what_is_stored_lets_nobody_in(logins: WebLogins, state: FakeState
     assert await logins.find(login.digest) is None
 
 
-async def test_a_login_outlives_a_restart_but_not_thirty_days(logins: WebLogins, state: FakeState, time: Time) -> None:
+async def test_a_login_outlives_a_restart_but_not_thirty_days(
+    logins: WebLogins, state: FakeState, time: AdvancedClock
+) -> None:
     """The browser stays in until its time is over."""
     _, token = await logins.enter(logins.issue_code("owner"))
     restarted = WebLogins(state, now=time)
@@ -130,7 +132,7 @@ async def test_a_login_outlives_a_restart_but_not_thirty_days(logins: WebLogins,
     assert await restarted.find(token) is None
 
 
-async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: Time) -> None:
+async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: AdvancedClock) -> None:
     """A token that left is nobody's, here and after a restart; leaving twice is leaving once."""
     _, token = await logins.enter(logins.issue_code("owner"))
     login = await logins.find(token)
@@ -143,7 +145,9 @@ async def test_leaving_is_for_good(logins: WebLogins, state: FakeState, time: Ti
     assert await WebLogins(state, now=time).find(token) is None
 
 
-async def test_who_was_put_out_right_after_the_start_stays_out(logins: WebLogins, state: FakeState, time: Time) -> None:
+async def test_who_was_put_out_right_after_the_start_stays_out(
+    logins: WebLogins, state: FakeState, time: AdvancedClock
+) -> None:
     """A browser whose cookie is looked up while the first look at the notes is still under way brings nobody back."""
     _, token = await logins.enter(logins.issue_code("ann"))
     begun, go_on = asyncio.Event(), asyncio.Event()
@@ -204,7 +208,7 @@ async def test_many_addresses_that_guess_lock_nobody_out(logins: WebLogins) -> N
     assert logins.wrong == 5_000
 
 
-async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeState, time: Time) -> None:
+async def test_who_is_in_is_shown_and_put_out(logins: WebLogins, state: FakeState, time: AdvancedClock) -> None:
     """By person, with their browsers; ending somebody's logins ends their codes too, and nobody else's, for good."""
     for who in ("ann", "ann", "owner"):
         await logins.enter(logins.issue_code(who))
@@ -228,7 +232,7 @@ def test_a_name_is_an_id(text: str, expected: bool) -> None:
 
 async def test_a_code_is_never_issued_for_what_is_no_name() -> None:
     """Neither is the owner's id given away under a name."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.open(FakePageServices().context("web"))
     assert isinstance(channel, WebChannel)
     for name in ("owner", "Ann", "a/b", " ann"):
         with pytest.raises(UserError):

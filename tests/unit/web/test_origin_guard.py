@@ -11,7 +11,7 @@ import pytest
 import yarl
 
 from gateway.web.origin_guard import OriginPolicy
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 Session = aiohttp.ClientSession
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - what a container binds to
@@ -25,25 +25,25 @@ async def session() -> AsyncIterator[Session]:
 
 
 @pytest.fixture
-async def open_page() -> AsyncIterator[Served]:
+async def open_page() -> AsyncIterator[ServedPage]:
     """Serve the page as on a person's own machine: no login."""
-    async with serve_page(FakeHouse()) as served:
+    async with serve_page(FakePageServices()) as served:
         yield served
 
 
 @pytest.fixture
-async def closed_page() -> AsyncIterator[Served]:
+async def closed_page() -> AsyncIterator[ServedPage]:
     """Serve the page with a login."""
-    async with serve_page(FakeHouse(), login="always") as served:
+    async with serve_page(FakePageServices(), login="always") as served:
         yield served
 
 
-def origin(served: Served) -> str:
+def origin(served: ServedPage) -> str:
     """Return our own page's origin."""
     return served.url.rstrip("/")
 
 
-async def handshake(session: Session, served: Served, **headers: str) -> int:
+async def handshake(session: Session, served: ServedPage, **headers: str) -> int:
     """Try to open the WebSocket; return the status."""
     given = {"Origin": origin(served), **headers}
     try:
@@ -53,7 +53,7 @@ async def handshake(session: Session, served: Served, **headers: str) -> int:
         return error.status
 
 
-async def get(session: Session, served: Served, path: str = "", **headers: str) -> int:
+async def get(session: Session, served: ServedPage, path: str = "", **headers: str) -> int:
     """Get *path*; return the status."""
     async with session.get(f"{served.url}{path}", headers=headers) as answer:
         return answer.status
@@ -70,7 +70,7 @@ HOSTS = [
 
 
 @pytest.mark.parametrize("host", HOSTS)
-async def test_a_name_that_is_not_ours_is_misdirected(session: Session, open_page: Served, host: str) -> None:
+async def test_a_name_that_is_not_ours_is_misdirected(session: Session, open_page: ServedPage, host: str) -> None:
     """DNS rebinding shares our origin only under its own name; every path and the socket answer 421."""
     for path in ("", "session", "assets/app.js", "nothing"):
         assert await get(session, open_page, path, Host=host) == 421
@@ -78,14 +78,14 @@ async def test_a_name_that_is_not_ours_is_misdirected(session: Session, open_pag
 
 
 @pytest.mark.parametrize("name", ["localhost", "LOCALHOST", "127.0.0.1", "[::1]"])
-async def test_every_name_of_loopback_is_ours(session: Session, open_page: Served, name: str) -> None:
+async def test_every_name_of_loopback_is_ours(session: Session, open_page: ServedPage, name: str) -> None:
     """Whatever people type, and whatever port a container publishes."""
     assert await get(session, open_page, Host=f"{name}:{open_page.server.port}") == 200
     assert await get(session, open_page, Host=f"{name}:9000") == 200
     assert await handshake(session, open_page, Host=f"{name}:9000", Origin=f"http://{name.lower()}:9000") == 101
 
 
-async def test_a_foreign_page_opens_no_socket_and_posts_nothing(session: Session, open_page: Served) -> None:
+async def test_a_foreign_page_opens_no_socket_and_posts_nothing(session: Session, open_page: ServedPage) -> None:
     """Cross-site WebSockets, form posts and other programs' pages on this machine are refused."""
     origins = ["http://evil.example", "null", "http://localhost:3000", "https://127.0.0.1", "file://", "http://", ""]
     for foreign in origins:
@@ -95,7 +95,7 @@ async def test_a_foreign_page_opens_no_socket_and_posts_nothing(session: Session
             assert answer.status == 403, foreign
 
 
-async def test_the_page_on_this_machine_needs_no_code(session: Session, open_page: Served) -> None:
+async def test_the_page_on_this_machine_needs_no_code(session: Session, open_page: ServedPage) -> None:
     """`web.login: auto` on loopback: whoever opens it is the owner."""
     assert await handshake(session, open_page) == 101
     async with session.get(f"{open_page.url}session") as answer:
@@ -112,7 +112,7 @@ FORWARDED = [
 
 @pytest.mark.parametrize("headers", FORWARDED, ids=lambda headers: next(iter(headers)))
 async def test_forwarding_headers_open_nothing(
-    session: Session, open_page: Served, closed_page: Served, headers: Mapping[str, str]
+    session: Session, open_page: ServedPage, closed_page: ServedPage, headers: Mapping[str, str]
 ) -> None:
     """They cannot make a stranger local; on this machine they are a sign of strangers behind a proxy."""
     assert await handshake(session, open_page, **headers) == 401
@@ -120,7 +120,7 @@ async def test_forwarding_headers_open_nothing(
 
 
 @pytest.mark.parametrize("query", ["", "?token=x", "?gatewayUrl=ws://evil.example", "?code=AAAAAAAA"])
-async def test_without_a_login_there_is_no_socket(session: Session, closed_page: Served, query: str) -> None:
+async def test_without_a_login_there_is_no_socket(session: Session, closed_page: ServedPage, query: str) -> None:
     """No cookie, a wrong cookie, and anything in the address: 401."""
     with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
         await session.ws_connect(f"{closed_page.url}ws{query}", headers={"Origin": origin(closed_page)})
@@ -129,7 +129,7 @@ async def test_without_a_login_there_is_no_socket(session: Session, closed_page:
     assert await get(session, closed_page, f"session{query}") == 401
 
 
-async def enter(session: Session, served: Served, code: str, **headers: str) -> tuple[int, str]:
+async def enter(session: Session, served: ServedPage, code: str, **headers: str) -> tuple[int, str]:
     """Type a code; return the status and the cookie's header."""
     async with session.post(
         f"{served.url}login", json={"code": code}, headers={"Origin": origin(served), **headers}
@@ -137,7 +137,9 @@ async def enter(session: Session, served: Served, code: str, **headers: str) -> 
         return answer.status, answer.headers.get("Set-Cookie", "")
 
 
-async def test_a_login_is_a_cookie_no_script_and_no_other_site_can_use(session: Session, closed_page: Served) -> None:
+async def test_a_login_is_a_cookie_no_script_and_no_other_site_can_use(
+    session: Session, closed_page: ServedPage
+) -> None:
     """HttpOnly, SameSite=Strict, the whole site, thirty days; it opens the socket until it leaves."""
     status, cookie = await enter(session, closed_page, await closed_page.channel.issue_code())
     assert status == 204
@@ -157,7 +159,7 @@ async def test_a_login_is_a_cookie_no_script_and_no_other_site_can_use(session: 
 
 async def test_the_cookie_is_secure_where_the_browser_came_by_https(session: Session) -> None:
     """Behind a proxy that ends TLS, the browser's own Origin says so; the public name is ours then."""
-    async with serve_page(FakeHouse(), public_url="https://chat.example.org") as served:
+    async with serve_page(FakePageServices(), public_url="https://chat.example.org") as served:
         public = {"Host": "chat.example.org", "Origin": "https://chat.example.org"}
         assert await handshake(session, served, **public) == 401
         status, cookie = await enter(session, served, await served.channel.issue_code(), **public)
@@ -172,7 +174,7 @@ async def test_the_cookie_is_secure_where_the_browser_came_by_https(session: Ses
 @pytest.mark.parametrize("host", ["chat.example.org", "127.0.0.1", "chat.example.org:8787"])
 async def test_another_service_of_that_machine_is_not_our_page(session: Session, host: str) -> None:
     """Cookies know no ports, and to the browser it is the same site: only the port says that it is somebody else."""
-    async with serve_page(FakeHouse(), public_url="https://chat.example.org") as served:
+    async with serve_page(FakePageServices(), public_url="https://chat.example.org") as served:
         ours = {"Host": "chat.example.org", "Origin": "https://chat.example.org"}
         _, cookie = await enter(session, served, await served.channel.issue_code(), **ours)
         pair = cookie.split(";")[0]
@@ -182,7 +184,7 @@ async def test_another_service_of_that_machine_is_not_our_page(session: Session,
             assert status == 403, foreign
 
 
-async def test_who_comes_in_again_has_left(session: Session, closed_page: Served) -> None:
+async def test_who_comes_in_again_has_left(session: Session, closed_page: ServedPage) -> None:
     """One browser is one person: a second code takes the place of the first, whose cookie opens nothing any more."""
     _, first = await enter(session, closed_page, await closed_page.channel.issue_code("ann"))
     before = first.split(";")[0]
@@ -201,13 +203,13 @@ async def test_who_comes_in_again_has_left(session: Session, closed_page: Served
 
 async def test_a_server_beyond_loopback_asks_for_a_code(session: Session) -> None:
     """As in a container: every address, and nobody is the owner by being there."""
-    async with serve_page(FakeHouse(), host=EVERYWHERE) as served:
+    async with serve_page(FakePageServices(), host=EVERYWHERE) as served:
         assert await handshake(session, served) == 401
         assert await get(session, served, "session") == 401
         assert await get(session, served) == 200
 
 
-async def test_wrong_codes_are_told_and_then_locked(session: Session, closed_page: Served) -> None:
+async def test_wrong_codes_are_told_and_then_locked(session: Session, closed_page: ServedPage) -> None:
     """401 five times, then 429; bodies that are no login are 400, and too large ones are not read."""
     for body in (b"", b"{", b"[]", b'{"code": 5}', b"[" * 4_000, json.dumps({"code": "A" * 9_000}).encode()):
         async with session.post(
@@ -230,13 +232,13 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_only_the_pages_own_files_can_be_asked_for(session: Session, open_page: Served, path: str) -> None:
+async def test_only_the_pages_own_files_can_be_asked_for(session: Session, open_page: ServedPage, path: str) -> None:
     """Names are looked up, not opened."""
     async with session.get(yarl.URL(f"{open_page.url}{path}", encoded=True)) as answer:
         assert answer.status == 404
 
 
-async def test_every_answer_carries_its_armour(session: Session, open_page: Served) -> None:
+async def test_every_answer_carries_its_armour(session: Session, open_page: ServedPage) -> None:
     """Nothing from elsewhere, nothing inline, no frame around it, no type guessed, no referrer."""
     for path in ("", "assets/app.js", "session", "nothing"):
         async with session.get(f"{open_page.url}{path}") as answer:
@@ -255,7 +257,7 @@ async def test_every_answer_carries_its_armour(session: Session, open_page: Serv
         assert outside not in page
 
 
-async def test_a_page_that_is_known_is_not_sent_again(session: Session, open_page: Served) -> None:
+async def test_a_page_that_is_known_is_not_sent_again(session: Session, open_page: ServedPage) -> None:
     """Files carry an ETag; they are asked for each time, so that an upgrade is seen at once."""
     async with session.get(f"{open_page.url}assets/app.js") as answer:
         tag = answer.headers["ETag"]
@@ -263,7 +265,7 @@ async def test_a_page_that_is_known_is_not_sent_again(session: Session, open_pag
     assert await get(session, open_page, "assets/app.js", **{"If-None-Match": tag}) == 304
 
 
-async def test_a_frame_too_long_is_told_and_a_huge_one_ends_the_socket(session: Session, open_page: Served) -> None:
+async def test_a_frame_too_long_is_told_and_a_huge_one_ends_the_socket(session: Session, open_page: ServedPage) -> None:
     """Beyond the codec's limit a line; beyond the protocol's the connection, before it is in memory."""
     async with session.ws_connect(f"{open_page.url}ws", headers={"Origin": origin(open_page)}) as socket:
         await socket.receive()
@@ -276,7 +278,7 @@ async def test_a_frame_too_long_is_told_and_a_huge_one_ends_the_socket(session: 
 
 
 async def test_nothing_secret_reaches_a_log(
-    session: Session, closed_page: Served, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    session: Session, closed_page: ServedPage, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Code, token, address and text of a login and a message are in no line, at any level."""
     caplog.set_level(0)

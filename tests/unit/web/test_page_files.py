@@ -17,7 +17,7 @@ from channels.web.served_files import MOST, ServedFiles
 from gateway.events import Attachment, MessagePart
 from gateway.ports import DisplayedMessage
 from tests.fakes.clock import EPOCH
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 PAGE = b"<script>alert(document.cookie)</script>"
 
@@ -28,15 +28,15 @@ def file(name: str = "page.html", blob: str = "people/ann/abc") -> Attachment:
 
 
 @pytest.fixture
-async def house() -> FakeHouse:
+async def house() -> FakePageServices:
     """Give a house that keeps one dangerous file."""
-    house = FakeHouse()
+    house = FakePageServices()
     house.blobs.kept["people/ann/abc"] = PAGE
     return house
 
 
 @pytest.fixture
-async def served(house: FakeHouse) -> AsyncIterator[Served]:
+async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page."""
     async with serve_page(house) as served:
         yield served
@@ -49,7 +49,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def shown(served: Served, session: aiohttp.ClientSession, *, what: Attachment) -> Any:
+async def shown(served: ServedPage, session: aiohttp.ClientSession, *, what: Attachment) -> Any:
     """Send *what* to an open window and return the frame's file."""
     async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
         assert (await socket.receive_json())["type"] == "history"
@@ -57,7 +57,7 @@ async def shown(served: Served, session: aiohttp.ClientSession, *, what: Attachm
         return (await socket.receive_json())["file"]
 
 
-async def test_a_file_is_saved_and_never_shown(served: Served, session: aiohttp.ClientSession) -> None:
+async def test_a_file_is_saved_and_never_shown(served: ServedPage, session: aiohttp.ClientSession) -> None:
     """Whatever it claims to be, it comes as bytes to save: no type, no sniffing, no script, no scope in its address."""
     found = await shown(served, session, what=file('Bücher "<x>"\r\nSet-Cookie: a=b.html'))
     assert "people" not in found["href"]
@@ -72,7 +72,7 @@ async def test_a_file_is_saved_and_never_shown(served: Served, session: aiohttp.
         assert disposition == "attachment; filename*=UTF-8''B%C3%BCcher%20x%20Set-Cookie%20a%3Db.html"
 
 
-async def test_only_what_was_shown_can_be_had(served: Served, session: aiohttp.ClientSession) -> None:
+async def test_only_what_was_shown_can_be_had(served: ServedPage, session: aiohttp.ClientSession) -> None:
     """A guess, a path, a reference and another visitor's address are all not there."""
     channel = served.channel
     assert isinstance(channel, WebChannel)
@@ -84,7 +84,7 @@ async def test_only_what_was_shown_can_be_had(served: Served, session: aiohttp.C
         assert answer.status == 405
 
 
-async def test_without_a_login_there_is_no_file(house: FakeHouse, session: aiohttp.ClientSession) -> None:
+async def test_without_a_login_there_is_no_file(house: FakePageServices, session: aiohttp.ClientSession) -> None:
     """The door is the page's own: no login, no file, though the address is right; nor under a foreign name."""
     async with serve_page(house, login="always") as served:
         channel = served.channel
@@ -105,7 +105,7 @@ async def test_without_a_login_there_is_no_file(house: FakeHouse, session: aioht
 
 
 async def test_a_file_that_is_lost_is_not_there(
-    served: Served, session: aiohttp.ClientSession, house: FakeHouse
+    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
 ) -> None:
     """Shown yesterday, forgotten since: the link says 404 and nothing else."""
     found = await shown(served, session, what=file())
@@ -114,7 +114,9 @@ async def test_a_file_that_is_lost_is_not_there(
         assert (answer.status, await answer.read()) == (404, b"")
 
 
-async def test_the_history_shows_files_again(served: Served, session: aiohttp.ClientSession, house: FakeHouse) -> None:
+async def test_the_history_shows_files_again(
+    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
+) -> None:
     """A reload gets new addresses for old files; what a person wrote is shown without the lines that name theirs."""
     line = DisplayedMessage(
         id="t/0",

@@ -26,13 +26,13 @@ from gateway.i18n import translate
 from gateway.ports import DisplayedMessage
 from gateway.web.connections import ConnectionLimits
 from tests.fakes.clock import EPOCH
-from tests.fakes.web_services import FakeBlobs, FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakeBlobs, FakePageServices, ServedPage, serve_page
 
 LONG = "ü" * frame_codec.LONGEST_SAYING
 
 
 @dataclass
-class CountingHouse(FakeHouse):
+class CountingPageServices(FakePageServices):
     """A house that counts how often its history is read, and lets a test hold a reading up."""
 
     reads: int = 0
@@ -56,7 +56,7 @@ def line(n: int, text: str, role: str = "user") -> DisplayedMessage:
 
 
 @asynccontextmanager
-async def window(served: Served, session: aiohttp.ClientSession) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+async def window(served: ServedPage, session: aiohttp.ClientSession) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """Open a window; frames of any size are taken."""
     headers = {"Origin": served.url.rstrip("/")}
     async with session.ws_connect(f"{served.url}ws", headers=headers, max_msg_size=0) as socket:
@@ -64,7 +64,7 @@ async def window(served: Served, session: aiohttp.ClientSession) -> AsyncIterato
 
 
 @asynccontextmanager
-async def visitor(served: Served, name: str = "") -> AsyncIterator[aiohttp.ClientSession]:
+async def visitor(served: ServedPage, name: str = "") -> AsyncIterator[aiohttp.ClientSession]:
     """Log *name* in, and give a client that has the cookie."""
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         code = await served.channel.issue_code(name)
@@ -74,7 +74,7 @@ async def visitor(served: Served, name: str = "") -> AsyncIterator[aiohttp.Clien
         yield session
 
 
-def count_windows(served: Served) -> int:
+def count_windows(served: ServedPage) -> int:
     """Return how many windows are served."""
     return sum(map(len, served.channel._windows.values()))
 
@@ -99,7 +99,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.ClientSession) -> None:
     """Sixty of the longest messages: no frame is larger than a page, and the pages make up all of it, once each."""
     lines = [line(n, f"{n} {LONG}"[: frame_codec.LONGEST_SAYING]) for n in range(60)]
-    async with serve_page(FakeHouse(lines=lines)) as served, window(served, session) as socket:
+    async with serve_page(FakePageServices(lines=lines)) as served, window(served, session) as socket:
         got: list[Any] = []
         raw = await socket.receive_str()
         while True:
@@ -117,7 +117,7 @@ async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.Client
 async def test_an_answer_longer_than_a_page_is_shown_as_it_was_delivered(session: aiohttp.ClientSession) -> None:
     """The history cuts an answer where its delivery cut it, so that it comes back whole, a page at a time."""
     answer = "\n\n".join(f"Paragraph {n}. {'words ' * 50}" for n in range(5_000))
-    house = FakeHouse(lines=[line(0, "tell me everything"), line(1, answer, "assistant")])
+    house = FakePageServices(lines=[line(0, "tell me everything"), line(1, answer, "assistant")])
     async with serve_page(house) as served, window(served, session) as socket:
         sent = OutboundMessage(id="t1.1", key=served.key, text=answer)
         delivered = [json.loads(part.payload)["text"] for part in served.channel.render(sent)]
@@ -135,7 +135,7 @@ async def test_an_answer_longer_than_a_page_is_shown_as_it_was_delivered(session
 
 async def test_a_page_that_is_asked_for_after_its_lines_are_gone_is_the_newest(session: aiohttp.ClientSession) -> None:
     """After /new there is nothing before the line that a window names: it gets the history as it is now."""
-    house = FakeHouse(lines=[line(n, LONG) for n in range(9)])
+    house = FakePageServices(lines=[line(n, LONG) for n in range(9)])
     async with serve_page(house) as served, window(served, session) as socket:
         before = (await socket.receive_json())["before"]
         house.lines = [line(20, "a new beginning")]
@@ -146,7 +146,7 @@ async def test_a_page_that_is_asked_for_after_its_lines_are_gone_is_the_newest(s
 
 async def test_a_window_has_one_history_request_outstanding(session: aiohttp.ClientSession) -> None:
     """Of 39 requests behind a slow reading one is answered, the newest; a window cannot pile up pages."""
-    house = CountingHouse(lines=[line(0, "hello")])
+    house = CountingPageServices(lines=[line(0, "hello")])
     async with serve_page(house) as served, window(served, session) as socket:
         assert (await socket.receive_json())["type"] == "history"
         house.readable.clear()
@@ -164,7 +164,7 @@ async def test_a_window_has_one_history_request_outstanding(session: aiohttp.Cli
 
 async def test_windows_that_open_together_share_one_reading(session: aiohttp.ClientSession) -> None:
     """As many windows as one person may have, all at once: the history is read once for those who wait."""
-    house = CountingHouse(lines=[line(n, LONG) for n in range(60)])
+    house = CountingPageServices(lines=[line(n, LONG) for n in range(60)])
     house.readable.clear()
     async with serve_page(house) as served, AsyncExitStack() as open_windows:
         sockets = [await open_windows.enter_async_context(window(served, session)) for _ in range(MOST_WINDOWS)]
@@ -183,7 +183,7 @@ async def test_windows_that_open_together_share_one_reading(session: aiohttp.Cli
 
 async def test_windows_of_one_person_speak_at_one_pace() -> None:
     """Large frames from many windows wait for each other; another person's first frame does not wait at all."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.open(FakePageServices().context("web"))
     assert isinstance(channel, WebChannel)
     slept: list[tuple[str, float]] = []
 
@@ -210,7 +210,7 @@ async def test_windows_of_one_person_speak_at_one_pace() -> None:
 
 async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: aiohttp.ClientSession) -> None:
     """A window too many reads why and is closed; one that closes makes room, and another person has their own."""
-    async with serve_page(FakeHouse()) as served, AsyncExitStack() as open_windows:
+    async with serve_page(FakePageServices()) as served, AsyncExitStack() as open_windows:
         sockets = [await open_windows.enter_async_context(window(served, session)) for _ in range(MOST_WINDOWS)]
         for socket in sockets:
             assert (await socket.receive_json())["type"] == "history"
@@ -232,7 +232,7 @@ async def test_windows_of_one_person_are_bounded_and_the_next_is_told(session: a
 async def test_a_window_that_was_refused_is_not_read_on(session: aiohttp.ClientSession) -> None:
     """Closing takes a while, and a client may send all through it: its connection ends after a little of that."""
     sent = 0
-    async with serve_page(FakeHouse()) as served, AsyncExitStack() as open_windows:
+    async with serve_page(FakePageServices()) as served, AsyncExitStack() as open_windows:
         for _ in range(MOST_WINDOWS):
             socket = await open_windows.enter_async_context(window(served, session))
             assert (await socket.receive_json())["type"] == "history"
@@ -246,7 +246,7 @@ async def test_a_window_that_was_refused_is_not_read_on(session: aiohttp.ClientS
 
 async def test_a_window_that_never_reads_its_history_is_closed() -> None:
     """What waits behind a history that is not taken is bounded too, and the window ends like every slow one."""
-    channel = web_kind.open(FakeHouse().context("web"))
+    channel = web_kind.open(FakePageServices().context("web"))
     assert isinstance(channel, WebChannel)
     slow = ClientConnection(SessionKey("web", "owner"), "owner")
     never = asyncio.get_running_loop().create_future()
@@ -289,7 +289,7 @@ class PiecewiseBlobs(FakeBlobs):
 async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSession) -> None:
     """Shown and handed out, 50 MB are read in pieces; their number stands in the header and what comes is the file."""
     data = bytes(range(256)) * 195_313
-    house = FakeHouse(blobs=PiecewiseBlobs())
+    house = FakePageServices(blobs=PiecewiseBlobs())
     blob = await house.blobs.put("people/ann", data)
     async with serve_page(house) as served, window(served, session) as socket:
         await socket.receive_json()
@@ -306,13 +306,13 @@ async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSessio
 async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.ClientSession) -> None:
     """Forgotten while it is handed out: the visitor's browser sees a broken download, not a short file."""
 
-    class Vanishing(FakeBlobs):
+    class VanishingBlobs(FakeBlobs):
         async def read_at(self, reference: str, start: int, length: int) -> bytes:
             if start:
                 raise FileUnavailable("it is lost")
             return await super().read_at(reference, start, length)
 
-    house = FakeHouse(blobs=Vanishing())
+    house = FakePageServices(blobs=VanishingBlobs())
     blob = await house.blobs.put("people/ann", bytes(3_000_000))
     async with serve_page(house) as served:
         file = Attachment(kind="document", name="a.bin", size=3_000_000, media_type="", blob=blob)
@@ -323,7 +323,7 @@ async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.C
 
 async def test_downloads_of_one_person_are_bounded(session: aiohttp.ClientSession) -> None:
     """A person who lets many downloads hang is refused another in a line; others get theirs."""
-    house = FakeHouse()
+    house = FakePageServices()
     blob = await house.blobs.put("people/ann", bytes(30_000_000))
     file = Attachment(kind="document", name="a.bin", size=30_000_000, media_type="", blob=blob)
     async with serve_page(house) as served, AsyncExitStack() as stack:
@@ -362,7 +362,7 @@ async def upload(session: aiohttp.ClientSession, url: str, data: Any) -> tuple[i
 
 async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) -> None:
     """Eight bodies that do not go on: the person's own wait for each other, another person's file is taken."""
-    house = FakeHouse(folder=tmp_path / "uploads")
+    house = FakePageServices(folder=tmp_path / "uploads")
     async with serve_page(house, login="always") as served, AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
         body = SlowBody()
@@ -378,7 +378,7 @@ async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) ->
 
 async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
     """Beyond those at work and as many as wait, a file is refused in a line."""
-    house = FakeHouse(folder=tmp_path / "uploads")
+    house = FakePageServices(folder=tmp_path / "uploads")
     most = uploads.AT_ONCE + uploads.MOST_WAITING
     async with serve_page(house) as served, asyncio.TaskGroup() as tasks:
         connector = aiohttp.TCPConnector(limit=0)
@@ -395,7 +395,7 @@ async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
 
 async def test_a_body_that_stops_coming_frees_its_slot(tmp_path: Path) -> None:
     """After the web server's deadline the upload ends, nothing is left of it, and its slot is free."""
-    house = FakeHouse(folder=tmp_path / "uploads")
+    house = FakePageServices(folder=tmp_path / "uploads")
     async with serve_page(house, limits=ConnectionLimits(body=0.2)) as served, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
             await upload(session, served.url, SlowBody()())
@@ -408,7 +408,7 @@ async def test_a_body_that_stops_coming_frees_its_slot(tmp_path: Path) -> None:
 async def test_one_person_cannot_fill_the_common_store(tmp_path: Path) -> None:
     """At their own limit, in bytes or in files, a person is refused with their own line, and another is not."""
     folder = tmp_path / "uploads"
-    house = FakeHouse(folder=folder)
+    house = FakePageServices(folder=folder)
     async with serve_page(house, login="always") as served, AsyncExitStack() as stack:
         ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
         status, told = await upload(ann, served.url, b"first")
@@ -426,5 +426,5 @@ async def test_one_persons_files_are_counted(tmp_path: Path) -> None:
     head = json.dumps({"who": "owner", "name": "a", "type": ""}).encode() + b"\n"
     for n in range(uploads.MOST_FILES_OF_ONE):
         (folder / f"{n:024d}").write_bytes(head + b"x")
-    async with serve_page(FakeHouse(folder=folder)) as served, aiohttp.ClientSession() as session:
+    async with serve_page(FakePageServices(folder=folder)) as served, aiohttp.ClientSession() as session:
         assert await upload(session, served.url, b"more") == (507, {"line": translate("web.upload_yours")})

@@ -23,13 +23,13 @@ from channels.console.terminal_screen import TerminalScreen, _markdown
 from gateway.events import Attachment, MessagePart, OutboundKind, OutboundMessage, turn_id
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.clock import Clock
-from tests.fakes.web_services import FakeHouse
+from tests.fakes.clock import VirtualClock
+from tests.fakes.web_services import FakePageServices
 
 Frame = Mapping[str, Any]
 
 
-class Wire:
+class SocketPair:
     """A control socket in memory: two queues, and an end."""
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Wire:
 
 
 @asynccontextmanager
-async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
+async def attached(house: FakePageServices) -> AsyncIterator[SocketPair]:
     """Attach a terminal's wire to a running console channel."""
     channel = plugin.open(house.context("console"))
     assert isinstance(channel, ConsoleChannel)
     house.channel = channel
-    wire = Wire()
+    wire = SocketPair()
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(channel.run()),
@@ -58,7 +58,9 @@ async def attached(house: FakeHouse) -> AsyncIterator[Wire]:
             task.cancel()
 
 
-async def talk(house: FakeHouse, typed: str, *, during: Callable[[Wire], None] | None = None) -> tuple[int, str]:
+async def talk(
+    house: FakePageServices, typed: str, *, during: Callable[[SocketPair], None] | None = None
+) -> tuple[int, str]:
     """Pipe *typed* into the chat; return its exit code and what it printed."""
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
@@ -71,7 +73,7 @@ async def talk(house: FakeHouse, typed: str, *, during: Callable[[Wire], None] |
 
 async def test_piped_lines_are_answered_in_order() -> None:
     """Each line is a message, each answer is printed once, and the end of input is the end."""
-    house = FakeHouse(answer=lambda text: f"**{text}**, you say")
+    house = FakePageServices(answer=lambda text: f"**{text}**, you say")
     assert await talk(house, "one\n\ntwo\n/status\nthree") == (
         0,
         "**one**, you say\n**two**, you say\n**/status**, you say\n**three**, you say\n",
@@ -81,13 +83,13 @@ async def test_piped_lines_are_answered_in_order() -> None:
 
 async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixture[str]) -> None:
     """Why something was not taken, and that the gateway has stopped, is said in the language of the chat."""
-    refusing = FakeHouse(language="de", verdict=IntakeResult(verdict=IntakeVerdict.FULL))
+    refusing = FakePageServices(language="de", verdict=IntakeResult(verdict=IntakeVerdict.FULL))
     assert (await talk(refusing, "hello"))[0] == 1
     assert translate("frames.full", "de") in " ".join(capsys.readouterr().err.split())
-    leaving = FakeHouse(language="es")
+    leaving = FakePageServices(language="es")
     leaving.go_on.clear()
 
-    def cut_when_heard(wire: Wire) -> None:
+    def cut_when_heard(wire: SocketPair) -> None:
         leaving.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
 
     assert (await talk(leaving, "hello", during=cut_when_heard))[0] == 1
@@ -96,23 +98,23 @@ async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixtu
 
 async def test_quit_leaves_without_saying_it() -> None:
     """/quit is the terminal's own word."""
-    house = FakeHouse(answer=lambda text: text)
+    house = FakePageServices(answer=lambda text: text)
     assert await talk(house, "one\n/quit\ntwo\n") == (0, "one\n")
     assert len(house.accepted) == 1
 
 
 async def test_a_refusal_is_told_apart_from_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr, with an exit code that a script can see."""
-    house = FakeHouse(verdict=IntakeResult(verdict=IntakeVerdict.REJECTED, line="Not today."))
+    house = FakePageServices(verdict=IntakeResult(verdict=IntakeVerdict.REJECTED, line="Not today."))
     assert await talk(house, "one\n") == (1, "")
     assert "Not today." in capsys.readouterr().err
 
 
 async def test_a_gateway_that_goes_away_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody waits for an answer that cannot come."""
-    house = FakeHouse()
+    house = FakePageServices()
 
-    def cut_when_heard(wire: Wire) -> None:
+    def cut_when_heard(wire: SocketPair) -> None:
         house.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
 
     house.go_on.clear()
@@ -121,9 +123,9 @@ async def test_a_gateway_that_goes_away_ends_the_chat(capsys: pytest.CaptureFixt
     assert "gateway has stopped" in capsys.readouterr().err
 
 
-async def test_a_message_answered_elsewhere_ends_the_wait(clock: Clock) -> None:
+async def test_a_message_answered_elsewhere_ends_the_wait(clock: VirtualClock) -> None:
     """Merged or stopped: no answer of its own comes, and the history says that it is done."""
-    house = FakeHouse()
+    house = FakePageServices()
 
     def settle(text: str) -> str:
         house.lines[-1] = type(house.lines[-1])(
@@ -143,9 +145,9 @@ async def test_a_message_answered_elsewhere_ends_the_wait(clock: Clock) -> None:
     assert await talk(house, "one\n") == (0, "")
 
 
-async def test_a_message_that_could_not_be_stored_is_said_again(clock: Clock) -> None:
+async def test_a_message_that_could_not_be_stored_is_said_again(clock: VirtualClock) -> None:
     """The same id after a while, so that it is no second message once the disk has room."""
-    house = FakeHouse(answer=lambda text: text, is_down=True)
+    house = FakePageServices(answer=lambda text: text, is_down=True)
 
     async def mend() -> None:
         await house.wait_deliveries(1)
@@ -161,7 +163,7 @@ async def test_a_message_that_could_not_be_stored_is_said_again(clock: Clock) ->
 async def test_nothing_a_model_writes_is_obeyed() -> None:
     """Escape sequences, bells and direction marks never reach the terminal."""
     hostile = "\x1b]52;c;aGk=\x07\x1b[2Jclear\u202egnp\x9b31m\r end"
-    code, printed = await talk(FakeHouse(answer=lambda _: hostile), "go\n")
+    code, printed = await talk(FakePageServices(answer=lambda _: hostile), "go\n")
     assert code == 0
     assert not {"\x1b", "\x07", "\u202e", "\x9b", "\r"} & set(printed)
     assert "clear" in printed
@@ -189,7 +191,7 @@ async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
 
 async def test_an_answer_to_something_else_is_printed_and_does_not_count() -> None:
     """What an earlier /retry brings late is shown, and the line that was just said still gets its own answer."""
-    house = FakeHouse()
+    house = FakePageServices()
 
     def late(text: str) -> str:
         assert house.channel is not None
@@ -207,7 +209,7 @@ async def test_an_answer_to_something_else_is_printed_and_does_not_count() -> No
 
 async def test_a_marked_resend_is_printed_with_its_mark() -> None:
     """The terminal cannot take a line back, so a repeat says what it is."""
-    house = FakeHouse()
+    house = FakePageServices()
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
     async with attached(house) as wire:
@@ -221,7 +223,9 @@ async def test_a_marked_resend_is_printed_with_its_mark() -> None:
     assert printed.getvalue() == f"{translate('delivery.may_repeat')}\nonce\n"
 
 
-async def with_files(house: FakeHouse, downloads: ConsoleFiles | None, *files: Attachment, text: str = "Here.") -> str:
+async def with_files(
+    house: FakePageServices, downloads: ConsoleFiles | None, *files: Attachment, text: str = "Here."
+) -> str:
     """Ask one thing in a pipe, let the answer be *text* and *files*, and return what was printed at the end."""
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
@@ -251,7 +255,7 @@ def download(blob: str, name: str) -> Attachment:
 
 async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
     """A pipe ends behind the last file, not behind the text; each is said with its place, and only we can read it."""
-    house, folder = FakeHouse(), tmp_path / "downloads"
+    house, folder = FakePageServices(), tmp_path / "downloads"
     blob = await house.blobs.put("people/ann", b"one")
     other = await house.blobs.put("people/ann", b"two")
     names = [download(blob, "plan.pdf"), download(other, "plan.pdf"), download(blob, "plan.pdf")]
@@ -269,19 +273,19 @@ async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
 
 async def test_a_file_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
     """Where there is no folder, or the bytes are gone from the home, the terminal says what came."""
-    house = FakeHouse()
+    house = FakePageServices()
     blob = await house.blobs.put("people/ann", b"one")
     line = translate("console.file", name="plan.pdf", size="3")
     assert await with_files(house, None, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
     (tmp_path / "file").write_text("in the way")
-    house = FakeHouse(blobs=house.blobs)
+    house = FakePageServices(blobs=house.blobs)
     blocked = ConsoleFiles(tmp_path / "file", house.blobs.get)
     assert await with_files(house, blocked, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
 
 
 async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
     """A path, a hidden file or an escape sequence as a name saves one visible file in the folder."""
-    house, folder = FakeHouse(), tmp_path / "a" / "downloads"
+    house, folder = FakePageServices(), tmp_path / "a" / "downloads"
     blob = await house.blobs.put("people/ann", b"one")
     printed = await with_files(
         house, ConsoleFiles(folder, house.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp")
@@ -292,7 +296,7 @@ async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
 
 async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
     """Delivery's own line counts as the part it stands for, so that nobody waits for a file that never comes."""
-    house = FakeHouse()
+    house = FakePageServices()
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
     async with attached(house) as wire:

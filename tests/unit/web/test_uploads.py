@@ -18,19 +18,19 @@ from channels.web.uploads import LARGEST, MOST
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment
 from gateway.i18n import translate
-from tests.fakes.web_services import FakeHouse, Served, serve_page
+from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
 
 DATA = bytes(range(256)) * 4_000
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> FakeHouse:
+async def house(tmp_path: Path) -> FakePageServices:
     """Give a house with a folder for its page."""
-    return FakeHouse(folder=tmp_path / "uploads")
+    return FakePageServices(folder=tmp_path / "uploads")
 
 
 @pytest.fixture
-async def served(house: FakeHouse) -> AsyncIterator[Served]:
+async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page."""
     async with serve_page(house) as served:
         yield served
@@ -67,7 +67,7 @@ async def whole(channel: WebChannel, attachment: Attachment) -> bytes:
 
 
 async def test_a_file_comes_with_its_message_and_survives_a_restart(
-    house: FakeHouse, session: aiohttp.ClientSession
+    house: FakePageServices, session: aiohttp.ClientSession
 ) -> None:
     """Handed over, named after one restart, fetched after another: the same bytes, and only we can read them."""
     async with serve_page(house) as served:
@@ -89,7 +89,7 @@ async def test_a_file_comes_with_its_message_and_survives_a_restart(
 
 
 async def test_only_our_own_page_and_its_visitor_hand_files_over(
-    house: FakeHouse, session: aiohttp.ClientSession
+    house: FakePageServices, session: aiohttp.ClientSession
 ) -> None:
     """Another origin, none, or no login: nothing is read, nothing kept."""
     async with serve_page(house, login="always") as served:
@@ -101,7 +101,7 @@ async def test_only_our_own_page_and_its_visitor_hand_files_over(
     assert not house.folder.exists()
 
 
-async def test_sizes_are_bounded(served: Served, session: aiohttp.ClientSession, house: FakeHouse) -> None:
+async def test_sizes_are_bounded(served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices) -> None:
     """Too large by its own word, too large without one, and empty: told in a line, and nothing is left of it."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -119,7 +119,7 @@ async def test_sizes_are_bounded(served: Served, session: aiohttp.ClientSession,
 
 
 async def test_the_folder_is_bounded_and_forgets(
-    served: Served, session: aiohttp.ClientSession, house: FakeHouse
+    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
 ) -> None:
     """Half a gigabyte at once; what is two days old goes, finished or not, and its message says that it is gone."""
     assert house.folder is not None
@@ -136,7 +136,7 @@ async def test_the_folder_is_bounded_and_forgets(
     assert house.accepted == []
 
 
-async def test_a_file_is_its_visitors_own(served: Served, session: aiohttp.ClientSession) -> None:
+async def test_a_file_is_its_visitors_own(served: ServedPage, session: aiohttp.ClientSession) -> None:
     """Another's token, a path and a guess name nothing; too many at once is no frame."""
     channel = served.channel
     assert channel.uploads is not None
@@ -148,7 +148,7 @@ async def test_a_file_is_its_visitors_own(served: Served, session: aiohttp.Clien
 
 
 @pytest.mark.parametrize("url", ["upload:../../parlour.yaml", "upload:" + "x" * 24, "https://example.com/x", ""])
-async def test_an_address_that_the_page_did_not_make_is_not_followed(served: Served, url: str) -> None:
+async def test_an_address_that_the_page_did_not_make_is_not_followed(served: ServedPage, url: str) -> None:
     """Neither a path nor another scheme."""
     with pytest.raises(FileUnavailable):
         await whole(served.channel, Attachment(kind="document", name="x", size=1, url=url))

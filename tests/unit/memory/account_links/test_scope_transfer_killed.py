@@ -39,11 +39,11 @@ UNLINK = ScopeMove(
 )
 
 
-class Killed(BaseException):
+class TransferKilled(BaseException):
     """The process is gone."""
 
 
-class DyingDisk(Disk):
+class CountdownDisk(Disk):
     """Dies before its *last*th change, and with it everything."""
 
     def __init__(self, last: int) -> None:
@@ -52,7 +52,7 @@ class DyingDisk(Disk):
     def _live(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise Killed
+            raise TransferKilled
 
     def replace(self, path: Path, data: bytes) -> None:
         """Replace, or die before it."""
@@ -210,8 +210,8 @@ def test_killed_at_every_step_it_is_done_once(tmp_path: Path, apart: Path, work:
         home = tmp_path / f"killed-{n}"
         shutil.copytree(apart, home)
         try:
-            work(home, DyingDisk(n))
-        except Killed:
+            work(home, CountdownDisk(n))
+        except TransferKilled:
             work(home, Disk())
             assert state(home) == wanted, f"killed before change {n}"
             shutil.rmtree(home)

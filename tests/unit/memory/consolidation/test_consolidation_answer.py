@@ -99,11 +99,11 @@ def test_texts_are_made_fit_for_a_file() -> None:
 def test_an_object_that_breaks_when_it_is_looked_at_is_none() -> None:
     """Providers' objects may compute their attributes."""
 
-    class Broken:
+    class BrokenArguments:
         @property
         def arguments(self) -> str:
             raise RuntimeError("no")
 
         name = "save_memory"
 
-    assert parse_answer("", [Broken()]) == UnusableAnswer("no object")
+    assert parse_answer("", [BrokenArguments()]) == UnusableAnswer("no object")

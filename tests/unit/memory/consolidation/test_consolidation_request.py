@@ -10,14 +10,14 @@ from typing import Any
 from agent.memory.consolidation.consolidation_request import TOOL_CHOICE, ConsolidationAnswer, request_consolidation
 from agent.memory.model_calls import UnusableAnswer
 from gateway.errors import ModelRateLimited, ModelRefused
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 
 GOOD = {"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea"}
 READ = ConsolidationAnswer("[2026-03-06 10:00] Talked.", "- likes tea")
 LINES = ["[2026-03-06 10:00] USER: hi"]
 
 
-class Picky:
+class ScriptedAttempts:
     """A provider that raises or returns what it was given for each call, in turn, and remembers what it was asked."""
 
     def __init__(self, *does: Any) -> None:
@@ -44,7 +44,7 @@ async def answer(provider: Any) -> ConsolidationAnswer | UnusableAnswer:
 
 async def test_the_tool_is_forced_first() -> None:
     """One call, when it works."""
-    provider = Picky(calling())
+    provider = ScriptedAttempts(calling())
     assert await answer(provider) == READ
     [asked] = provider.asked
     assert asked["tool_choice"] == TOOL_CHOICE
@@ -56,10 +56,12 @@ async def test_a_provider_that_refuses_a_forced_tool_is_asked_with_auto() -> Non
     text = '{"history_entry": "[2026-03-06 10:00] Talked.", "memory_update": "- likes tea"}'
     error = SimpleNamespace(content="Error: tool_choice is not supported", tool_calls=[], finish_reason="error")
     for refusal in (ModelRefused("no"), RuntimeError("400: tool_choice unsupported"), error):
-        provider = Picky(refusal, calling())
+        provider = ScriptedAttempts(refusal, calling())
         assert await answer(provider) == READ
         assert [asked.get("tool_choice") for asked in provider.asked] == [TOOL_CHOICE, "auto"]
-    provider = Picky(TypeError("unexpected keyword 'tools'"), ModelRefused("no"), SimpleNamespace(content=text))
+    provider = ScriptedAttempts(
+        TypeError("unexpected keyword 'tools'"), ModelRefused("no"), SimpleNamespace(content=text)
+    )
     assert await answer(provider) == READ
     assert "tools" not in provider.asked[2]
     assert "Return JSON" in provider.asked[2]["messages"][1]["content"]
@@ -67,7 +69,7 @@ async def test_a_provider_that_refuses_a_forced_tool_is_asked_with_auto() -> Non
 
 async def test_what_refuses_everything_gives_a_reason() -> None:
     """After three calls, and no more."""
-    provider = Picky(*[ModelRefused("no")] * 3)
+    provider = ScriptedAttempts(*[ModelRefused("no")] * 3)
     assert await answer(provider) == UnusableAnswer("refused: ModelRefused")
 
 
@@ -79,17 +81,17 @@ async def test_trouble_is_not_asked_again_at_once() -> None:
         (RuntimeError("boom"), "RuntimeError"),
         (SimpleNamespace(content="Error: overloaded", finish_reason="error"), "the provider's error"),
     ):
-        provider = Picky(trouble)
+        provider = ScriptedAttempts(trouble)
         assert await answer(provider) == UnusableAnswer(reason)
         assert len(provider.asked) == 1
 
 
-async def test_hangs_for_minutes(clock: Clock) -> None:
+async def test_hangs_for_minutes(clock: VirtualClock) -> None:
     """There is a deadline per call."""
 
-    class Hanging:
+    class HangingProvider:
         async def chat(self, **asked: Any) -> Any:
             await asyncio.Event().wait()
 
-    assert await answer(Hanging()) == UnusableAnswer("TimeoutError")
+    assert await answer(HangingProvider()) == UnusableAnswer("TimeoutError")
     assert clock.seconds == 30

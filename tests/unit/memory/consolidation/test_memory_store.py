@@ -20,9 +20,9 @@ import pytest
 from agent.memory import MemoryStore, Session, SessionManager
 from agent.memory.consolidation.consolidation_state import ConsolidationStateStore
 from agent.memory.storage.disk import Disk
-from tests.fakes.clock import Clock
+from tests.fakes.clock import VirtualClock
 from tests.fakes.consolidator import ScriptedProvider, SlowProvider, saving
-from tests.fakes.memory import START, Crash, FaultyDisk
+from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 KEY = "cli:user123"
 
@@ -48,7 +48,7 @@ def memory(workspace: Path) -> str:
     return (workspace / "memory" / "MEMORY.md").read_text()
 
 
-class Watch:
+class ManualClock:
     """A clock that is moved by hand."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ async def test_bad_or_missing_fields_count_as_success(tmp_path: Path) -> None:
 
 async def test_a_call_per_message_while_the_model_keeps_failing(tmp_path: Path) -> None:
     """After two failures new messages wait their five minutes; the third puts the raw messages away."""
-    watch, session = Watch(), talk(50)
+    watch, session = ManualClock(), talk(50)
     store, provider = MemoryStore(tmp_path, now=watch), ScriptedProvider(RuntimeError("down"))
     for n in range(10):
         session.messages.append({"role": "user", "content": f"more {n}"})
@@ -198,12 +198,12 @@ async def test_crash_between_history_append_and_pointer_update(tmp_path: Path, a
     store.write_long_term("- old fact\n")
     store.append_history("Something before.")
     provider = ScriptedProvider(saving("- old fact\n- likes tea\n"))
-    disk = FaultyDisk(at=at, error=Crash())
+    disk = FaultyDisk(at=at, error=ProcessCrash())
     is_stored = False
     try:
         await MemoryStore(tmp_path, disk=disk).consolidate(session, provider, "m")
         SessionManager(tmp_path, disk=disk).save(session)
-    except Crash:
+    except ProcessCrash:
         state = ConsolidationStateStore(tmp_path / "memory", Disk()).load(KEY)
         is_stored = state.answer is not None or state.done is not None
     again = SessionManager(tmp_path)
@@ -305,7 +305,7 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-class Contested(Disk):
+class ContestedDisk(Disk):
     """A disk on which somebody saves MEMORY.md whenever we are about to."""
 
     def __init__(self, path: Path) -> None:
@@ -323,7 +323,7 @@ class Contested(Disk):
 async def test_three_lost_races_are_staged(tmp_path: Path) -> None:
     """The person's text stands, the answer waits, entry and pointer go on."""
     path = tmp_path / "memory" / "MEMORY.md"
-    disk = Contested(path)
+    disk = ContestedDisk(path)
     store, session = MemoryStore(tmp_path, disk=disk), talk(60)
     store.write_long_term("- old fact\n")
     disk.times = 4  # the history's append is the first of them
@@ -353,7 +353,7 @@ async def test_autobot_trims_before_the_model_has_answered(tmp_path: Path) -> No
         assert session.messages == talk(60).messages
 
 
-async def test_hangs_for_minutes(tmp_path: Path, clock: Clock) -> None:
+async def test_hangs_for_minutes(tmp_path: Path, clock: VirtualClock) -> None:
     """A call has a deadline, and then counts as failed."""
     store, session = MemoryStore(tmp_path, deadline=timedelta(seconds=90)), talk(60)
     assert not await store.consolidate(session, SlowProvider(saving("- x")), "m")
@@ -436,7 +436,7 @@ async def test_a_broken_note_of_progress_costs_a_call_and_no_more(tmp_path: Path
     assert len(history(tmp_path)) == 1
 
 
-class Hasty(Disk):
+class UnsyncedDisk(Disk):
     """A disk that waits for nothing: no power is cut in this test."""
 
     def sync(self, fd: int) -> None:
@@ -451,7 +451,7 @@ async def test_two_chats_and_an_editor_for_two_hundred_rounds(tmp_path: Path) ->
     for n in range(200):
         if n % 10 == 0:  # a fresh memory now and then: it is rounds that count here, not length
             home = tmp_path / str(n)
-            store, path = MemoryStore(home, disk=Hasty()), home / "memory" / "MEMORY.md"
+            store, path = MemoryStore(home, disk=UnsyncedDisk()), home / "memory" / "MEMORY.md"
             store.write_long_term("# Facts\n\n- the first fact\n\n# Work\n\n- the first task\n")
             expected = {"- the first fact", "- the first task"}
         two = SlowProvider(_adding(f"- from two {n}x"))
@@ -472,7 +472,7 @@ def _insert(path: Path, n: int, line: str, other: SlowProvider) -> None:
     other.go_on.set()
 
 
-class Emptied(Disk):
+class EmptiedMemoryDisk(Disk):
     """A disk on which an editor has emptied MEMORY.md when we first look at it, and then writes it."""
 
     is_saving = False
@@ -488,7 +488,7 @@ class Emptied(Disk):
 
 async def test_an_editor_that_empties_the_file_first_is_waited_for(tmp_path: Path) -> None:
     """What it held for a moment is nobody's wish."""
-    disk = Emptied()
+    disk = EmptiedMemoryDisk()
     store = MemoryStore(tmp_path, disk=disk)
     store.write_long_term("- old fact\n")
     provider = SlowProvider(saving("- old fact\n- new fact\n"), meanwhile=lambda: setattr(disk, "is_saving", True))

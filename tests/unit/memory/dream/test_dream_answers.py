@@ -16,7 +16,7 @@ from agent.memory.dream.dream_applier import DOCUMENTS
 from agent.memory.editing.entry_matching import match_entries, statements
 from agent.memory.editing.memory_entries import parse
 from gateway.errors import EmptyModelReply, ModelRateLimited, ModelTimeout
-from tests.fakes.dream_scene import DreamWorld, add, edits, remove, swap
+from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
 
 KNOWN = "# Facts\n\n" + "".join(f"- fact number {n}\n" for n in range(8)) + "\nA paragraph about the garden.\n"
 LINES = [*KNOWN.splitlines(), "- something else", "```", "# Other", "- fact number 2, and more of it"]
@@ -41,7 +41,7 @@ answers = st.one_of(
 )
 
 
-class Anything:
+class GeneratedAnswers:
     """Answers as generated, then nothing useful."""
 
     name = "test/anything"
@@ -66,8 +66,8 @@ class Anything:
 def test_no_answer_loses_an_entry(script: list[Any]) -> None:
     """Each line lives on, or is one of at most three that an operation named; the history is untouched."""
     with tempfile.TemporaryDirectory() as folder:
-        world = DreamWorld(Path(folder))
-        model = Anything([("study", []), *script])
+        world = DreamScene(Path(folder))
+        model = GeneratedAnswers([("study", []), *script])
         world.model = model  # type: ignore[assignment]
         for name in DOCUMENTS:
             world.write(name, KNOWN)

@@ -13,15 +13,15 @@ from agent.memory.documents.version_store import TRACKED, VersionStore
 from agent.memory.dream.dream_service import DreamService, RestoreConflict, RestoreDone
 from agent.memory.storage.disk import Disk
 from agent.memory.versioning.memory_service import MemoryService, UndoDone
-from tests.fakes.dream_scene import DreamWorld, add, edits, remove, swap
-from tests.fakes.memory import START, Crash, FaultyDisk
+from tests.fakes.dream_scene import DreamScene, add, edits, remove, swap
+from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 
-class Place:
+class DreamedScope:
     """A scope that dreamed twice, and what people do there meanwhile."""
 
     def __init__(self, home: Path, *, is_new: bool = True) -> None:
-        self.world = DreamWorld(
+        self.world = DreamScene(
             home,
             "study",
             edits(swap("- drinks coffee", "- drinks tea"), add("- lives in Bonn", document="USER.md")),
@@ -64,7 +64,7 @@ BEFORE = {"MEMORY.md": "- drinks coffee\n- plays chess"}
 
 async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
     """All documents, byte for byte, and what Dream did later as well; the versions in between are still there."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     first, _ = await place.dream(), await place.dream()
     assert place.texts == {"MEMORY.md": "- drinks tea\n- has a cat", "USER.md": "- lives in Bonn"}
     count = len(place.world.versions.log(place.world.scope))
@@ -79,7 +79,7 @@ async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
 
 async def test_the_state_before_the_second_has_the_first(tmp_path: Path) -> None:
     """Only what was done since the named change goes."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     _, second = await place.dream(), await place.dream()
     await place.desk().restore(place.world.scope, second, by="ann")
     assert place.texts == {"MEMORY.md": "- drinks tea\n- plays chess", "USER.md": "- lives in Bonn"}
@@ -87,7 +87,7 @@ async def test_the_state_before_the_second_has_the_first(tmp_path: Path) -> None
 
 async def test_what_people_and_consolidations_did_since_is_kept(tmp_path: Path) -> None:
     """An edit by hand, a fact that somebody had kept, a summary's fact: done again on top of the old state."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     first = await place.dream()
     place.world.write("MEMORY.md", place.world.text() + "- by hand\n")
     await place.write(place.world.text() + "- asked for\n", "remember:t1.0.0")
@@ -105,7 +105,7 @@ async def test_what_people_and_consolidations_did_since_is_kept(tmp_path: Path) 
 
 async def test_where_a_person_changed_the_same_line_it_is_refused(tmp_path: Path) -> None:
     """Nothing happens then; which change stands in the way is said."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     first = await place.dream()
     await place.write(place.world.text().replace("tea", "green tea"), "edited by hand")
     before = place.texts
@@ -117,7 +117,7 @@ async def test_where_a_person_changed_the_same_line_it_is_refused(tmp_path: Path
 
 async def test_what_was_forgotten_does_not_come_back(tmp_path: Path) -> None:
     """Another wording of it may stand in the old text, so nobody goes back behind a /forget."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     first = await place.dream()
     await place.write("- plays chess\n", "forget")
     assert isinstance(await place.desk().restore(place.world.scope, first, by="ann"), RestoreConflict)
@@ -126,7 +126,7 @@ async def test_what_was_forgotten_does_not_come_back(tmp_path: Path) -> None:
 
 async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     """/memory undo takes back both documents of one Dream as one version, and keeps what the next one did."""
-    place = Place(tmp_path)
+    place = DreamedScope(tmp_path)
     first, _ = await place.dream(), await place.dream()
     nothing: Any = None  # it asks neither journal nor sessions
     desk = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
@@ -139,17 +139,17 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
 async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_path: Path) -> None:
     """A change of two documents: both go back, as one version, wherever the first try died."""
     nothing: Any = None
-    first = await Place(tmp_path / "dreamed").dream()
+    first = await DreamedScope(tmp_path / "dreamed").dream()
     for at in range(100):
         shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
-        place = Place(tmp_path / str(at), is_new=False)
+        place = DreamedScope(tmp_path / str(at), is_new=False)
 
-        def desk(disk: Disk | None = None, place: Place = place) -> MemoryService:
+        def desk(disk: Disk | None = None, place: DreamedScope = place) -> MemoryService:
             return MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
 
         try:
-            await desk(FaultyDisk(at=at, error=Crash())).undo(place.world.scope, first, by="ann")
-        except Crash:
+            await desk(FaultyDisk(at=at, error=ProcessCrash())).undo(place.world.scope, first, by="ann")
+        except ProcessCrash:
             await desk().undo(place.world.scope, first, by="ann")
         else:
             assert at > 6
@@ -160,13 +160,13 @@ async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_pat
 
 async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: Path) -> None:
     """The command runs again after a crash; the state is the same, and so is the number of versions."""
-    first = await Place(tmp_path / "dreamed").dream()
+    first = await DreamedScope(tmp_path / "dreamed").dream()
     for at in range(100):
         shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
-        place = Place(tmp_path / str(at), is_new=False)
+        place = DreamedScope(tmp_path / str(at), is_new=False)
         try:
-            await place.desk(FaultyDisk(at=at, error=Crash())).restore(place.world.scope, first, by="ann")
-        except Crash:
+            await place.desk(FaultyDisk(at=at, error=ProcessCrash())).restore(place.world.scope, first, by="ann")
+        except ProcessCrash:
             await place.desk().restore(place.world.scope, first, by="ann")
         else:
             assert at > 6

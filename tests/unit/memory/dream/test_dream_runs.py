@@ -16,15 +16,15 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.ports import ScopeDocument
-from tests.fakes.dream_scene import ROOM, DreamWorld, Said, add, edits, remove, swap
-from tests.fakes.memory import Crash, FaultyDisk
+from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
+from tests.fakes.memory import FaultyDisk, ProcessCrash
 
 KNOWN = "# Work\n\n- uses MySQL\n- has a dog\n"
 
 
-def world(home: Path, *answers: object, scope: str = "") -> DreamWorld:
+def world(home: Path, *answers: object, scope: str = "") -> DreamScene:
     """Return a scope that knows two things and in which two have happened since."""
-    made = DreamWorld(home, *answers, **({"scope": scope} if scope else {}))  # type: ignore[arg-type]
+    made = DreamScene(home, *answers, **({"scope": scope} if scope else {}))  # type: ignore[arg-type]
     made.write("MEMORY.md", KNOWN)
     made.happened("They moved the shop to PostgreSQL.", "Ann prefers mornings.")
     return made
@@ -67,8 +67,8 @@ async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twi
         here = world(tmp_path / str(at), answer)
         await here.ask()
         try:
-            await here.run(here.dreamer(FaultyDisk(at=at, error=Crash())))
-        except Crash:
+            await here.run(here.dreamer(FaultyDisk(at=at, error=ProcessCrash())))
+        except ProcessCrash:
             await here.run(here.dreamer())
         else:
             assert at > 20
@@ -101,7 +101,7 @@ async def test_a_kill_behind_the_stored_answers_asks_for_none_of_them_again(tmp_
 
 async def test_nothing_new_costs_nothing_and_is_said(tmp_path: Path) -> None:
     """No entry behind the cursor: no call, no version, one line for whoever asked."""
-    here = DreamWorld(tmp_path)
+    here = DreamScene(tmp_path)
     await here.ask()
     await here.run(here.dreamer())
     assert here.model.asked == []
@@ -153,7 +153,7 @@ async def test_who_asked_hears_of_a_failure_at_once(tmp_path: Path) -> None:
 
 async def test_batches_of_twenty_one_run_after_the_other(tmp_path: Path) -> None:
     """45 new entries are three runs; each expects the next, and each entry is read once."""
-    here = DreamWorld(tmp_path, "study", edits(), "study", edits(), "study", edits())
+    here = DreamScene(tmp_path, "study", edits(), "study", edits(), "study", edits())
     here.happened(*(f"event {n}." for n in range(45)))
     await here.dream()
     shown = [prompt for prompt in here.model.prompts if "# Your study" not in prompt]
@@ -315,7 +315,7 @@ async def test_where_somebody_writes_all_the_time_it_waits_for_a_yes(tmp_path: P
 
 async def test_a_small_window_takes_less_at_once(tmp_path: Path) -> None:
     """What does not fit a prompt is left for the next run; no prompt outgrows the model's window."""
-    here = DreamWorld(tmp_path, "study", edits(), "study", edits(), "study", edits())
+    here = DreamScene(tmp_path, "study", edits(), "study", edits(), "study", edits())
     here.happened(*(f"{n} " + "word " * 400 for n in range(6)))
 
     async def prompt_limit() -> int:
@@ -385,7 +385,7 @@ async def test_a_scope_dreams_one_dream_at_a_time(tmp_path: Path) -> None:
 async def test_after_a_restart_what_is_new_is_expected(tmp_path: Path) -> None:
     """Every scope with entries behind its cursor gets its job; one that is up to date, none."""
     here = world(tmp_path)
-    done = DreamWorld(tmp_path, scope=ROOM)
+    done = DreamScene(tmp_path, scope=ROOM)
     done.happened("old")
     done.history.dream_cursor = 1
     await here.dreamer().catch_up()
@@ -395,10 +395,10 @@ async def test_after_a_restart_what_is_new_is_expected(tmp_path: Path) -> None:
 async def test_where_the_home_itself_is_the_one_scope(tmp_path: Path) -> None:
     """`memory.isolation: shared`: the layout of the seeds, with SOUL.md of the house as the one voice."""
     everything = [add(f"- to {name}", document=name) for name in ("SOUL.md", "USER.md", "MEMORY.md")]
-    here = DreamWorld(tmp_path, "study", edits(*everything), scope="")
+    here = DreamScene(tmp_path, "study", edits(*everything), scope="")
     here.write("SOUL.md", "- kind\n")
     here.happened("Something.")
-    DreamWorld(tmp_path, scope=ROOM).happened("of another time")
+    DreamScene(tmp_path, scope=ROOM).happened("of another time")
     dreamer = here.dreamer(is_one=True)
     await dreamer.catch_up()
     assert [job.scope for job in here.jobs.jobs.values()] == [""]

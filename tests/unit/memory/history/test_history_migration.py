@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from tests.fakes.memory import START, Crash, FaultyDisk
+from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 OLD = """# History
 
@@ -77,8 +77,8 @@ def test_it_is_done_once(tmp_path: Path) -> None:
 def test_a_kill_in_the_middle_does_not_double_it(tmp_path: Path, at: int) -> None:
     """At every step; the next start has each entry once, and the old file."""
     (tmp_path / "HISTORY.md").write_text(OLD)
-    with suppress(Crash):
-        log(tmp_path, FaultyDisk(at=at, error=Crash())).after(0)
+    with suppress(ProcessCrash):
+        log(tmp_path, FaultyDisk(at=at, error=ProcessCrash())).after(0)
     log(tmp_path).append(HistoryEntry(timestamp="2026-11-21 21:00", content="New.", entry="e1"))
     assert [content for _, _, content in read(tmp_path)] == [*(each[2] for each in EXPECTED), "New."]
     assert (tmp_path / "HISTORY.md.legacy").read_text() == OLD

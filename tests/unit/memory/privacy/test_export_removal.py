@@ -19,7 +19,7 @@ DIGEST = "ab" * 32
 
 
 @dataclass
-class Held:
+class HeldOutbox:
     """An outbox whose channel is down."""
 
     waiting: list[PendingDelivery] = field(default_factory=list)
@@ -40,7 +40,7 @@ async def test_it_waits_for_a_channel_that_is_down_and_not_for_ever(tmp_path: Pa
         text="",
         attachments=(Attachment(kind="document", name="e.zip", size=3, blob=f"{SCOPE}/{DIGEST}"),),
     )
-    outbox = Held([PendingDelivery(message=message, parts=(), preview=None)])
+    outbox = HeldOutbox([PendingDelivery(message=message, parts=(), preview=None)])
     now = START
     parts: dict[str, Any] = dict.fromkeys(("usage", "session", "flush", "limit"))  # not asked here
 

@@ -13,10 +13,10 @@ from agent.memory.search.embedding.litellm_embedder import _rows
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.search_unit import SearchUnit
 from gateway.errors import InvalidModelReply, ModelFailed, ModelTimeout, SettingsError
-from tests.fakes.recall import LetterEmbedder, Shelf
+from tests.fakes.recall import LetterEmbedder, ListSources
 
 
-class Clock:
+class SteppedClock:
     """Time that stands still until it is moved."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-class Counted(LetterEmbedder):
+class CountingEmbedder(LetterEmbedder):
     """Keeps how many texts came at once."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Counted(LetterEmbedder):
         return await super().embed(texts, is_question=is_question)
 
 
-class Silent(LetterEmbedder):
+class SilentEmbedder(LetterEmbedder):
     """Never answers."""
 
     async def embed(self, texts: Sequence[str], *, is_question: bool = False) -> Matrix:
@@ -50,7 +50,7 @@ class Silent(LetterEmbedder):
 
 async def test_passages_go_in_batches_and_questions_are_remembered() -> None:
     """No request holds more than a batch; the same question again costs nothing."""
-    inner = Counted()
+    inner = CountingEmbedder()
     guarded = GuardedEmbedder(inner, batch=4)
     rows = await guarded.embed([f"text {n}" for n in range(10)])
     assert inner.batches == [4, 4, 2]
@@ -62,7 +62,7 @@ async def test_passages_go_in_batches_and_questions_are_remembered() -> None:
 
 async def test_a_failing_model_is_left_alone_for_a_while() -> None:
     """After a failure nobody is asked until the pause is over; each failure doubles it, an answer ends it."""
-    inner, clock = LetterEmbedder(), Clock()
+    inner, clock = LetterEmbedder(), SteppedClock()
     guarded = GuardedEmbedder(inner, clock=clock)
     inner.is_down = True
     with pytest.raises(ModelFailed):
@@ -85,7 +85,7 @@ async def test_a_failing_model_is_left_alone_for_a_while() -> None:
 
 async def test_a_silent_model_does_not_hold_a_question() -> None:
     """A model that says nothing is given up after the question's deadline."""
-    guarded = GuardedEmbedder(Silent(), question_deadline=0.0)
+    guarded = GuardedEmbedder(SilentEmbedder(), question_deadline=0.0)
     with pytest.raises(ModelTimeout):
         await guarded.embed(["a"], is_question=True)
     assert guarded.trouble
@@ -93,7 +93,7 @@ async def test_a_silent_model_does_not_hold_a_question() -> None:
 
 async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
     """A question given up by who asked it goes on to its deadline, so that the next one waits for nobody."""
-    guarded = GuardedEmbedder(Silent(), question_deadline=0.05)
+    guarded = GuardedEmbedder(SilentEmbedder(), question_deadline=0.05)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
             await guarded.embed(["why"], is_question=True)
@@ -107,8 +107,8 @@ async def test_whoever_loses_patience_first_is_not_the_last_to_know() -> None:
 
 async def test_a_search_waits_no_longer_than_whoever_asks(tmp_path: Path) -> None:
     """With a patience shorter than the model's deadline, words answer and the answer says so."""
-    scope = IndexedScope(tmp_path / "index.db", Shelf(talk=[SearchUnit(text="the violin", line=1)]))
-    engine = RecallEngine(embedder=GuardedEmbedder(Silent(), question_deadline=3_600))
+    scope = IndexedScope(tmp_path / "index.db", ListSources(talk=[SearchUnit(text="the violin", line=1)]))
+    engine = RecallEngine(embedder=GuardedEmbedder(SilentEmbedder(), question_deadline=3_600))
     await engine.sync(scope)
     answer = await engine.search([scope], "violin", embed_timeout=0.01)
     assert [each.passage.text for each in answer.results] == ["the violin"]
@@ -131,7 +131,7 @@ async def test_what_is_configured_is_what_is_opened(tmp_path: Path) -> None:
     assert "secret-key" not in repr(remote._inner)
 
 
-class Reply:
+class EmbeddingReply:
     """What a provider answers."""
 
     def __init__(self, *rows: object) -> None:
@@ -140,9 +140,15 @@ class Reply:
 
 def test_a_providers_answer_is_checked() -> None:
     """Rows come back in the order asked and of length 1; another number of them, or no numbers, is no answer."""
-    reply = Reply([3, 4], [0, 2])
+    reply = EmbeddingReply([3, 4], [0, 2])
     reply.data.reverse()
     assert _rows(reply, 2, "m").flatten().tolist() == pytest.approx([0.6, 0.8, 0, 1])
-    for wrong in (Reply([1, 2]), Reply([1], [1, 2]), Reply(["a"], ["b"]), Reply([float("nan")], [1.0]), object()):
+    for wrong in (
+        EmbeddingReply([1, 2]),
+        EmbeddingReply([1], [1, 2]),
+        EmbeddingReply(["a"], ["b"]),
+        EmbeddingReply([float("nan")], [1.0]),
+        object(),
+    ):
         with pytest.raises(InvalidModelReply):
             _rows(wrong, 2, "m")

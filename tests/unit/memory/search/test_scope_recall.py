@@ -28,7 +28,7 @@ BOBS = SessionKey("telegram", "43")
 
 
 @dataclass(slots=True)
-class House:
+class RecallScene:
     """A home with recall over it."""
 
     path: Path
@@ -53,7 +53,7 @@ class House:
 
 
 @asynccontextmanager
-async def house(path: Path) -> AsyncIterator[House]:
+async def house(path: Path) -> AsyncIterator[RecallScene]:
     """Open recall over the home at *path*."""
     records = FakeRecords()
     projector = TranscriptProjector(path, records)
@@ -67,7 +67,7 @@ async def house(path: Path) -> AsyncIterator[House]:
         options=RecallOptions(calm=0.0),
     )
     try:
-        yield House(path, records, projector, recall)
+        yield RecallScene(path, records, projector, recall)
     finally:
         await recall.close()
         await projector.close()

@@ -15,7 +15,7 @@ from gateway.ports import TurnRecord
 from tests.fakes.memory import SCOPE, CountingDisk, FakeRecords, exchange, talk
 
 
-class Shelf:
+class SourceScope:
     """A scope on a disk, and the index's side of it: what was read up to where."""
 
     def __init__(self, home: Path) -> None:
@@ -69,7 +69,7 @@ class Shelf:
 
 async def test_a_conversation_is_read_once_and_then_what_is_new(tmp_path: Path) -> None:
     """People's messages and answers, each once; a look without news reads nothing, and a turn costs a turn."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     await shelf.commit(*talk(300))
     shelf.one()
     assert [unit.line for unit in shelf.talk] == list(range(1, 601))
@@ -85,7 +85,7 @@ async def test_a_conversation_is_read_once_and_then_what_is_new(tmp_path: Path) 
 
 async def test_after_a_start_a_conversation_is_read_on_and_not_again(tmp_path: Path) -> None:
     """What the index's mark says is enough; nobody has to have read the beginning in this life."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     await shelf.commit(*talk(300))
     shelf.sync()
     shelf.sources = shelf.opened()
@@ -99,7 +99,7 @@ async def test_after_a_start_a_conversation_is_read_on_and_not_again(tmp_path: P
 
 async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
     """The file was written anew, so the index's source is; the words are in no unit."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     await shelf.commit(*talk(3, said="the safe opens with zeppelin"))
     shelf.sync()
     await shelf.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
@@ -110,7 +110,7 @@ async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
 
 async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_path: Path) -> None:
     """/new renames the file; nothing of the old one is read again."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     await shelf.commit(*talk(2))
     shelf.sync()
     await shelf.commit(exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start"))
@@ -127,7 +127,7 @@ async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_pa
 
 async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
     """What was said hours before is no context, also when it was read at another time."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     await shelf.commit(exchange(0, 0), exchange(60, 2))  # minutes
     shelf.sync()
     await shelf.commit(exchange(120, 4), exchange(120 + 361, 6))
@@ -137,7 +137,7 @@ async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
 
 def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
     """MEMORY.md, USER.md, notes and history, with their dates; what is ours alone is none of them."""
-    shelf = Shelf(tmp_path)
+    shelf = SourceScope(tmp_path)
     memory = shelf.folder / "memory"
     memory.mkdir(parents=True)
     (memory / "MEMORY.md").write_text("# Likes\n- green tea\n")

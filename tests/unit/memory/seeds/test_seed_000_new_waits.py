@@ -7,7 +7,7 @@ from pathlib import Path
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.scopes import scope_folder
 from tests.fakes.inprocess_gateway import gateway
-from tests.fakes.recording_model import Listening
+from tests.fakes.recording_model import RecordingModel
 
 SCOPE = "people/pocket%3aann"
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
@@ -15,7 +15,7 @@ WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 
 async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
     """When `New session started.` is there, MEMORY.md and the history hold what was said, once."""
-    model = Listening()
+    model = RecordingModel()
     async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
         await pocket.channel.ask("ann", "one")
         assert await pocket.channel.ask("ann", "/new") == "New session started."
@@ -31,7 +31,7 @@ async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
 
 async def test_a_failed_archive_clears_nothing(tmp_path: Path) -> None:
     """`Memory archival failed, session not cleared. Please try again.`: the conversation goes on, and a retry works."""
-    model = Listening()
+    model = RecordingModel()
     async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
         await pocket.channel.ask("ann", "one")
         model.fails = True

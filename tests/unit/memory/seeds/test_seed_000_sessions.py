@@ -13,7 +13,7 @@ from agent.memory.scopes import scope_folder
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.memory import CountingDisk
 from tests.fakes.other_bots import write
-from tests.fakes.recording_model import Listening
+from tests.fakes.recording_model import RecordingModel
 
 KEY = "telegram:123456789"
 MESSAGES: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ async def test_memory_is_in_every_prompt_and_history_in_none(tmp_path: Path) -> 
     HistoryLog(scope / "memory").append(
         HistoryEntry(timestamp="2026-03-06 10:00", content="They confirmed a colour.", entry="e1")
     )
-    model = Listening()
+    model = RecordingModel()
     async with gateway(home=tmp_path, model=model) as pocket:
         for text in ("one", "two"):
             await pocket.channel.ask("ann", text)

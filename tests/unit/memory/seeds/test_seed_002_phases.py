@@ -14,8 +14,8 @@ from agent.memory.notes.memory_flusher import MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.scopes import scope_folder
 from tests.fakes.consolidator import ScriptedProvider
-from tests.fakes.inprocess_gateway import Pocket, gateway
-from tests.fakes.recording_model import Listening
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.recording_model import RecordingModel
 
 SCOPE = "people/pocket%3aann"
 AT = datetime(2026, 3, 25, 14, 30, tzinfo=UTC)
@@ -68,7 +68,7 @@ async def test_the_prompt_of_a_flush_is_the_one_that_is_printed(tmp_path: Path) 
     assert provider.asked[0]["messages"][0]["content"].startswith(SYSTEM)
 
 
-async def live(pocket: Pocket) -> None:
+async def live(pocket: InProcessGateway) -> None:
     """Say enough for a note, end the session, and wait for what follows from that."""
     for text in ("one", "two", "three"):
         await pocket.channel.ask("ann", text)
@@ -82,7 +82,7 @@ async def live(pocket: Pocket) -> None:
 
 async def test_the_life_of_a_session(tmp_path: Path) -> None:
     """[002] "Data flow": /new leaves a dated note and a summary; the next session begins empty and knows MEMORY.md."""
-    model = Listening()
+    model = RecordingModel()
     without_vectors = {"PARLOUR_TOOLS__VECTOR_MEMORY__ENABLED": "false"}  # which notes do not need
     async with gateway(home=tmp_path, model=model, environment=without_vectors) as pocket:
         await live(pocket)
@@ -98,7 +98,7 @@ async def test_the_life_of_a_session(tmp_path: Path) -> None:
 
 async def test_notes_can_be_switched_off(tmp_path: Path) -> None:
     """[002] `session_memory.enabled: false`: the summary is made, the note is not."""
-    model = Listening()
+    model = RecordingModel()
     async with gateway(
         home=tmp_path, model=model, environment={"PARLOUR_TOOLS__SESSION_MEMORY__ENABLED": "false"}
     ) as pocket:

@@ -17,8 +17,8 @@ import pytest
 
 from agent.tools.toolbox import Toolbox
 from gateway.ports import MEMORY, SearchHits
-from tests.fakes.held_model import Stage, calls, results
-from tests.fakes.inprocess_gateway import Pocket, gateway
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import open_server
 
 SCOPE = "people/pocket%3aann"
@@ -42,14 +42,14 @@ def mine(files: Mapping[str, str]) -> dict[str, str]:
     return {f"{SCOPE}/{name}": text for name, text in files.items()}
 
 
-async def search(pocket: Pocket, query: str, project: str = MEMORY) -> SearchHits:
+async def search(pocket: InProcessGateway, query: str, project: str = MEMORY) -> SearchHits:
     """Search as Ann."""
     return await pocket.app.recall.search(SCOPE, query, project=project)
 
 
 async def tool_says(home: Path, *queries: str, environment: Mapping[str, str] = SEED) -> Sequence[str]:
     """Return what `memory_search` answers."""
-    model = Stage(calls(*(("memory_search", json.dumps({"query": query})) for query in queries)))
+    model = HeldScriptModel(calls(*(("memory_search", json.dumps({"query": query})) for query in queries)))
     async with gateway(model=model, home=home, environment=environment) as pocket:
         await pocket.channel.ask("ann", "look")
     return results(model.asked[-1])

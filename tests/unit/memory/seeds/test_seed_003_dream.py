@@ -14,8 +14,8 @@ from agent.memory.storage.transcript_lines import utc_now
 from gateway.app import ExtraPlugins
 from gateway.app.models import ModelFactory
 from gateway.settings import Settings, load_settings
-from tests.fakes.dream_scene import DreamWorld, add, edits, swap
-from tests.fakes.llm_context import Usages
+from tests.fakes.dream_scene import DreamScene, add, edits, swap
+from tests.fakes.llm_context import FakeUsageRecorder
 from tests.fakes.meter import FakeMeter
 
 PRINTED = """{"agents": {"defaults": {"dream": {"intervalH": 2, "modelOverride": null, "maxBatchSize": 20,
@@ -30,7 +30,7 @@ def configured(home: Path, text: str) -> Settings:
 
 async def test_dream_reads_the_new_entries_and_the_three_files(tmp_path: Path) -> None:
     """[003] "Stage 2": new entries from history.jsonl, the current SOUL.md, USER.md and MEMORY.md, in both phases."""
-    world = DreamWorld(tmp_path, "study", edits())
+    world = DreamScene(tmp_path, "study", edits())
     for name in ("SOUL.md", "USER.md", "MEMORY.md"):
         world.write(name, f"- what {name} says\n")
     world.happened("old news")
@@ -45,7 +45,7 @@ async def test_dream_reads_the_new_entries_and_the_three_files(tmp_path: Path) -
 
 async def test_it_studies_and_then_edits_surgically(tmp_path: Path) -> None:
     """[003] "two phases": "not by rewriting everything, but by making the smallest honest change"."""
-    world = DreamWorld(tmp_path, "MySQL is out of date.", edits(swap("- uses MySQL", "- uses PostgreSQL")))
+    world = DreamScene(tmp_path, "MySQL is out of date.", edits(swap("- uses MySQL", "- uses PostgreSQL")))
     before = (
         "# Project\n\nSome *words* of their own.\n\n- uses MySQL\n   - which somebody else set up\n\n\n* odd list\n"
     )
@@ -62,7 +62,7 @@ async def test_it_studies_and_then_edits_surgically(tmp_path: Path) -> None:
 async def test_the_files_are_where_it_says(tmp_path: Path) -> None:
     """[003] "The Files": SOUL.md and USER.md beside memory/, which holds MEMORY.md, history.jsonl, cursors and .git."""
     texts = [add(f"- line of {name}", document=name) for name in ("SOUL.md", "USER.md", "MEMORY.md")]
-    world = DreamWorld(tmp_path, "study", edits(*texts))
+    world = DreamScene(tmp_path, "study", edits(*texts))
     world.happened("Something.")
     await world.dream()
     folder = tmp_path / world.scope
@@ -82,7 +82,7 @@ async def test_the_files_are_where_it_says(tmp_path: Path) -> None:
 
 async def test_every_change_can_be_inspected_compared_and_restored(tmp_path: Path) -> None:
     """[003] "Versioned Memory": what changed, two versions side by side, and the state before."""
-    world = DreamWorld(tmp_path, "study", edits(swap("- old", "- new")))
+    world = DreamScene(tmp_path, "study", edits(swap("- old", "- new")))
     world.write("MEMORY.md", "- old\n")
     world.happened("Something.")
     await world.dream()
@@ -110,7 +110,7 @@ def test_its_fields_have_the_printed_names_and_values(tmp_path: Path) -> None:
 
 async def test_interval_h_is_how_often(tmp_path: Path) -> None:
     """[003] `intervalH`: "runs as an every schedule": so many hours from one run to the next that has something."""
-    world = DreamWorld(tmp_path, "study", edits())
+    world = DreamScene(tmp_path, "study", edits())
     world.happened("one", "two")
     dreamer = world.dreamer(schedule=DreamSchedule(interval=timedelta(hours=6)), max_batch_size=1)
     await dreamer.expect(world.scope)
@@ -128,7 +128,7 @@ async def test_interval_h_is_how_often(tmp_path: Path) -> None:
 
 async def test_max_batch_size_is_how_many_entries_a_run_consumes(tmp_path: Path) -> None:
     """[003] `maxBatchSize`: "how many new history.jsonl entries Dream consumes in one run"."""
-    world = DreamWorld(tmp_path, "study", edits())
+    world = DreamScene(tmp_path, "study", edits())
     world.happened(*map(str, range(7)))
     job = await world.ask()
     await world.dreamer(max_batch_size=3).run(job)
@@ -137,7 +137,7 @@ async def test_max_batch_size_is_how_many_entries_a_run_consumes(tmp_path: Path)
 
 async def test_max_iterations_bounds_the_editing(tmp_path: Path) -> None:
     """[003] `maxIterations`: "a safety budget, not a quality score": what was done by then stands."""
-    world = DreamWorld(tmp_path, "study", *(edits(add(f"- fact {n}"), done=False) for n in range(9)))
+    world = DreamScene(tmp_path, "study", *(edits(add(f"- fact {n}"), done=False) for n in range(9)))
     world.happened("Something.")
     await world.dream(max_iterations=3)
     assert world.text() == "- fact 0\n- fact 1\n- fact 2\n"
@@ -160,7 +160,7 @@ async def test_the_model_is_the_main_agents_unless_overridden(
     given = {"llm": {"model": "scripted"}, "agents": {"defaults": {"dream": block}}}
     settings = configured(tmp_path, json.dumps(given))
     plugins = ExtraPlugins()
-    factory = ModelFactory(settings, plugins, Usages(), FakeMeter(), now=utc_now)
+    factory = ModelFactory(settings, plugins, FakeUsageRecorder(), FakeMeter(), now=utc_now)
     main = factory.build_default()
     dreams = factory.build_dream(main)
     assert dreams.name == expected
@@ -172,13 +172,13 @@ def test_a_legacy_cron_line_is_honoured(tmp_path: Path) -> None:
     given = json.dumps({"agents": {"defaults": {"dream": {"cron": "0 4 * * *", "intervalH": 2}}}})
     dream = configured(tmp_path, given).agents.defaults.dream
     schedule = DreamSchedule(interval=timedelta(hours=dream.interval_h), cron=dream.cron or "")
-    world = DreamWorld(tmp_path)
+    world = DreamScene(tmp_path)
     assert schedule.next(world.now, "UTC").strftime("%H:%M") == "04:00"
 
 
 async def test_users_can_always_inspect_understand_and_restore(tmp_path: Path) -> None:
     """[003] "auditable process": the version names the entries that it came of."""
-    world = DreamWorld(tmp_path, "study", edits(add("- a fact")))
+    world = DreamScene(tmp_path, "study", edits(add("- a fact")))
     [entry] = world.happened("Something.")
     await world.dream()
     version = world.versions.source(world.scope, "MEMORY.md", "- a fact")

@@ -16,7 +16,7 @@ from tests.fakes.consolidator import ScriptedProvider, saving
 
 
 @dataclass
-class Course:
+class ConversationCourse:
     """A conversation as it goes on: when it was consolidated, what of it, and what is in the context then."""
 
     workspace: Path
@@ -42,7 +42,7 @@ class Course:
 
 async def test_example_1_message_by_message(tmp_path: Path) -> None:
     """[004] Example 1: printed 51 (keep 41-51, summarise 1-40), then 102; here 50, 90 and 130, keeping ten each."""
-    course = Course(tmp_path, 50)
+    course = ConversationCourse(tmp_path, 50)
     await course.play(131)
     assert course.rounds == [(50, "1-40", "41-50"), (90, "41-80", "81-90"), (130, "81-120", "121-130")]
     history = (tmp_path / "memory" / "HISTORY.md").read_text()
@@ -52,9 +52,9 @@ async def test_example_1_message_by_message(tmp_path: Path) -> None:
 
 async def test_example_2_message_by_message(tmp_path: Path) -> None:
     """[004] Example 2: at 11 the context is 2-11, at 12 it is 3-12; no call, no MEMORY.md, no HISTORY.md."""
-    course = Course(tmp_path, 0)
+    course = ConversationCourse(tmp_path, 0)
     for upto, first in ((10, 1), (11, 2), (12, 3)):
-        session = await Course(tmp_path / str(upto), 0).play(upto)
+        session = await ConversationCourse(tmp_path / str(upto), 0).play(upto)
         context = [str(each["content"]) for each in session.get_history(10)]
         assert context == [f"message {n}" for n in range(first, upto + 1)]
     await course.play(60)
@@ -66,6 +66,6 @@ async def test_example_2_message_by_message(tmp_path: Path) -> None:
 
 async def test_example_3_message_by_message(tmp_path: Path) -> None:
     """[004] Example 3: printed 21, 41, 61 (keep 11-21 …); here 20 and then every ten, each keeping ten."""
-    course = Course(tmp_path, 20)
+    course = ConversationCourse(tmp_path, 20)
     await course.play(45)
     assert course.rounds == [(20, "1-10", "11-20"), (30, "11-20", "21-30"), (40, "21-30", "31-40")]
