@@ -1,7 +1,7 @@
 """The whole gateway before the small Discord, as processes that can be killed: forked from one that has imported all.
 
-`DiscordForkServer` is the test's half. A life is told when it begins (the clocks of both can stand in the past), how its
-model behaves, and is ended by SIGKILL alone.
+`DiscordForkServer` is the test's half. A life is told when it begins (the clocks of both can stand in the past), how
+its model behaves, and is ended by SIGKILL alone.
 """
 
 from __future__ import annotations

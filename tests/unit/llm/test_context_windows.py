@@ -140,6 +140,8 @@ async def test_two_of_one_name_are_told_apart_by_what_the_settings_call_them() -
     for label, window in (("wide", 128_000), ("narrow", 8_192)):
         model = LitellmModel(ModelConfig(model="openai/local", label=label, context_window=window))
         rooms.append(
-            await ModelClient([model], recorder=FakeUsageRecorder(), meter=SummingMeter(), windows=shared).prompt_limit()
+            await ModelClient(
+                [model], recorder=FakeUsageRecorder(), meter=SummingMeter(), windows=shared
+            ).prompt_limit()
         )
     assert rooms == [PromptBudget(128_000).tokens, PromptBudget(8_192).tokens]
