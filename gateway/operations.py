@@ -31,7 +31,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
-NO_GATEWAY = "no gateway runs here; start one with `parlour run`"
+NO_GATEWAY = "no gateway is running here; start one with `parlour run`"
 
 
 class SupportsQuarantine(Protocol):
@@ -107,7 +107,7 @@ class SupportsAttach(Protocol):
 
 
 def _not_in_quarantine(name: str) -> UserError:
-    return UserError(f"nothing called {name!r} is in quarantine; `parlour quarantine list` shows what is")
+    return UserError(f"no quarantined event is called {name!r}; `parlour quarantine list` lists them")
 
 
 class GatewayOperations:
@@ -168,7 +168,7 @@ class GatewayOperations:
         """Submit a text to a session as a job; it passes all nine stages."""
         text = str(arguments.get("text", ""))
         if not text.strip():
-            raise UserError("there is nothing to send; give a text")
+            raise UserError("there is no text to send; give one")
         turn = await self._app.submit(_key(arguments), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
@@ -177,14 +177,16 @@ class GatewayOperations:
         reference = str(arguments.get("reference", ""))
         trace = await self._app.store.journal.trace(reference) if reference else None
         if trace is None:
-            raise UserError(f"no turn begins with {reference!r}; the reference is at the end of the line people saw")
+            raise UserError(
+                f"no turn starts with {reference!r}; the reference is at the end of the notice that users saw"
+            )
         yield plain(trace)
 
     async def backup(self, arguments: Line) -> AsyncIterator[Line]:
         """Write a backup. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserError("a backup needs a file to write to")
+            raise UserError("no file is given; name the file to write")
         result = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
         yield {
             "file": str(result.target),
@@ -212,7 +214,7 @@ class GatewayOperations:
     async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
         """Hand one event to its channel as if it had just arrived, and remove it on success."""
         if not self._app.channels:
-            raise self._absent("no channel is open here")
+            raise self._absent("no channel is connected here")
         name = str(arguments.get("name", ""))
         try:
             is_known = await self._app.intake.replay(name, self._app.channels)
@@ -228,7 +230,7 @@ class GatewayOperations:
         """Attach a terminal to the console channel until it disconnects."""
         consoles = [channel for channel in self._channels(TERMINAL) if isinstance(channel, SupportsAttach)]
         if not consoles:
-            raise self._absent("the console is switched off; set channels.console.enabled to true")
+            raise self._absent("the console is disabled; set channels.console.enabled to true")
         await consoles[0].attach(connection.receive, connection.send)
 
     def _channels(self, first: str) -> list[Channel]:
@@ -253,7 +255,7 @@ def _key(arguments: Line) -> SessionKey:
     try:
         return SessionKey.parse(str(arguments.get("key", "")))
     except ValueError as error:
-        raise UserError(f"{error}; `parlour sessions list` shows them") from None
+        raise UserError(f"{error}; `parlour sessions list` lists them") from None
 
 
 def plain(value: Any) -> Any:

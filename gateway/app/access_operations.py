@@ -29,13 +29,17 @@ _LINKED_WITHIN = 10.0  # seconds that a command waits for the move, which finish
 _POLL = 0.05
 
 _HINTS: Mapping[DecisionOutcome, str] = {
-    DecisionOutcome.SET_OWNER: "{whom} stands in PARLOUR_OWNERS: take it out there first, and restart",
-    DecisionOutcome.OWNER: "{whom} is an owner: `parlour owner remove {whom}` comes first",
+    DecisionOutcome.SET_OWNER: "{whom} is listed in PARLOUR_OWNERS: remove it there first, and restart",
+    DecisionOutcome.OWNER: "{whom} is an owner: run `parlour owner remove {whom}` first",
     DecisionOutcome.BLOCKED_AS: "{whom} is the same person as {other}, who is blocked: `parlour people allow {other}`",
-    DecisionOutcome.NOBODY: "{whom!r} is no id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID",
-    DecisionOutcome.ONLY_LET_IN: "people, chats and guilds can be blocked; a role or team is admitted by its entry",
-    DecisionOutcome.ELSEWHERE: "{whom!r} names no channel that admits people; write channel:user_id, one of: {other}",
-    DecisionOutcome.UNLISTED: "nothing was decided about {whom}; `parlour people list` shows who may write",
+    DecisionOutcome.NOBODY: (
+        "{whom!r} is not an id; write channel:user_id, or channel:chat:ID, guild:ID, team:ID, role:ID"
+    ),
+    DecisionOutcome.ONLY_LET_IN: "only people, chats and guilds can be blocked; for a role or team, remove its entry",
+    DecisionOutcome.ELSEWHERE: (
+        "{whom!r} does not name a channel that admits people; write channel:user_id, one of: {other}"
+    ),
+    DecisionOutcome.UNLISTED: "no decision about {whom} exists; `parlour people list` shows who may write",
     DecisionOutcome.BY_SETTING: "{whom} is in the settings (PARLOUR_OWNERS, allow_from): remove it there, or block it",
 }
 
@@ -71,7 +75,7 @@ class AccessOperations:
         lines = [each for each in self._app.access.roster.list_access() if channel in ("", each.channel)]
         if channel and not lines and channel not in self._app.platforms:
             known = ", ".join(sorted(self._app.platforms))
-            raise UserError(f"there is no channel called {channel}; there are: {known}")
+            raise UserError(f"no channel is called {channel}; channels: {known}")
         for each in lines:
             yield plain(each)
 
@@ -94,12 +98,12 @@ class AccessOperations:
         """
         typed = [str(each) for each in arguments.get("accounts", ())]
         if self._app.settings.memory.isolation == "shared":
-            raise UserError("one memory serves everybody here (memory.isolation: shared): nothing is to be linked")
+            raise UserError("all people share one memory here (memory.isolation: shared), so there is nothing to link")
         names, links = await MemoryOperations(self._app).names(), self._app.store.links
         scopes = [await asyncio.to_thread(names.find, ScopeSelector(person=each)) for each in typed]
         accounts = [PlatformAccount.from_name(scope.rpartition("/")[2]) for scope in scopes]
         if links.person(accounts[0]) == links.person(accounts[1]):
-            raise UserError(f"{typed[0]} and {typed[1]} are one person already")
+            raise UserError(f"{typed[0]} and {typed[1]} are already one person")
         now, decider = datetime.now(UTC), operator()
         line = AuditEntry(id=decider.id, at=now, by=OPERATOR, where="", what="link", whom=" ".join(typed))
         await self._app.store.access.change(AccessChange(line=line))
@@ -122,7 +126,7 @@ class AccessOperations:
         issued = await self._app.access.claims.issue()
         if issued is None:
             owners = ", ".join(str(each) for each in self._app.access.roster.owners())
-            raise UserError(f"there is an owner already: {owners}; `parlour owner list` says by what")
+            raise UserError(f"an owner already exists: {owners}; `parlour owner list` shows how they became one")
         channels = [name for name, policy in self._app.access.roster.policies.items() if not policy.is_local]
         yield {**plain(issued), "channels": sorted(channels), "running": bool(self._app.channels)}
 
@@ -135,7 +139,7 @@ class AccessOperations:
         """Remove an owner who claimed the bot with a code."""
         decision = await self._app.access.decisions.disown(_subject(arguments), operator())
         if decision.ruling is DecisionOutcome.UNLISTED:  # not an owner, but perhaps blocked or admitted
-            raise UserError(f"{decision.whom} is no owner; `parlour owner list` shows who is")
+            raise UserError(f"{decision.whom} is not an owner; `parlour owner list` shows the owners")
         yield _decision_line(decision)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
@@ -143,7 +147,7 @@ class AccessOperations:
         channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
         kinds = self._app.platforms
         if channel and channel not in kinds:
-            raise UserError(f"there is no channel called {channel}; there are: {', '.join(sorted(kinds))}")
+            raise UserError(f"no channel is called {channel}; channels: {', '.join(sorted(kinds))}")
         readiness = self._app.readiness()
         yield {
             "running": bool(self._app.channels),
@@ -179,14 +183,14 @@ class AccessOperations:
         elif codes.parse_code(request):
             outcome = await pairing.by_code(request, decider, is_yes=is_yes)
         else:
-            raise UserError(f"nobody called {request!r} waits; `parlour people pending` shows who does")
+            raise UserError(f"no request of {request!r} is pending; `parlour people pending` lists all requests")
         if isinstance(outcome, PairingLocked):
             raise UserError(
-                f"too many wrong codes: none is looked at for {outcome.minutes} minutes; `parlour people pending`"
-                " shows who waits, and channel:id decides without a code"
+                f"too many wrong codes: codes are not accepted for {outcome.minutes} minutes; use channel:id instead"
+                " (`parlour people pending` lists the requests)"
             )
         if not isinstance(outcome, PairingDecision):
-            raise UserError("nobody waits under that code: it was decided, its hour is over, or it is misspelt")
+            raise UserError("no request has that code: it was already decided, expired after an hour, or is mistyped")
         return {"who": _name(outcome.waiting), "name": outcome.waiting.name, "yes": outcome.is_yes}
 
     async def _link_now(self, job: Job) -> None:

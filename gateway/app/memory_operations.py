@@ -88,7 +88,7 @@ class MemoryOperations:
         scope, text = await self._scope(arguments), str(arguments.get("text", ""))
         origins = await self._app.commands.memory.documents.why(scope, text, limit=_MOST_ORIGINS)
         if not origins:
-            raise UserError(f"no remembered line has the words {text!r}; `parlour memory show` shows them all")
+            raise UserError(f"no remembered line contains {text!r}; `parlour memory show` shows all of them")
         for origin in origins:
             said, entry = origin.message, origin.entry
             yield {
@@ -106,7 +106,7 @@ class MemoryOperations:
         scope, sha = await self._scope(arguments), str(arguments.get("sha", ""))
         change = await self._app.commands.memory.documents.diff(scope, sha)
         if change is None:
-            raise _no_such_change(sha) if sha else UserError("nothing has changed this memory yet")
+            raise _no_such_change(sha) if sha else UserError("this memory has no changes yet")
         version, text = change
         yield {**_change(version), "diff": text}
 
@@ -117,7 +117,7 @@ class MemoryOperations:
         if isinstance(done, NoSuchVersion):
             raise _no_such_change(sha)
         if isinstance(done, UndoConflict):
-            raise UserError(f"later changes stand on {sha}, so it cannot be taken back alone; take those back first")
+            raise UserError(f"later changes depend on {sha}; undo those first")
         yield {"scope": scope, "sha": sha}
 
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
@@ -127,7 +127,7 @@ class MemoryOperations:
         """
         scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")))
         if pattern is None:
-            raise UserError(f"name the words to forget, at least {SHORTEST} characters")
+            raise UserError(f"give the words to forget, at least {SHORTEST} characters")
         asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
         forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
@@ -151,13 +151,13 @@ class MemoryOperations:
             left = bool(mine)
             if not left:
                 break
-        return "goes on when a gateway runs" if left else "done"
+        return "continues when a gateway runs" if left else "done"
 
     async def dream(self, arguments: Line) -> AsyncIterator[Line]:
         """Run Dream once and wait for it; yield the number of entries that it read, and its changes."""
         scope = await self._scope(arguments)
         if not self._app.commands.memory.dreams.can_run:
-            raise UserError("the offline model cannot dream; name a model in llm.model")
+            raise UserError("the offline model cannot run Dream; set llm.model")
         folder = scope_folder(self._app.home.path, scope) / "memory"
         before = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
         before_run = {version.sha for version in await self._app.commands.memory.dreams.log(scope)}
@@ -170,7 +170,7 @@ class MemoryOperations:
         )
         later = await self._app.dreamer.run(job)
         if later is not None:
-            raise UserError(f"Dream was put off ({later.reason}); what it was answered so far is kept, ask again")
+            raise UserError(f"Dream was postponed ({later.reason}); its results so far are kept, run it again")
         after = await asyncio.to_thread(lambda: HistoryLog(folder).dream_cursor) if folder.is_dir() else 0
         new = [
             version for version in await self._app.commands.memory.dreams.log(scope) if version.sha not in before_run
@@ -192,7 +192,7 @@ class MemoryOperations:
         scope = await self._scope(arguments) if project == MEMORY else ""
         projects = await self._app.recall.projects(scope)
         if project not in (MEMORY, *projects):
-            there = f"there are: {', '.join(projects)}" if projects else "there is none; a project is a folder in docs/"
+            there = f"projects: {', '.join(projects)}" if projects else "there are none; a project is a folder in docs/"
             raise UserError(f"no project is called {project}; {there}")
         for hit in await self._app.recall.search(scope, text, project=project, limit=limit):
             yield {
@@ -246,4 +246,4 @@ def _change(version: DocumentVersion) -> dict[str, Any]:
 
 
 def _no_such_change(sha: str) -> UserError:
-    return UserError(f"no change is called {sha!r}; `parlour memory log` names them")
+    return UserError(f"no change has the id {sha!r}; `parlour memory log` lists them")

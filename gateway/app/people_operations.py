@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
 
 REMAINS = (
-    "their messages on the platforms themselves",
-    "what the model's provider keeps",
-    "backups that were made before; they hold it until you delete them",
+    "their messages on the platforms",
+    "what the model's provider stores",
+    "earlier backups, until you delete them",
     "what others said about them, and summaries of groups that mention them: `/forget NAME --purge` there",
-    "what was overheard of them in groups where they never wrote to the bot: it stands there beside the message that"
-    " called the bot in, by their name alone, and `/forget NAME --purge` there takes it out",
-    "sums of usage without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
-    "their place in PARLOUR_OWNERS and allow_from, which is yours to change: admitted, they can write again",
-    "how they stand (`parlour people list`), and for a year the lines of the audit that hold their id",
+    "messages quoted from groups where they never wrote to the bot: they are stored by name only, with the message that"
+    " mentioned the bot; `/forget NAME --purge` there removes them",
+    "usage totals without a name, and ids of handled messages for up to 30 days, so that none is answered twice",
+    "their entries in PARLOUR_OWNERS and allow_from: remove them, or the person can write again",
+    "decisions about them (`parlour people list`), and for a year the audit lines with their id",
 )
 _KIND = re.compile(r"[a-z][a-z0-9-]*\Z")
-DOWNLOADED = "files that `parlour chat` saved in downloads/, which are yours to delete"
+DOWNLOADED = "files that `parlour chat` saved in downloads/: delete them yourself"
 
 
 class PeopleOperations:
@@ -50,7 +50,7 @@ class PeopleOperations:
         """Write all data of a person into a zip file. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserError("an export needs a file to write to")
+            raise UserError("no file is given; name the file to write")
         await self._app.projector.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)
@@ -62,7 +62,7 @@ class PeopleOperations:
             exports = self._app.commands.memory.privacy.exports
             packed = await exports.write(scope, scope.rpartition("/")[2], target, language=language)
         except FileExistsError:
-            raise UserError(f"{target} is there already; name another file") from None
+            raise UserError(f"{target} already exists; name another file") from None
         except OSError as error:
             raise UserError(f"{target} cannot be written: {error.strerror or error}") from error
         yield {"file": str(target), "scope": scope, "files": packed.files}
@@ -84,12 +84,12 @@ class PeopleOperations:
         try:
             erased = await self._app.commands.memory.erasure.scope_eraser.erase_person(account)
         except OSError as error:
-            raise UserError(f"not all of it is done ({error.strerror or error}); run it again") from error
+            raise UserError(f"not everything was deleted ({error.strerror or error}); run it again") from error
         if not is_known:
             if not erased.chats:
                 raise UserError(
-                    f"nothing is kept of {account.label}; `parlour memory` and `parlour people list` name who is known."
-                    " What groups overheard of a person by name goes with `/forget NAME --purge` there"
+                    f"nothing is stored about {account.label}; `parlour memory` and `parlour people list` list people."
+                    " In groups, `/forget NAME --purge` removes quoted messages of a person by name"
                 )
             await self._note(account)
         kinds = {PlatformAccount.from_name(each.removeprefix(PEOPLE)).kind for each in erased.scopes}
@@ -131,5 +131,5 @@ class PeopleOperations:
         name = str(arguments.get("person", ""))
         account = PlatformAccount.from_input(name, has_teams=self._app.platforms.has_teams)
         if not _KIND.match(account.kind) or not account.id:
-            raise UserError(f"{name!r} names nobody; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
+            raise UserError(f"{name!r} is not an account; write kind:id, such as telegram:42 or slack:T0TEAM:U0USER")
         return account

@@ -38,7 +38,7 @@ class UsageOperations:
         """
         group = str(arguments.get("by") or "day")
         if group not in GROUPS:
-            raise UserError(f"usage is summed by {', '.join(GROUPS)}, not by {group!r}")
+            raise UserError(f"usage cannot be grouped by {group!r}; use one of: {', '.join(GROUPS)}")
         zone, now = self._app.settings.timezone, datetime.now(UTC)
         since = _since(str(arguments.get("since") or "30d"), now, ZoneInfo(zone))
         rows = await self._app.store.usage.by(group, since=since, until=now, zone=zone)
@@ -67,5 +67,7 @@ def _since(text: str, now: datetime, zone: ZoneInfo) -> datetime:
     try:
         day = today - timedelta(days=int(days[1])) if days else date.fromisoformat(text)
     except (ValueError, OverflowError):
-        raise UserError(f"{text!r} is no day; write one like 2026-11-01, or 7d for the last seven") from None
+        raise UserError(
+            f"{text!r} is not a date; write one such as 2026-11-01, or 7d for the last seven days"
+        ) from None
     return datetime(day.year, day.month, day.day, tzinfo=zone)

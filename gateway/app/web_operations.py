@@ -69,8 +69,7 @@ class WebOperations:
         browsers = await self._page().log_out(who)
         if not browsers:
             raise UserError(
-                f"nobody is logged in as {who!r}, and no code for them is good any more;"
-                " `parlour web logins` shows who is"
+                f"no user {who!r} is logged in or has a valid login code; `parlour web logins` lists all logins"
             )
         yield {"who": who, "browsers": browsers}
 
@@ -78,6 +77,6 @@ class WebOperations:
         channels = sorted(self._app.channels.items(), key=lambda item: item[0] != PAGE)
         pages = [channel for _, channel in channels if isinstance(channel, SupportsLogin)]
         if not pages:
-            switched_off = "the page is switched off; set channels.web.enabled to true"
+            switched_off = "the page is disabled; set channels.web.enabled to true"
             raise UserError(switched_off if self._app.channels else NO_GATEWAY)
         return pages[0]

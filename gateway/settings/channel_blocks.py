@@ -68,17 +68,17 @@ def entry_error(entry: str, shapes: Mapping[str, str]) -> str:
     if entry == "*":
         return ""
     if not entry:
-        return "holds an empty entry; remove it, or give a user id"
+        return "has an empty entry; remove it, or write a user id"
     place, colon, ident = entry.partition(":")
     kind = place if colon and place in _PLACES[1:] else "user"
     ident = ident if kind != "user" else entry
     shape = shapes.get(kind)
     if shape is None:
         known = ", ".join(f"{name}:ID" for name in shapes if name != "user")
-        return f"{entry!r}: this platform has no {kind}:ID; use a user id{f' or {known}' if known else ''}"
+        return f"{entry!r}: this platform does not support {kind}:ID; use a user id{f' or {known}' if known else ''}"
     if not re.fullmatch(shape, ident, re.ASCII):
-        hint = "names can be taken by anybody" if kind == "user" else "names change"
-        return f"{entry!r} is no {kind} id of this platform; use the id itself, without blanks ({hint})"
+        hint = "anyone can take a name" if kind == "user" else "names can change"
+        return f"{entry!r} is not a {kind} id of this platform; use the id itself, without spaces ({hint})"
     return ""
 
 

@@ -125,20 +125,20 @@ def read_soul(home: Path, soul: str) -> str:
     """
     text = _read(home, soul) if soul.endswith(_FILES) and "\n" not in soul else soul
     if not text.strip():
-        raise SettingsError("is empty; give it a voice, or remove it")
+        raise SettingsError("is empty; write a persona, or remove it")
     if len(text) > MOST_SOUL:
-        raise SettingsError(f"has {len(text)} characters; a voice has {MOST_SOUL} at most")
+        raise SettingsError(f"has {len(text)} characters; a persona has at most {MOST_SOUL}")
     return text.strip()
 
 
 def _read(home: Path, name: str) -> str:
     file = (home / name).resolve()
     if not file.is_relative_to(home.resolve()):
-        raise SettingsError(f"{name} is outside of the home folder; put the file into {home}")
+        raise SettingsError(f"{name} is outside the home folder; move the file into {home}")
     try:
         return file.read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as wrong:
-        mend = "write that file, or the text itself"
-        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {mend}") from None
+        hint = "create that file, or write the text itself"
+        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); {hint}") from None

@@ -21,18 +21,20 @@ def parse_selector(text: str) -> str:
     try:
         key = SessionKey.parse(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no chat; write channel:chat_id, such as telegram:-100123") from None
+        raise ValueError(f"{text!r} is not a chat; write channel:chat_id, such as telegram:-100123") from None
     entry, colon, ident = key.chat.partition(":")
     if colon and entry == "team":
-        raise ValueError(f"{text!r}: one Slack block is one workspace; write {key.channel}:* for all of it")
+        raise ValueError(f"{text!r}: a Slack channel is a whole workspace; write {key.channel}:* for all of its chats")
     if colon and entry == "chat":
         raise ValueError(f"{text!r}: write {key.channel}:{ident or 'ID'}, without chat:")
     if colon and entry == "role":
-        raise ValueError(f"{text!r} is no place, and only places have settings; write {key.channel}:guild:ID or a chat")
+        raise ValueError(
+            f"{text!r} is a role, and only chats and guilds have settings; write {key.channel}:guild:ID or a chat"
+        )
     rest = ident if key.chat.startswith(_GUILD) else key.chat
     is_whole = rest != "" and rest.isprintable() and not any(sign in rest for sign in " ,*")
     if key.chat != _ALL and not is_whole:
-        raise ValueError(f"{text!r} is no chat; write {key.channel}:chat_id, by id and without blanks")
+        raise ValueError(f"{text!r} is not a chat; write {key.channel}:chat_id, with the id and without spaces")
     return text
 
 

@@ -38,7 +38,7 @@ def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> 
         for kind in ("allow", "deny"):
             for tool in getattr(entry.tools, kind) or ():
                 if kinds.tools is not None and tool not in kinds.tools:
-                    text = f"there is no tool {tool!r}; {_guess(tool, kinds.tools)}"
+                    text = f"no tool is called {tool!r}; {_guess(tool, kinds.tools)}"
                     yield _line(places, (*where, "tools", kind), text)
 
 
@@ -55,7 +55,7 @@ def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str
     }
     for path, value in said.items():
         if value is not None:
-            yield _line(places, ("chats", name, *path), f"is a chat's, and not a thread's; write it for {key.parent}")
+            yield _line(places, ("chats", name, *path), f"is set per chat, not per thread; set it for {key.parent}")
 
 
 def _line(places: Places, path: tuple[str, ...], text: str) -> str:
@@ -64,7 +64,7 @@ def _line(places: Places, path: tuple[str, ...], text: str) -> str:
 
 def _guess(name: str, names: Collection[str]) -> str:
     near = difflib.get_close_matches(name.lower(), names, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names)) or 'none'}"
+    return f"did you mean {near[0]}?" if near else f"available: {', '.join(sorted(names)) or 'none'}"
 
 
 def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str:
@@ -72,7 +72,7 @@ def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str
     block = settings.channels.get(key.channel)
     if block is None:
         known = {*settings.channels, *kinds.names()}
-        return "" if key.channel in known else f"there is no channel {key.channel!r}; {_guess(key.channel, known)}"
+        return "" if key.channel in known else f"no channel is called {key.channel!r}; {_guess(key.channel, known)}"
     if is_block(place):
         return ""
     entry = f"guild:{guild_in(place)}" if guild_in(place) else f"chat:{key.parent.chat}"
@@ -87,5 +87,5 @@ def _wrong_model(settings: Settings, name: str) -> str:
         return ""
     near = difflib.get_close_matches(name, llm.models, n=1)
     if near:
-        return f"there is no model {name!r} in llm.models; did you mean {near[0]}?"
-    return f"there is no model {name!r} in llm.models; add it there, or write it with its provider (openai/{name})"
+        return f"llm.models has no model {name!r}; did you mean {near[0]}?"
+    return f"llm.models has no model {name!r}; add it there, or write it with its provider (openai/{name})"

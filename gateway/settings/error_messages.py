@@ -11,7 +11,7 @@ from pydantic import ValidationError
 Context = Mapping[str, Any]
 
 _SENTENCES: Mapping[str, Callable[[Context], str]] = {
-    "missing": lambda _: "is needed; set it",
+    "missing": lambda _: "is required; set it",
     "int_parsing": lambda _: "must be a whole number",
     "int_type": lambda _: "must be a whole number",
     "int_from_float": lambda _: "must be a whole number",
@@ -25,8 +25,8 @@ _SENTENCES: Mapping[str, Callable[[Context], str]] = {
     "literal_error": lambda context: f"must be {context['expected']}",
     "string_type": lambda _: "must be text; put it in quotes",
     "string_too_short": lambda _: "is empty; give it a value, or remove it",
-    "tuple_type": lambda _: "must be a list, in JSON or with commas",
-    "list_type": lambda _: "must be a list, in JSON or with commas",
+    "tuple_type": lambda _: "must be a list, as JSON or separated by commas",
+    "list_type": lambda _: "must be a list, as JSON or separated by commas",
     "model_type": lambda _: "must be a group of settings, not one value",
     "model_attributes_type": lambda _: "must be a group of settings, not one value",
     "dict_type": lambda _: "must be a group of settings, not one value",
@@ -61,7 +61,7 @@ def errors_by_path(invalid: ValidationError) -> list[tuple[tuple[str, ...], Mapp
     return found
 
 
-_VERBS = ("is ", "must ", "needs ", "has ", "holds ", "was ", "looks ", "does ", "should ", "cannot ")
+_VERBS = ("is ", "must ", "needs ", "has ", "contains ", "was ", "looks ", "does ", "should ", "cannot ")
 
 
 def error_line(place: str, text: str) -> str:

@@ -16,11 +16,11 @@ MOST_ALIAS = 57  # characters: `/model <alias>` is what a button stands for
 
 def _alias(name: str) -> str:
     if not re.fullmatch(r"[a-z0-9][a-z0-9._/:@+-]*", name, re.ASCII | re.IGNORECASE):
-        raise ValueError(f"{name!r} is no name for a model; write it in a-z, 0-9 and . _ - / : @ +")
+        raise ValueError(f"{name!r} is not a valid model name; use only a-z, 0-9 and . _ - / : @ +")
     if name.lower() == "default":
-        raise ValueError(f"{name!r} means llm.model; call this one something else")
+        raise ValueError(f"{name!r} always means llm.model; choose another name")
     if len(name) > MOST_ALIAS:
-        raise ValueError(f"{name!r} does not fit a button; give it a shorter name: {{short: {{model: …}}}}")
+        raise ValueError(f"{name!r} is too long for a button; give it a shorter name: {{short: {{model: …}}}}")
     return name
 
 

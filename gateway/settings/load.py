@@ -42,7 +42,7 @@ class SettingsReport:
         """Return the settings; raise SettingsError with one line when anything is wrong."""
         if self.settings is None:
             more = len(self.mistakes) - 1
-            rest = f" (and {more} more: `parlour doctor` names them all)" if more else ""
+            rest = f" (and {more} more: `parlour doctor` lists them all)" if more else ""
             raise SettingsError(self.mistakes[0] + rest)
         return self.settings
 
@@ -155,7 +155,7 @@ class _SettingsReader:
                 continue
             twin = seen.setdefault(known.path, known)
             if twin is not known:
-                self.mistakes.append(f"{leaf.place}: {twin.place} sets the same; keep one of them")
+                self.mistakes.append(f"{leaf.place}: {twin.place} sets the same setting; keep one of them")
         return list(seen.values())
 
     def _channels(
@@ -172,7 +172,7 @@ class _SettingsReader:
                 continue
             if found[name].enabled and found[name].kind not in self.kinds.adapters:
                 self.mistakes.append(
-                    f"channels.{name} is switched on, but this Parlour has no adapter for {found[name].kind} yet;"
+                    f"channels.{name} is enabled, but this Parlour has no adapter for {found[name].kind} yet;"
                     f" set channels.{name}.enabled to false"
                 )
         return found
@@ -198,4 +198,4 @@ class _SettingsReader:
                 near = setting_names.suggest_name(channel, [*settings.channels, *self.kinds.names()], ())
                 guess = f"; did you mean {near}?" if near else ""
                 place = places.get(("owners",), "owners")
-                self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which there is not{guess}")
+                self.mistakes.append(f"{place}: {owner!r} names the channel {channel!r}, which does not exist{guess}")

@@ -85,14 +85,14 @@ def block_model(name: str, kind: str, place: str, kinds: InstalledPlugins) -> ty
     """Return the model of the block *name*; raise SettingsError if its name or kind is invalid."""
     if not BLOCK_NAME.match(name):
         near = name.lower().replace("_", "-")
-        mend = f"write {near}" if BLOCK_NAME.match(near) else "use a-z, 0-9 and -, a letter first"
-        raise SettingsError(f"{place}: {name!r} is no name for a channel block; {mend}")
+        hint = f"write {near}" if BLOCK_NAME.match(near) else "use a-z, 0-9 and -, starting with a letter"
+        raise SettingsError(f"{place}: {name!r} is not a valid channel name; {hint}")
     model = kinds.model(kind)
     if model is None:
         near = setting_names.suggest_name(kind, kinds.names(), ())
-        guess = f"did you mean {near}?" if near else f"there are {', '.join(kinds.names())}"
-        own = f" (a block of another name says its kind: channels.{name}.kind)" if kind == name else ""
-        raise SettingsError(f"{place}: there is no kind of channel called {kind!r}; {guess}{own}")
+        guess = f"did you mean {near}?" if near else f"available: {', '.join(kinds.names())}"
+        own = f" (to use your own channel name, set its platform: channels.{name}.kind)" if kind == name else ""
+        raise SettingsError(f"{place}: no platform is called {kind!r}; {guess}{own}")
     return model
 
 
@@ -132,7 +132,7 @@ def _nothing(leaf: SettingLeaf) -> SettingLeaf | None:
 def _resolve(leaf: SettingLeaf, at: int, model: type[BaseModel], blocks: Blocks) -> SettingLeaf | None:
     name, is_last = leaf.path[at], at + 1 == len(leaf.path)
     if at == 0 and name == "home":
-        raise SettingsError(f"{leaf.place}: the home folder is chosen by PARLOUR_HOME alone; remove it here")
+        raise SettingsError(f"{leaf.place}: only PARLOUR_HOME can set the home folder; remove it here")
     if name not in model.model_fields:
         return _read_file(leaf, at, model, blocks)
     entry = setting_names.entries_of(model, name)
@@ -164,8 +164,8 @@ def _unknown(leaf: SettingLeaf, at: int, model: type[BaseModel], blocks: Blocks)
     if near:
         near = ".".join((near, *leaf.path[at + 1 :]))
     near = near or setting_names.suggest_name(".".join(leaf.path), (), setting_names.known_paths(blocks))
-    guess = f"did you mean {spell_like(near, leaf)}?" if near else f"known here: {', '.join(siblings)}"
-    return f"{leaf.place} is no setting of Parlour; {guess}"
+    guess = f"did you mean {spell_like(near, leaf)}?" if near else f"known settings here: {', '.join(siblings)}"
+    return f"{leaf.place} is not a setting of Parlour; {guess}"
 
 
 def merge(leaves: Iterator[SettingLeaf]) -> tuple[dict[str, object], dict[tuple[str, ...], str]]:

@@ -29,9 +29,9 @@ def _whole_secret(secret: SecretStr) -> SecretStr:
     if not value:
         raise ValueError("is empty; give it a value, or remove it")
     if value == LEFT_OUT:
-        raise ValueError("was left out of the backup this home came from; put the secret back")
+        raise ValueError("is missing, because backups contain no secrets; put the secret back")
     if value != value.strip() or not value.isprintable():
-        raise ValueError("has a blank or an invisible character at an end or inside; copy it again")
+        raise ValueError("contains a space or an invisible character; copy it again")
     return secret
 
 
@@ -43,7 +43,7 @@ def split_list(value: object) -> object:
         try:
             return json.loads(value)
         except ValueError:
-            raise ValueError("looks like a JSON list and is none; mend it, or use commas") from None
+            raise ValueError("looks like a JSON list, but is not valid JSON; fix it, or use commas") from None
     return re.split(r",[ \t]*", value) if value else []
 
 
@@ -54,13 +54,13 @@ def valid_zone(name: str) -> str:
     found = find_zone(name)
     near = " or ".join([found.name] if found.name else found.near)
     meant = f"; did you mean {near}?" if near else ""
-    raise ValueError(f"{name!r} is no time zone; use an IANA name such as Europe/Berlin or UTC{meant}")
+    raise ValueError(f"{name!r} is not a time zone; use an IANA name such as Europe/Berlin or UTC{meant}")
 
 
 def _language(code: str) -> str:
     language = resolve_language(code)
     if not language:
-        raise ValueError(f"{code!r} is no language that I speak; there are {list_languages()}")
+        raise ValueError(f"{code!r} is not a supported language; available: {list_languages()}")
     return language
 
 
@@ -71,7 +71,7 @@ def _address(schemes: tuple[str, ...], text: str) -> str:
     except ValueError:
         is_whole = False
     if not is_whole or not text.isprintable() or " " in text:
-        raise ValueError(f"must be a whole address beginning with {' or '.join(f'{name}://' for name in schemes)}")
+        raise ValueError(f"must be a complete address starting with {' or '.join(f'{name}://' for name in schemes)}")
     return text
 
 
@@ -99,7 +99,7 @@ def _network(text: str) -> str:
     try:
         ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise ValueError(f"{text!r} is no IP address or network; write it like 10.0.0.1 or 10.0.0.0/8") from None
+        raise ValueError(f"{text!r} is not an IP address or network; write it as 10.0.0.1 or 10.0.0.0/8") from None
     return text
 
 

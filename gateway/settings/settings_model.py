@@ -36,13 +36,13 @@ from gateway.settings.setting_types import (
 
 
 def _owner(text: str) -> str:
-    mend = "write channel:user_id, such as telegram:42"
+    hint = "write channel:user_id, such as telegram:42"
     try:
         key = SessionKey.parse(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no owner; {mend}") from None
+        raise ValueError(f"{text!r} is not an owner; {hint}") from None
     if not key.chat.isascii() or not key.chat.isprintable() or any(sign in key.chat for sign in " *,"):
-        raise ValueError(f"{text!r} is no owner; {mend}, without blanks, and by id: names can be taken by anybody")
+        raise ValueError(f"{text!r} is not an owner; {hint}, without spaces, and with the id: anyone can take a name")
     return text
 
 
@@ -65,7 +65,9 @@ def _cron(line: str) -> str:
     try:
         next(CronSim(line, datetime(2026, 1, 1, tzinfo=UTC)))
     except (CronSimError, StopIteration):
-        raise ValueError(f"{line!r} is no cron line that ever comes; write five fields such as 0 3 * * *") from None
+        raise ValueError(
+            f"{line!r} is not a cron schedule that ever runs; write five fields, such as 0 3 * * *"
+        ) from None
     return line
 
 
@@ -273,7 +275,7 @@ class Settings(BaseSettings):
         for name, block in self.channels.items():
             if "*" in block.allow_from and not self.allow_everyone:
                 raise ValueError(
-                    f"channels.{name}.allow_from holds *, which lets the whole world in;"
-                    " name who may write, or confirm it with PARLOUR_ALLOW_EVERYONE=true"
+                    f"channels.{name}.allow_from contains *, which admits everyone;"
+                    " list who may write, or confirm it with PARLOUR_ALLOW_EVERYONE=true"
                 )
         return self

@@ -20,8 +20,8 @@ def check_shared_tokens(settings: Settings, places: Mapping[tuple[str, ...], str
             if first != name:
                 place = places.get(("channels", name, field)) or f"channels.{name}.{field}"
                 found.append(
-                    f"{place}: channels.{first} has the same one, and two blocks of one bot would take each other's"
-                    f" messages; give channels.{name} a bot of its own, or remove one of the blocks"
+                    f"{place}: channels.{first} has the same one, so each would take messages of the other;"
+                    f" give channels.{name} its own bot, or remove one of the channels"
                 )
     return found
 

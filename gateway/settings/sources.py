@@ -62,9 +62,11 @@ def read_secret_file(file: Path, place: str) -> str:
     try:
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingsError(f"{place}: {file} is no text; put the secret in it as one line") from None
+        raise SettingsError(f"{place}: {file} is not a text file; write the secret into it as one line") from None
     except OSError as wrong:
-        raise SettingsError(f"{place}: {file} cannot be read ({wrong.strerror}); mend the path or its rights") from None
+        raise SettingsError(
+            f"{place}: {file} cannot be read ({wrong.strerror}); correct the path or its permissions"
+        ) from None
     return text.rstrip("\r\n")
 
 
@@ -73,7 +75,7 @@ def find_file(home: Path) -> Path | None:
     found = [home / name for name in FILE_NAMES if (home / name).exists()]
     if len(found) > 1:
         names = " and ".join(file.name for file in found)
-        raise SettingsError(f"{home} holds {names}; keep one of them, or nobody knows which counts")
+        raise SettingsError(f"{home} contains {names}; keep only one of them")
     return found[0] if found else None
 
 
@@ -81,7 +83,7 @@ def read_file(file: Path) -> Iterator[SettingLeaf]:
     """Yield the leaves of a settings file."""
     try:
         if file.stat().st_size > _LARGEST:
-            raise SettingsError(f"{file} is larger than 1 MB; it is no settings file")
+            raise SettingsError(f"{file} is larger than 1 MB, too large for a settings file")
         text = file.read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
@@ -96,7 +98,7 @@ def read_text(file: Path, text: str) -> Iterator[SettingLeaf]:
     if tree is None:
         return
     if not isinstance(tree, dict):
-        raise SettingsError(f"{file} must hold names with values, such as `llm:` with `model:` below it")
+        raise SettingsError(f"{file} must contain names with values, such as `llm:` with `model:` below it")
     yield from _leaves(tree, (), file.name)
 
 
@@ -112,7 +114,7 @@ def _parse(file: Path, text: str) -> object:
 
         return parse_yaml(text)
     except RecursionError:
-        raise SettingsError(f"{file} is nested too deeply; it is no settings file") from None
+        raise SettingsError(f"{file} is nested too deeply for a settings file") from None
     except ValueError as wrong:
         # Parsers may quote the line that is wrong, and a line may hold a secret: only the position is told.
         raise SettingsError(f"{file} cannot be read as {file.suffix[1:].upper()}: {_position(wrong)}") from None
@@ -120,11 +122,11 @@ def _parse(file: Path, text: str) -> object:
 
 def _position(error: ValueError) -> str:
     if isinstance(error, DuplicateKey):
-        return f"{error} stands there twice; keep one"
+        return f"{error} is set twice; keep one"
     line = getattr(error, "lineno", None)
     if line is None and "(at line " in str(error):
         line = str(error).rpartition("(at line ")[2].partition(",")[0]
-    return f"mend line {line}" if line else "mend its syntax"
+    return f"fix line {line}" if line else "fix its syntax"
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -142,7 +144,9 @@ def _from_name(name: str, value: str, place: str) -> Iterator[SettingLeaf]:
         try:
             tree = json.loads(value, object_pairs_hook=_once)
         except ValueError:
-            raise SettingsError(f"{place} begins like JSON and is none; mend the braces and quotes") from None
+            raise SettingsError(
+                f"{place} looks like JSON, but is not valid JSON; check its braces and quotes"
+            ) from None
         yield from (replace(leaf, is_environment=True) for leaf in _leaves(tree, path, place))
         return
     yield SettingLeaf(path, value, place, is_environment=True)

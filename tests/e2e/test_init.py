@@ -187,10 +187,10 @@ def test_wrong_answers_are_asked_again_with_the_platforms_reason(home: Path, env
     init(environment, person)
     told = person.told
     assert "token is no parrot's token; it begins with parrot-" in told
-    assert "is no user id of this platform" in told
+    assert "is not a user id of this platform" in told
     assert "wrong: the ring is not known; read it again" in told
     assert told.index("ring is not known") < told.index("? Who may write [501]") < told.index("good: this is polly")
-    assert "'Berln' is no time zone" in told
+    assert "'Berln' is not a time zone" in told
     assert "canary" not in told
     assert files(home)["secrets/channels__parrot__token"] == f"{TOKEN}\n"
 
@@ -286,7 +286,7 @@ def test_every_kind_of_file_is_added_to(name: str, text: str, home: Path, enviro
     [
         ("parlour.toml", 'timezone = "UTC"\n', "is TOML, which `parlour init` cannot write"),
         ("parlour.yaml", "a: [", "cannot be read as YAML"),
-        ("parlour.yaml", "- a\n", "must hold names with values"),
+        ("parlour.yaml", "- a\n", "must contain names with values"),
     ],
 )
 def test_what_cannot_be_added_to_is_said_before_anything_is_asked(

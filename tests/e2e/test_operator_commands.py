@@ -125,7 +125,7 @@ async def test_a_terminal_hears_why_it_cannot_attach(tmp_path: Path) -> None:
     """With the console switched off the command says which setting switches it on."""
     async with gateway(tmp_path / "home", PARLOUR_CHANNELS__CONSOLE__ENABLED="false") as process:
         code, _, err = await _chat(process, "hello\n")
-        assert (code, err.strip()) == (2, "parlour: the console is switched off; set channels.console.enabled to true")
+        assert (code, err.strip()) == (2, "parlour: the console is disabled; set channels.console.enabled to true")
 
 
 async def _say_and_search(operator: CommandLineOperator) -> None:
@@ -179,7 +179,7 @@ async def _decide_about_people(operator: CommandLineOperator, folder: Path) -> N
     await operator.type("web", "logins")
     await operator.refused("web", "logout", "nobody")
     await operator.type("people", "export", "web:owner", str(folder / "owner.zip"))
-    assert "nothing is kept of web:nobody" in await operator.refused("people", "forget", "web:nobody", "--yes")
+    assert "nothing is stored about web:nobody" in await operator.refused("people", "forget", "web:nobody", "--yes")
     assert await operator.lines("people", "audit", "web:nobody") == []
 
 

@@ -63,7 +63,7 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
         here.shelf.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
         await here.ask("what shall we do?", sent_at=now)
         await here.pocket.idle()
-        with pytest.raises(UserError, match=r"nothing is kept of pocket:cleo.*overheard.*/forget NAME --purge"):
+        with pytest.raises(UserError, match=r"nothing is stored about pocket:cleo.*/forget NAME --purge.*quoted"):
             await anext(aiter(PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})))
         assert "zinnwald" in here.lines()[0]["quoted"]
         await here.pocket.channel.ask("g", "/forget Cleo --purge", group=True, is_admin=True)

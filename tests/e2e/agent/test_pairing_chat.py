@@ -192,8 +192,8 @@ async def test_the_operator_decides_without_a_chat(tmp_path: Path) -> None:
         ]
         assert await ask("deny", code_in(texts(pocket, "68")[0])) == [{"who": "pocket:68", "name": "Mal", "yes": False}]
         for wrong, line in (
-            ("pocket:99", "nobody called 'pocket:99' waits"),
-            ("ABCD-EFGH", "nobody waits under that code"),
+            ("pocket:99", "no request of 'pocket:99' is pending"),
+            ("ABCD-EFGH", "no request has that code"),
         ):
             with pytest.raises(UserError, match=line):
                 await ask("approve", wrong)

@@ -36,7 +36,7 @@ async def echo(_: Line, connection: ControlConnection) -> None:
 
 async def refuse(_: Line, __: ControlConnection) -> None:
     """Refuse to converse."""
-    raise UserError("the console is switched off; " + "switch it on " * 20)
+    raise UserError("the console is disabled; " + "switch it on " * 20)
 
 
 async def odd(_: Line) -> AsyncIterator[Line]:
@@ -146,7 +146,7 @@ async def test_a_conversation_that_is_refused_says_why(home: Home) -> None:
     async with serving(home), connect(home) as client:
         assert client is not None
         async with client.converse("refuse") as conversation:
-            with pytest.raises(UserError, match=r"the console is switched off; .*switch it on $"):
+            with pytest.raises(UserError, match=r"the console is disabled; .*switch it on $"):
                 await conversation.receive()
 
 

@@ -197,7 +197,7 @@ PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
     (wrong_owner, FAIL, "owner.files", "parlour.yaml belongs to user id 12345", "-R 0:0"),
     (port_taken, FAIL, "port", "is taken", "PARLOUR_WEB__PORT"),
     (utc_container, WARN, "timezone", "a container's clock is UTC", "set PARLOUR_TIMEZONE"),
-    (everyone_without_switch, FAIL, "settings", "lets the whole world in", "PARLOUR_ALLOW_EVERYONE=true"),
+    (everyone_without_switch, FAIL, "settings", "which admits everyone", "PARLOUR_ALLOW_EVERYONE=true"),
     (unreachable_model, FAIL, "model.answers", "nothing answers", "check that the address is correct"),
     (unknown_model, FAIL, "model.answers", "no model of this name exists", "list of models"),
     (full_disk, FAIL, "disk", "only 9 MB free", "free some space"),

@@ -147,7 +147,7 @@ def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     assert "purge of versions, journal and archives: done" in terminal.well("memory", "forget", "boats", "--purge")
     assert "boats" not in history.read_text()
     assert not any(b"boats" in path.read_bytes() for path in terminal.home.rglob("*") if path.is_file())
-    assert "the offline model cannot dream" in terminal.refused("memory", "dream")
+    assert "the offline model cannot run Dream" in terminal.refused("memory", "dream")
     assert "removed: 1 remembered" in terminal.well("memory", "forget", "tea")
     assert memory.read_text() == ""
 
@@ -158,8 +158,8 @@ def test_mistakes_say_what_to_do(terminal: CommandTerminal) -> None:
     write(terminal.home / ROOM / "memory" / "MEMORY.md", "- tea\n")
     assert "say whose memory with --scope; there are: pocket:ann, pocket:room" in terminal.refused("memory", "show")
     assert "did you mean pocket:ann?" in terminal.refused("memory", "show", "--scope", "pocket:anne")
-    assert "no change is called 'zzzz'" in terminal.refused("memory", "undo", "zzzz", "--scope", ANN)
-    assert "no remembered line has the words" in terminal.refused("memory", "why", "cheese", "--scope", ANN)
+    assert "no change has the id 'zzzz'" in terminal.refused("memory", "undo", "zzzz", "--scope", ANN)
+    assert "no remembered line contains" in terminal.refused("memory", "why", "cheese", "--scope", ANN)
     assert "at least 3 characters" in terminal.refused("memory", "forget", "x", "--scope", ANN)
     assert "there is no owner yet" in terminal.refused("import", "nanobot", str(terminal.home))
     assert "'hermes' cannot be imported" in terminal.refused("import", "hermes", "/", "--as", "telegram:42")

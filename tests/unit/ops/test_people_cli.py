@@ -57,15 +57,15 @@ def test_without_a_gateway_the_home_answers(telegram: CommandTerminal) -> None:
     ("words", "told"),
     [
         (("people", "allow", "nobody"), "write channel:user_id"),
-        (("people", "allow", "telegram:*"), "is no id"),
-        (("people", "block", "telegram:ann"), "telegram:ann: 'ann' is no user id of this platform"),
-        (("people", "list", "telegrm"), "no channel called telegrm; there are: console, telegram, web"),
+        (("people", "allow", "telegram:*"), "is not an id"),
+        (("people", "block", "telegram:ann"), "telegram:ann: 'ann' is not a user id of this platform"),
+        (("people", "list", "telegrm"), "no channel is called telegrm; channels: console, telegram, web"),
         (("people", "remove", "telegram:7"), "is in the settings"),
-        (("people", "remove", "telegram:8"), "nothing was decided about telegram:8"),
+        (("people", "remove", "telegram:8"), "no decision about telegram:8 exists"),
         (("people", "link", "telegram:1", "telegram:2"), "nothing is remembered of 'telegram:1'"),
-        (("owner", "remove", "telegram:8"), "telegram:8 is no owner"),
+        (("owner", "remove", "telegram:8"), "telegram:8 is not an owner"),
         (("web", "login", "--as", ""), "--as needs a name"),
-        (("people", "forget", "nobody"), "'nobody' names nobody"),
+        (("people", "forget", "nobody"), "'nobody' is not an account"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else "",
 )
@@ -84,9 +84,9 @@ def test_an_owner_is_claimed_once_and_listed(telegram: CommandTerminal, monkeypa
     assert "in a direct message on telegram" in said
     assert "no owner is set" in telegram.well("owner", "list")
     monkeypatch.setenv("PARLOUR_OWNERS", "telegram:1")
-    assert "there is an owner already: telegram:1" in telegram.refused("owner", "claim")
-    assert "stands in PARLOUR_OWNERS" in telegram.refused("people", "block", "telegram:1")
-    assert "stands in PARLOUR_OWNERS" in telegram.refused("owner", "remove", "telegram:1")
+    assert "an owner already exists: telegram:1" in telegram.refused("owner", "claim")
+    assert "is listed in PARLOUR_OWNERS" in telegram.refused("people", "block", "telegram:1")
+    assert "is listed in PARLOUR_OWNERS" in telegram.refused("owner", "remove", "telegram:1")
     assert "owner   by the settings" in telegram.well("owner", "list")
 
 
@@ -142,7 +142,7 @@ async def test_the_operator_makes_two_accounts_one_person(terminal: CommandTermi
         assert "are now one person" in said
         shown = await pocket.channel.ask("bob", "/memory", sender="bob")
         assert "ann sails" in shown
-        assert "are one person already" in await there(terminal.refused, "people", "link", "pocket:ann", "pocket:bob")
+        assert "are already one person" in await there(terminal.refused, "people", "link", "pocket:ann", "pocket:bob")
         await pocket.idle()
     assert "are now one person" in await there(terminal.well, "people", "link", "pocket:cleo", "pocket:ann")
     audit = await there(terminal.lines, "people", "audit")

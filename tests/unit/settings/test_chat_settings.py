@@ -97,34 +97,34 @@ def entry(place: str, said: str) -> str:
 
 
 WRONG = {
-    "no-place": (entry("here", "language: de"), "'here' is no chat; write channel:chat_id"),
-    "team": (entry("slack:team:T1", "language: de"), "one Slack block is one workspace; write slack:*"),
-    "role": (entry("discord:role:5", "language: de"), "'discord:role:5' is no place"),
+    "no-place": (entry("here", "language: de"), "'here' is not a chat; write channel:chat_id"),
+    "team": (entry("slack:team:T1", "language: de"), "a Slack channel is a whole workspace; write slack:*"),
+    "role": (entry("discord:role:5", "language: de"), "'discord:role:5' is a role"),
     "chat-entry": (entry("slack:chat:C1", "language: de"), "write slack:C1, without chat:"),
-    "blank": (entry("slack:C1 ", "language: de"), "by id and without blanks"),
-    "channel": (entry("telegam:5", "language: de"), "there is no channel 'telegam'; did you mean telegram?"),
+    "blank": (entry("slack:C1 ", "language: de"), "with the id and without spaces"),
+    "channel": (entry("telegam:5", "language: de"), "no channel is called 'telegam'; did you mean telegram?"),
     "setting": (entry("web:a", "langauge: de"), "did you mean chats.web:a.language?"),
-    "cap": (entry("web:a", "caps: {tokens_per_day: 5}"), "tokens_per_day in parlour.yaml is no setting of Parlour"),
+    "cap": (entry("web:a", "caps: {tokens_per_day: 5}"), "tokens_per_day in parlour.yaml is not a setting of Parlour"),
     "value": (entry("web:a", "reply_in: tread"), "did you mean thread?"),
     "zone": (entry("web:a", "timezone: Berlin"), "use an IANA name such as Europe/Berlin"),
     "number": (entry("web:a", "memory_window: many"), "must be a whole number"),
-    "tool": (entry("web:a", "tools: {deny: [send_fil]}"), "there is no tool 'send_fil'; did you mean send_file?"),
+    "tool": (entry("web:a", "tools: {deny: [send_fil]}"), "no tool is called 'send_fil'; did you mean send_file?"),
     "tools": (entry("web:a", "tools: [remember]"), "must be a group of settings"),
     "thread-zone": (
         entry("slack:C012/1.2", "timezone: UTC"),
-        "not a thread's; write it for slack:C012",
+        "not per thread; set it for slack:C012",
     ),
-    "thread-cap": (entry("slack:C012/1.2", "caps: {chat_tokens_per_day: 5}"), "and not a thread's"),
-    "model": (entry("web:a", "model: fas"), "there is no model 'fas' in llm.models; did you mean fast?"),
+    "thread-cap": (entry("slack:C012/1.2", "caps: {chat_tokens_per_day: 5}"), "not per thread"),
+    "model": (entry("web:a", "model: fas"), "llm.models has no model 'fas'; did you mean fast?"),
     "bare": (entry("web:a", "model: gpt-5"), "add it there, or write it with its provider (openai/gpt-5)"),
     "voice": (entry("web:a", "soul: none.md"), "none.md cannot be read"),
-    "outside": (entry("web:a", "soul: ../secrets.md"), "is outside of the home folder"),
+    "outside": (entry("web:a", "soul: ../secrets.md"), "is outside the home folder"),
     "no-voice": (entry("web:a", "soul: ' '"), "soul in parlour.yaml is empty"),
-    "alias": ("llm: {models: {'a b': openai/x}}", "'a b' is no name for a model"),
-    "default": ("llm: {models: {default: openai/x}}", "'default' means llm.model"),
-    "long": (f"llm: {{models: [openai/{'x' * 60}]}}", "does not fit a button"),
+    "alias": ("llm: {models: {'a b': openai/x}}", "'a b' is not a valid model name"),
+    "default": ("llm: {models: {default: openai/x}}", "'default' always means llm.model"),
+    "long": (f"llm: {{models: [openai/{'x' * 60}]}}", "is too long for a button"),
     "key": ("llm: {models: {fast: {model: openai/x, api_keys: x}}}", "did you mean llm.models.fast.api_key?"),
-    "no-model": ("llm: {models: {fast: {api_key: canary-key}}}", "MODEL is needed; set it"),
+    "no-model": ("llm: {models: {fast: {api_key: canary-key}}}", "MODEL is required; set it"),
     "not-a-list": ("llm: {models: [{a: b}]}", "must be a group of settings"),
 }
 
@@ -147,8 +147,8 @@ def test_ids_are_asked_for_where_the_platform_has_them(tmp_path: Path) -> None:
     )
     found = read(tmp_path, blocks).mistakes
     assert len(found) == 2
-    assert "'general' is no chat id" in found[0] or "is no chat id of this platform" in found[0]
-    assert "this platform has no guild:ID" in found[1]
+    assert "'general' is not a chat id" in found[0] or "is not a chat id of this platform" in found[0]
+    assert "this platform does not support guild:ID" in found[1]
 
 
 def test_models_are_a_list_or_have_names(tmp_path: Path) -> None:

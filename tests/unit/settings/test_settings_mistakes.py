@@ -17,7 +17,7 @@ TELEGRAM = "PARLOUR_CHANNELS__TELEGRAM__"
 WRONG = {
     "unknown": (
         {"PARLOUR_LLM__MODLE": "x"},
-        "PARLOUR_LLM__MODLE is no setting of Parlour; did you mean PARLOUR_LLM__MODEL?",
+        "PARLOUR_LLM__MODLE is not a setting of Parlour; did you mean PARLOUR_LLM__MODEL?",
     ),
     "one-underscore": ({"PARLOUR_LLM_MODEL": "x"}, "did you mean PARLOUR_LLM__MODEL?"),
     "unknown-group": ({"PARLOUR_CHANELS__TELEGRAM__TOKEN": "x"}, "did you mean PARLOUR_CHANNELS__TELEGRAM__TOKEN?"),
@@ -29,18 +29,18 @@ WRONG = {
     "switch": ({"PARLOUR_ALLOW_EVERYONE": "maybe"}, "PARLOUR_ALLOW_EVERYONE must be true or false"),
     "zone": ({"PARLOUR_TIMEZONE": "Mars/Olympus"}, "use an IANA name such as Europe/Berlin"),
     "zone-near": ({"PARLOUR_TIMEZONE": "Berlin"}, "did you mean Europe/Berlin?"),
-    "language": ({"PARLOUR_LANGUAGE": "pt-BR"}, "'pt-BR' is no language that I speak; there are de (Deutsch), en"),
+    "language": ({"PARLOUR_LANGUAGE": "pt-BR"}, "'pt-BR' is not a supported language; available: de (Deutsch), en"),
     "chat-language": (
         {"PARLOUR_CHATS": '{"web:owner": {"language": "xx"}}'},
-        "chats.web:owner.language in PARLOUR_CHATS: 'xx' is no language that I speak",
+        "chats.web:owner.language in PARLOUR_CHATS: 'xx' is not a supported language",
     ),
     "zone-path": ({"PARLOUR_TIMEZONE": "../../etc/passwd"}, "use an IANA name"),
-    "address": ({"PARLOUR_LLM__API_BASE": "example.org"}, "must be a whole address beginning with https://"),
+    "address": ({"PARLOUR_LLM__API_BASE": "example.org"}, "must be a complete address starting with https://"),
     "group-as-value": ({"PARLOUR_WEB": "8787"}, "PARLOUR_WEB must be a group of settings"),
     "value-as-group": ({"PARLOUR_LANGUAGE__X": "de"}, "language is one value, not a group"),
-    "home-in-file": ({"PARLOUR_HOMES": "x"}, "PARLOUR_HOMES is no setting"),
+    "home-in-file": ({"PARLOUR_HOMES": "x"}, "PARLOUR_HOMES is not a setting"),
     "empty-secret": ({"PARLOUR_LLM__API_KEY": ""}, "PARLOUR_LLM__API_KEY is empty; give it a value, or remove it"),
-    "blank-secret": ({"PARLOUR_LLM__API_KEY": " canary "}, "has a blank or an invisible character"),
+    "blank-secret": ({"PARLOUR_LLM__API_KEY": " canary "}, "contains a space or an invisible character"),
     "missing-file": ({"PARLOUR_LLM__API_KEY_FILE": "/nowhere/key"}, "/nowhere/key cannot be read"),
     "no-token": ({f"{TELEGRAM}ENABLED": "true"}, "channels.telegram needs a token from @BotFather"),
     "empty-token": ({f"{TELEGRAM}TOKEN": ""}, f"{TELEGRAM}TOKEN is empty"),
@@ -58,13 +58,13 @@ WRONG = {
         {f"{TELEGRAM}ENABLED": "0", f"{TELEGRAM}ALLOW_FROM": "*"},
         "confirm it with PARLOUR_ALLOW_EVERYONE=true",
     ),
-    "owner": ({"PARLOUR_OWNERS": "ann"}, "'ann' is no owner; write channel:user_id"),
+    "owner": ({"PARLOUR_OWNERS": "ann"}, "'ann' is not an owner; write channel:user_id"),
     "owner-channel": ({"PARLOUR_OWNERS": "telegam:42"}, "did you mean telegram?"),
-    "chat": ({"PARLOUR_CHATS": '{"nokey": {"language": "de"}}'}, "'nokey' is no chat; write channel:chat_id"),
-    "block-name": ({"PARLOUR_CHANNELS__9X__KIND": "web"}, "is no name for a channel block"),
-    "proxy": ({"PARLOUR_TRUSTED": "x"}, "is no setting"),
-    "network": ({"PARLOUR_WEB__TRUSTED_PROXIES": "10.0.0.0/99"}, "is no IP address or network"),
-    "bad-json": ({"PARLOUR_CHATS": "{canary"}, "PARLOUR_CHATS begins like JSON and is none"),
+    "chat": ({"PARLOUR_CHATS": '{"nokey": {"language": "de"}}'}, "'nokey' is not a chat; write channel:chat_id"),
+    "block-name": ({"PARLOUR_CHANNELS__9X__KIND": "web"}, "is not a valid channel name"),
+    "proxy": ({"PARLOUR_TRUSTED": "x"}, "is not a setting"),
+    "network": ({"PARLOUR_WEB__TRUSTED_PROXIES": "10.0.0.0/99"}, "is not an IP address or network"),
+    "bad-json": ({"PARLOUR_CHATS": "{canary"}, "PARLOUR_CHATS looks like JSON, but is not valid JSON"),
     "overlap": ({"PARLOUR_TOOLS__VECTOR_MEMORY__CHUNK_OVERLAP": "600"}, "chunk_overlap must be smaller"),
 }
 
@@ -91,8 +91,8 @@ def test_a_mistake_in_a_file_names_the_file_and_the_place(tmp_path: Path) -> Non
     """What stands in the file is named as it is written there."""
     (tmp_path / "parlour.yaml").write_text("web: {prot: 1}\nllm: {timeoutSeconds: soon}\nhome: /x\n")
     assert mistakes(tmp_path, {}) == (
-        "web.prot in parlour.yaml is no setting of Parlour; did you mean web.port?",
-        "home in parlour.yaml: the home folder is chosen by PARLOUR_HOME alone; remove it here",
+        "web.prot in parlour.yaml is not a setting of Parlour; did you mean web.port?",
+        "home in parlour.yaml: only PARLOUR_HOME can set the home folder; remove it here",
         "llm.timeoutSeconds in parlour.yaml must be a number",
     )
 
@@ -101,7 +101,7 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     """The doctor has all of them; the one line of a start says how many more there are."""
     report = check_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_X": "1", "PARLOUR_WEB__PORT": "x"}, kinds())
     assert len(report.mistakes) == 2
-    with pytest.raises(Exception, match=r"\(and 1 more: `parlour doctor` names them all\)"):
+    with pytest.raises(Exception, match=r"\(and 1 more: `parlour doctor` lists them all\)"):
         report.require()
 
 

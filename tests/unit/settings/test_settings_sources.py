@@ -65,7 +65,7 @@ def test_two_files_are_refused(tmp_path: Path) -> None:
     """Nobody has to guess which of two files counts."""
     (tmp_path / "parlour.yaml").write_text("")
     (tmp_path / "parlour.json").write_text("{}")
-    assert "keep one of them" in mistake(tmp_path)
+    assert "keep only one of them" in mistake(tmp_path)
 
 
 def test_yaml_words_stay_words(tmp_path: Path) -> None:
