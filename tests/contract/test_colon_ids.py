@@ -98,7 +98,7 @@ def test_settings_take_entries_with_colons(tmp_path: Path, has_shapes: bool) -> 
     assert settings.channels["matrix"].allow_from == (BOB.id, f"chat:{room_id('room')}")
     policy = policy_of("matrix", settings.channels["matrix"].allow_from, settings.owners, "open")
     assert policy.owners == {ANN.id}
-    with pytest.raises(SettingsError, match="no user id"):
+    with pytest.raises(SettingsError, match="is not a user id"):
         load_settings(environment | {"PARLOUR_CHANNELS__MATRIX__ALLOW_FROM": "@bob"}, installed)
 
 

@@ -15,10 +15,10 @@ _COMMAND = """
 import sys
 from pathlib import Path
 from gateway.cli import main
-from tests.faults.shim import Mode, Shim
-shim = Shim()
+from tests.faults.shim import FaultShim, ShimMode
+shim = FaultShim()
 shim.watch(Path(sys.argv[1]), Path(sys.argv[2]))
-shim.arm(Mode.NO_SPACE, 1)
+shim.arm(ShimMode.NO_SPACE, 1)
 sys.argv = ["parlour", *sys.argv[3:]]
 main()
 """

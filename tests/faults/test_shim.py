@@ -17,12 +17,12 @@ from tests.faults.shim import ShimMode
 PROGRAM = """
     import errno, json, os, socket, sys
     from pathlib import Path
-    from tests.faults.shim import Mode, Shim
+    from tests.faults.shim import FaultShim, ShimMode
 
-    root, mode, at = Path(sys.argv[1]), Mode(int(sys.argv[2])), int(sys.argv[3])
+    root, mode, at = Path(sys.argv[1]), ShimMode(int(sys.argv[2])), int(sys.argv[3])
     inside, outside = root / "inside", root / "outside"
     listening = socket.create_server(("127.0.0.1", 0))
-    shim = Shim()
+    shim = FaultShim()
     shim.watch(inside, root / "report")
     shim.arm(mode, at)
     seen = []

@@ -237,7 +237,7 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
             assert not any(b"canary" in archive.read(name) for name in archive.namelist())
         assert target.stat().st_mode & 0o777 == 0o600
         before = target.read_bytes()
-        with pytest.raises(UserError, match="is there already"):
+        with pytest.raises(UserError, match="already exists"):
             [_ async for _ in export(arguments)]
         with pytest.raises(UserError):
             [_ async for _ in export({"person": "pocket:nobody", "file": str(tmp_path / "b.zip")})]

@@ -78,9 +78,9 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
             "pocket:bob": (2, pytest.approx(0.01)),
         }
         assert [line["calls"] for line in await told(pocket, by="purpose")] == [model.calls]
-        with pytest.raises(UserError, match="no day"):
+        with pytest.raises(UserError, match="is not a date"):
             await told(pocket, since="yesterday")
-        with pytest.raises(UserError, match="not by 'colour'"):
+        with pytest.raises(UserError, match="grouped by 'colour'"):
             await told(pocket, by="colour")
         await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log

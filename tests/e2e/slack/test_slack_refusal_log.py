@@ -168,7 +168,7 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
     assert "no message of slack U0NONE was rejected since the gateway started" in await parlour(
         server, home, "why", "slack", "U0NONE"
     )
-    assert "there is no channel called slck; there are: console, pocket, slack, web" in await parlour(
+    assert "no channel is called slck; channels: console, pocket, slack, web" in await parlour(
         server, home, "why", "slck"
     )
     status = await parlour(server, home, "status")
