@@ -165,7 +165,7 @@ async def share(context: CommandContext) -> CommandReply:
 @command("unshare", who=Role.OWNER)
 async def unshare(context: CommandContext) -> CommandReply:
     """Erase words from the shared facts."""
-    pattern = ErasurePattern.of(context.args)
+    pattern = ErasurePattern.of(context.args, context.language)
     if pattern is None:
         return context.private_reply("account_links.unshare_what", least=SHORTEST)
     asker = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=True)

@@ -31,7 +31,7 @@ async def forget(context: CommandContext) -> CommandReply:
     if asked in (_EVERYTHING, _CONFIRMED):
         return await _everything(context, is_confirmed=asked == _CONFIRMED)
     words, purges = _PURGE.subn(" ", context.args)
-    pattern = ErasurePattern.of(words)
+    pattern = ErasurePattern.of(words, context.language)
     if pattern is None:
         return context.private_reply("memory.forget_what", least=SHORTEST)
     if purges:

@@ -20,6 +20,7 @@ from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import SessionKey
+from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, Job
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class MemoryOperations:
 
         `purge` also removes them from every stored version. A running gateway does this in the background.
         """
-        scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")))
+        scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")), FALLBACK)
         if pattern is None:
             raise UserError(f"give the words to forget, at least {SHORTEST} characters")
         asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"

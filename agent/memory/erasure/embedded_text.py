@@ -9,7 +9,7 @@ import io
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 
@@ -17,6 +17,11 @@ MOST = 16 * 1024 * 1024  # bytes that are unpacked from one container
 _CHUNK = 512 * 1024  # bytes that are searched in one call
 _SMALL = 64 * 1024  # up to so many bytes, binary data is decoded as text too
 _DEPTH = 3  # nested containers
+_CODES = ("utf-8", "utf-16-le", "utf-16-be")
+_CONTEXT = 8  # readable characters around a text, from which on it is no noise
+_CERTAIN = 8  # bytes that noise does not contain by chance
+_REACH = 256  # bytes read before and after a text
+_UNREADABLE = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufffd]")
 _ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")  # escaped once or again
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{12,}={0,2}")
 _STREAM = re.compile(rb"stream\r?\n")  # of a PDF; usually deflated
@@ -52,18 +57,37 @@ def _text(data: bytes) -> str | None:
         return data.decode("utf-8", "replace") if len(data) <= _SMALL else None
 
 
-def contains_text(data: bytes, folded: str) -> bool:
-    """Return True if binary *data* contains a folded text in UTF-8 or UTF-16, in lower, upper or title case."""
-    pattern = _pattern(folded)
-    overlap = 8 * len(folded) + 64
+def contains_text(data: bytes, folded: str, is_match: Callable[[str], bool]) -> bool:
+    """Return True if binary *data* contains a folded text in UTF-8 or UTF-16, in lower, upper or title case.
+
+    *is_match* decides where there is readable text around it. In noise, a short text would be found by chance, so only
+    one of at least 8 bytes counts.
+    """
     # A search holds the interpreter lock, so long data is searched in chunks.
-    return any(pattern.search(data, at, at + _CHUNK + overlap) is not None for at in range(0, len(data), _CHUNK))
+    overlap = 8 * len(folded) + 64
+    for code in _CODES:
+        pattern = _pattern(folded, code)
+        for at in range(0, len(data), _CHUNK):
+            for found in pattern.finditer(data, at, at + _CHUNK + overlap):
+                run = _readable_run(data, found.start(), found.end(), code)
+                is_noise = len(run) < len(folded) + _CONTEXT
+                if found.end() - found.start() >= _CERTAIN if is_noise else is_match(run):
+                    return True
+    return False
+
+
+def _readable_run(data: bytes, start: int, end: int, code: str) -> str:
+    """Return the text from *start* to *end* with the readable characters around it."""
+    reach = _REACH * (1 if code == "utf-8" else 2)
+    before = data[max(start - reach, start % 2 if code != "utf-8" else 0) : start].decode(code, "replace")
+    after = data[end : end + reach].decode(code, "replace")
+    text = data[start:end].decode(code, "replace")
+    return _UNREADABLE.split(before)[-1] + text + _UNREADABLE.split(after, maxsplit=1)[0]
 
 
 @lru_cache(maxsize=64)
-def _pattern(folded: str) -> re.Pattern[bytes]:
-    codes = ("utf-8", "utf-16-le", "utf-16-be")
-    return re.compile(b"|".join(b"".join(_character(each, code) for each in folded) for code in codes))
+def _pattern(folded: str, code: str) -> re.Pattern[bytes]:
+    return re.compile(b"".join(_character(each, code) for each in folded))
 
 
 def _character(character: str, code: str) -> bytes:

@@ -97,7 +97,8 @@ class PurgeJobs:
         result = await self._clear_messages(scope, pattern, requester, page=turn)
         running = await self._running(scope, key)
         payload = {
-            "words": pattern.folded,
+            "words": pattern.request,
+            "language": pattern.language,
             "person": requester.person,
             "sender": requester.sender,
             "may_all": requester.may_all,
@@ -111,7 +112,7 @@ class PurgeJobs:
     async def purge(self, job: Job) -> RetryJobLater | None:
         """Erase the words everywhere; repeat while turns or jobs are running that may know the words."""
         payload: Mapping[str, Any] = job.payload
-        pattern = ErasurePattern(str(payload["words"]))
+        pattern = ErasurePattern(str(payload["words"]), str(payload.get("language", "")))
         requester = ErasureRequester(
             person=str(payload["person"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
         )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE
 from agent.memory.editing.memory_entries import EntryKind, parse, render
-from agent.memory.erasure.embedded_text import contains_text, extract_texts, unescaped
+from agent.memory.erasure.embedded_text import contains_text, extract_texts
+from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
+from agent.memory.erasure.phrase_matcher import PhraseMatcher
+from agent.memory.search.tokenizer import PLAIN
 from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kind_of
 from gateway.ports import Line
 
-SHORTEST = 3  # characters: two would match half of a memory
-_CHUNK = 1 << 16  # characters that are folded in one call
+LONGEST = 500  # characters of a request
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 _SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
 _TEXT_FIELDS = {
@@ -34,30 +36,30 @@ _ID_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ErasurePattern:
-    """Words to erase; case and whitespace do not matter."""
+    """Words to erase: a request as typed, and the language of its chat. An empty request matches every text."""
 
-    folded: str
+    request: str
+    language: str = PLAIN
 
     @classmethod
-    def of(cls, text: str) -> ErasurePattern | None:
+    def of(cls, request: str, language: str = PLAIN) -> ErasurePattern | None:
         """Parse the words of a request; None if they are too short."""
-        folded = _fold(text)
-        return cls(folded) if len(folded) >= SHORTEST else None
+        text = " ".join(request.split())
+        return None if len(text) > LONGEST or _matcher(text, language).is_too_short else cls(text, language)
+
+    @property
+    def matcher(self) -> PhraseMatcher:
+        """The prepared words."""
+        return _matcher(self.request, self.language)
 
     def in_text(self, text: object) -> bool:
         """Return True if *text* contains the words."""
-        if not isinstance(text, str):
-            return False
-        if len(text) <= _CHUNK:
-            return self.folded in _fold(text)
-        # Folding holds the interpreter lock, so a long text is folded in chunks.
-        overlap = max(1_024, 8 * len(self.folded))
-        return any(self.folded in _fold(text[n : n + _CHUNK + overlap]) for n in range(0, len(text), _CHUNK))
+        return isinstance(text, str) and (not self.request or self.matcher.is_in(text))
 
     def in_bytes(self, data: bytes) -> bool:
         """Return True if *data* contains the words, also escaped, compressed, archived or in base64."""
         return any(
-            contains_text(each, self.folded) if isinstance(each, bytes) else self.in_text(each)
+            contains_text(each, self.matcher.spelling, self.in_text) if isinstance(each, bytes) else self.in_text(each)
             for each in extract_texts(data)
         )
 
@@ -73,8 +75,9 @@ class ErasurePattern:
 ALL = ErasurePattern("")  # matches every text
 
 
-def _fold(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+@lru_cache(maxsize=64)
+def _matcher(request: str, language: str) -> PhraseMatcher:
+    return PhraseMatcher(request, language)
 
 
 def without_entries(
@@ -123,7 +126,7 @@ def without_words(
     """
     line = decode(raw)
     if line is None:
-        is_match = pattern.in_text(unescaped(raw.decode("utf-8", "replace"))) and is_allowed({})
+        is_match = pattern.in_text(raw.decode("utf-8", "replace")) and is_allowed({})
         return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw
     if not pattern.in_any({name: value for name, value in line.items() if name not in _ID_FIELDS}) or not is_allowed(
         line
@@ -152,7 +155,7 @@ def blank_line(line: Line, pattern: ErasurePattern, instead: str, *, whole: bool
 def clear_value(value: Any, pattern: ErasurePattern, instead: str = FORGOTTEN) -> Any:
     """Return a JSON value with *instead* in place of texts that contain the words; identifiers stay."""
     if isinstance(value, str):
-        return instead if pattern.in_text(value) or pattern.in_text(unescaped(value)) else value
+        return instead if pattern.in_text(value) else value
     if isinstance(value, list | tuple):
         return [clear_value(each, pattern, instead) for each in value]
     if isinstance(value, Mapping):

@@ -1,0 +1,249 @@
+"""Match the words of an erasure request in a text: whole words with their inflections, also through Markdown. Pure.
+
+Words are compared by the terms of the search index, in the language of the text. The words of a request must follow
+each other in the text; line wraps and Markdown signs between them do not count, other punctuation does.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from html import unescape
+from itertools import takewhile
+
+import regex
+
+from agent.memory.erasure.embedded_text import unescaped
+from agent.memory.search.language_data import STEMMERS, STOP, UNSPACED
+from agent.memory.search.tokenizer import PLAIN, detect, fold, stem
+from gateway.text import MarkdownNode, parse, weight
+from gateway.text.markdown_tree import MOST_WEIGHT, NodeKind
+
+SHORTEST = 3  # letters of a request without quotes; a sign of a script without spaces counts as two
+_CHUNK = 1 << 16  # characters that are searched in one call
+_LONGEST_WORD = 64  # letters that are stemmed
+_SHORTEST_STEM = 3  # a shorter stem is shared by unrelated words
+
+_SPACED = rf"(?!{UNSPACED.pattern})[\p{{L}}\p{{M}}\p{{N}}]"
+_UNIT = regex.compile(rf"(?P<sign>{UNSPACED.pattern}[\p{{M}}ー]*)|(?P<word>(?:{_SPACED})+)|(?P<symbol>(?=\p{{So}})\X)")
+_EDGE = regex.compile(_SPACED)
+_INVISIBLE = regex.compile(r"[\p{Cf}\ufe0e\ufe0f]")  # soft hyphens, joiners, forms of emoji
+_CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")  # colours and cursor moves of a terminal
+_MARKS = regex.compile(r"\p{M}")
+_NOT_LETTERS = re.compile(r"[\W_]+")
+_QUOTED = re.compile(r"[\"“”„«»](?P<literal>.+)[\"“”„«»]", re.DOTALL)
+# Between two words of a phrase: blanks, signs of emphasis, brackets, quotes, and one line wrap, in a quotation too.
+_INLINE = r"(?:[ \t\u00a0*_~`\[\]\\\"'“”„‘’«»]|\|\|)*"
+_GAP = re.compile(rf"{_INLINE}(?:\n[ \t>]*)?{_INLINE}|[-‐‑–]")
+_APOSTROPHES = ("'", "’")
+_MARKUP_SIGNS = regex.compile(r"[*_~`\[<&\\]")
+_UNSKIPPABLE = ("](", "<", "&", "\\")  # these hide letters of a word between others
+_ESCAPED_CONTROL = re.compile(r"\\+[abfnrtv]")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_REFERENCE = re.compile(r"\]\[[^\[\]\n]{0,100}\]")
+_UNFOLDED = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d", "ı": "i"})
+
+
+@dataclass(frozen=True, slots=True)
+class _WordUnit:
+    """A word, a sign of a script without spaces, or a symbol; and the punctuation before it."""
+
+    text: str
+    is_word: bool
+    gap: str
+
+
+class PhraseMatcher:
+    """The words of one request, prepared for many texts."""
+
+    def __init__(self, request: str, language: str = PLAIN) -> None:
+        """Match *request*; a request in double quotes is matched literally. *language* is that of the chat.
+
+        A text whose language is not recognised is read in *language*.
+        """
+        self._request = request
+        quoted = _QUOTED.fullmatch(request.strip())
+        self._literal = _flatten(quoted["literal"]) if quoted else ""
+        self._units = () if quoted else tuple(_split(_normalize(request)))
+        self._language = language
+        self._needles = (
+            (_NOT_LETTERS.sub("", _simplify(self._literal)),)
+            if quoted
+            else tuple(_common_part(each.text) for each in self._units if each.is_word)
+        )
+        needle = regex.escape(self._literal)
+        before = rf"(?<!{_SPACED})" if _EDGE.match(self._literal) else ""
+        after = rf"(?!{_SPACED})" if _EDGE.match(self._literal[-1:]) else ""
+        self._literal_pattern = regex.compile(f"{before}{needle}{after}")
+
+    @property
+    def is_too_short(self) -> bool:
+        """True if the request names too little to search for."""
+        if self._literal:
+            return not any(_UNIT.finditer(self._literal))
+        return sum(len(each.text) if each.is_word else 2 for each in self._units) < SHORTEST
+
+    def is_in(self, text: str) -> bool:
+        """Return True if *text* contains the words."""
+        if not self._units and not self._literal:
+            return False
+        # Matching holds the interpreter lock, so a long text is searched in chunks.
+        return any(self._is_in_variant(each) for chunk in _chunks(text) for each in self._variants(chunk))
+
+    @property
+    def spelling(self) -> str:
+        """The request as one folded line, for searches in data that is no text."""
+        return self._literal or _flatten(self._request)
+
+    @property
+    def words(self) -> list[str]:
+        """The words of the request in lower case."""
+        return [each.text for each in self._units or _split(self._literal) if each.is_word]
+
+    def _variants(self, text: str) -> Iterator[str]:
+        """Yield *text* as it is, without the escapes of JSON, and as a reader of its Markdown sees it."""
+        if not self._may_contain(text):
+            return
+        yield text
+        if "\\" in text:
+            yield _ESCAPED_CONTROL.sub(" ", unescaped(text))
+        if _MARKUP_SIGNS.search(text):
+            yield _visible_text(text)
+
+    def _may_contain(self, text: str) -> bool:
+        """Return False if the letters of *text* rule the words out, markup or not. Much faster than a search."""
+        if any(sign in text for sign in _UNSKIPPABLE):
+            return True
+        letters = _NOT_LETTERS.sub("", _simplify(text))
+        return all(needle in letters for needle in self._needles)
+
+    def _is_in_variant(self, text: str) -> bool:
+        if self._literal:
+            return self._literal_pattern.search(_flatten(text)) is not None
+        normal = _normalize(text)
+        if not all(needle in _simplify(normal) for needle in self._needles):
+            return False
+        units = list(_split(normal))
+        languages = self._languages([each.text for each in units if each.is_word])
+        first, *rest = self._units
+        return any(
+            _is_same(first, unit, languages)
+            and len(units) - n > len(rest)
+            and all(
+                _is_same(mine, theirs, languages) and _is_same_gap(mine.gap, theirs.gap)
+                for mine, theirs in zip(rest, units[n + 1 :], strict=False)
+            )
+            for n, unit in enumerate(units)
+        )
+
+    def _languages(self, words: Sequence[str]) -> frozenset[str]:
+        return frozenset({detect(words, before=self._language), self._language}) - {PLAIN}
+
+
+def _is_same(mine: _WordUnit, theirs: _WordUnit, languages: Iterable[str]) -> bool:
+    if mine.text == theirs.text:
+        return True
+    if not (mine.is_word and theirs.is_word):
+        return False
+    if fold(mine.text) == fold(theirs.text):
+        return True
+    return any(_has_same_stem(mine.text, theirs.text, each) for each in languages)
+
+
+def _has_same_stem(mine: str, theirs: str, language: str) -> bool:
+    """Return True for two inflections of one word. Function words ("not" beside "note") have none."""
+    if mine in STOP.get(language, ()) or theirs in STOP.get(language, ()):
+        return False
+    term = stem(mine[:_LONGEST_WORD], language)
+    return len(term) >= _SHORTEST_STEM and term == stem(theirs[:_LONGEST_WORD], language)
+
+
+def _is_same_gap(mine: str, theirs: str) -> bool:
+    punctuation = "".join(mine.split())
+    return _GAP.fullmatch(theirs) is not None or (bool(punctuation) and punctuation == "".join(theirs.split()))
+
+
+def _split(normal: str) -> Iterator[_WordUnit]:
+    end = 0
+    for match in _UNIT.finditer(normal):
+        if match.group() == "s" and normal[end : match.start()] in _APOSTROPHES:
+            end = match.end()  # "Ann's"
+            continue
+        yield _WordUnit(match.group(), match.lastgroup == "word", normal[end : match.start()])
+        end = match.end()
+
+
+def _normalize(text: str) -> str:
+    return _strip_invisible(text).lower()
+
+
+def _flatten(text: str) -> str:
+    return " ".join(_strip_invisible(text).casefold().split())
+
+
+def _strip_invisible(text: str) -> str:
+    plain: str = _INVISIBLE.sub("", unicodedata.normalize("NFKC", _CONTROL_SEQUENCE.sub(" ", text)))
+    return plain
+
+
+def _simplify(text: str) -> str:
+    """Return *text* in lower case without diacritics: contains the folded form of each of its words."""
+    if text.isascii():
+        return text.lower()
+    plain: str = _MARKS.sub("", unicodedata.normalize("NFKD", text).casefold())
+    return plain.translate(_UNFOLDED)
+
+
+@lru_cache(maxsize=256)
+def _common_part(word: str) -> str:
+    """Return the beginning that all inflections of *word* have in common; stemmers change the end of a word."""
+    simple = _simplify(word)
+    stems = [_simplify(stem(word[:_LONGEST_WORD], language)) for language in STEMMERS]
+    columns = zip(simple, *(each[:-1] for each in stems if len(each) >= _SHORTEST_STEM), strict=False)
+    return "".join(signs[0] for signs in takewhile(lambda signs: len(set(signs)) == 1, columns))
+
+
+def _visible_text(text: str) -> str:
+    """Return *text* (Markdown) without markup, HTML tags and the targets of links."""
+    plain = unescape(_REFERENCE.sub("]", _TAG.sub("", text)))
+    if weight(plain) > MOST_WEIGHT:
+        return re.sub(r"[*_~`\\]+", "", plain)
+    return _write_visible(parse(plain))
+
+
+def _write_visible(node: MarkdownNode) -> str:
+    match node.kind:
+        case NodeKind.SOFT_BREAK | NodeKind.HARD_BREAK:
+            return "\n"
+        case NodeKind.RULE:
+            return "\n\n"
+    inner = "".join(map(_write_visible, node.children)) or node.text
+    return inner if node.kind in _INLINE_KINDS else f"{inner}\n\n"
+
+
+_INLINE_KINDS = frozenset(
+    {NodeKind.TEXT, NodeKind.CODE, NodeKind.STRONG, NodeKind.EMPHASIS}
+    | {NodeKind.STRIKE, NodeKind.LINK, NodeKind.IMAGE}
+)
+
+
+def _chunks(text: str) -> Iterator[str]:
+    """Yield overlapping pieces of *text* that begin and end between words, where it has blanks."""
+    start = 0
+    while len(text) - start > _CHUNK:
+        end = _blank_before(text, start + _CHUNK)
+        yield text[start:end]
+        start = _blank_before(text, end - _OVERLAP)
+    yield text[start:]
+
+
+_OVERLAP = 4_096
+_LOOK_BACK = 1_024
+
+
+def _blank_before(text: str, end: int) -> int:
+    found = max(text.rfind(" ", end - _LOOK_BACK, end), text.rfind("\n", end - _LOOK_BACK, end))
+    return found if found > 0 else end

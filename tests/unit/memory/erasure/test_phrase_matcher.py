@@ -1,0 +1,101 @@
+"""An erasure request finds whole words and their inflections, however they are marked up, and no other word."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.memory.erasure.word_match import ErasurePattern
+
+FOUND = {
+    "the word": ("tea", "I like tea."),
+    "another case": ("TEA", "i like tea"),
+    "a plural": ("tea", "two Teas"),
+    "a plural in the request": ("cities", "the city is big"),
+    "a possessive": ("Ann", "Ann's dog"),
+    "a possessive in the request": ("the zeppelin's", "The zeppelin"),
+    "a part of a file's name": ("tea", "see my_tea_file.txt"),
+    "before a hyphen": ("tea", "at tea-time"),
+    "German, an umlaut": ("Haus", "Er kaufte die Häuser"),
+    "Spanish, a plural": ("gato", "los gatos de mi casa"),
+    "without the accent": ("cafe", "the café"),
+    "decomposed": ("café", "cafe\u0301"),
+    "wide letters": ("green tea", "ｇｒｅｅｎ tea"),
+    "bold": ("tea", "I like **tea**"),
+    "bold inside of a word": ("tea", "I like **t**ea"),
+    "a name, one word bold": ("Ann Smith", "met **Ann** Smith"),
+    "a name, one word a link": ("Ann Smith", "met [Ann](https://example.org/x) Smith"),
+    "a name, one word a reference": ("Ann Smith", "met [Ann][1] Smith"),
+    "a name as a link": ("Ann Smith", "met [Ann Smith](https://example.org)"),
+    "a name in code and italics": ("Ann Smith", "met `Ann` _Smith_"),
+    "an escaped sign": ("Ann Smith", "met Ann\\_Smith"),
+    "an HTML tag": ("Ann Smith", "met <b>Ann</b> Smith"),
+    "an HTML blank": ("Ann Smith", "met Ann&nbsp;Smith"),
+    "a line wrap": ("Ann Smith", "met Ann\nSmith"),
+    "a line wrap in a list": ("Ann Smith", "- met Ann\n  Smith"),
+    "a line wrap in a quotation": ("Ann Smith", "> met Ann\n> Smith"),
+    "a soft hyphen": ("zeppelin", "zep\u00adpelin"),
+    "in the arguments of a tool": ("tea", '{"fact": "first\\ntea"}'),
+    "escaped": ("дирижабль", "\\u0434\\u0438\\u0440\\u0438\\u0436\\u0430\\u0431\\u043b\\u044c"),
+    "after a terminal's colour": ("boats", "\x1b[2Jboats"),
+    "Chinese, without blanks": ("寿司", "我喜欢吃寿司和茶"),
+    "Japanese": ("カメラ", "新しいカメラを買った"),
+    "Korean, with a particle": ("서울", "서울에서 만나요"),
+    "Chinese, half of it bold": ("寿司", "**寿**司"),
+    "emoji": ("🦓🚁", "look: 🦓🚁!"),
+    "an address": ("ann@example.com", "write to ann@example.com, soon"),
+    "quoted": ('"green tea"', "a **Green**  tea!"),
+    "in typographic quotes": ("„green tea“", "a green tea"),
+    "quoted, with signs": ('"C++"', "I write C++ at work"),
+    "quoted, one letter": ('"Q"', "Q knows"),
+}
+NOT_FOUND = {
+    "other words": ("tea", "team, steak, instead, steady, teak, Teamwork"),
+    "with digits": ("tea", "tea2go"),
+    "two sentences": ("green tea", "It was green. Tea was there."),
+    "two items": ("green tea", "- green\n- tea"),
+    "two paragraphs": ("green tea", "green\n\ntea"),
+    "two cells": ("green tea", "| green | tea |"),
+    "another order": ("green tea", "tea, green"),
+    "a word between": ("Ann Smith", "Ann M. Smith"),
+    "a function word": ("note", "I do not"),
+    "another language's inflection": ("case", "the casa was nice"),
+    "quoted, a plural": ('"tea"', "teas"),
+    "quoted, inside of a word": ('"tea"', "steak"),
+    "quoted, other signs": ('"C++"', "I write C at work"),
+    "Chinese, other signs": ("寿司", "寿星的司机"),
+    "the target alone": ("Ann Smith", "[Ann](https://smith.example)"),
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_request_finds_its_words(name: str) -> None:
+    """In any case, inflection, script and markup."""
+    request, text = FOUND[name]
+    pattern = ErasurePattern.of(request, "en")
+    assert pattern is not None
+    assert pattern.in_text(text)
+    assert pattern.in_text(f"{'1234 5678. ' * 9_000}\n\n{text}\n\n{'9 10 11. ' * 9_000}")
+
+
+@pytest.mark.parametrize("name", NOT_FOUND)
+def test_a_request_leaves_other_words(name: str) -> None:
+    """A word inside of another, words that a sentence parts, and inflections of other languages."""
+    request, text = NOT_FOUND[name]
+    pattern = ErasurePattern.of(request, "en")
+    assert pattern is not None
+    assert not pattern.in_text(text)
+
+
+@pytest.mark.parametrize("request_text", ["", "  ", "ab", "?!", "茶", '""', '"?"', "x" * 501])
+def test_a_request_without_words_is_refused(request_text: str) -> None:
+    """Two letters, one sign, punctuation, and more than a request may have."""
+    assert ErasurePattern.of(request_text) is None
+
+
+def test_short_words_are_not_found_in_noise() -> None:
+    """Bytes of a picture that happen to spell a short word do not cost the picture; readable text in it does."""
+    pattern = ErasurePattern("tea")
+    noise = b"\xff\xfe\x00" * 40_000
+    assert not pattern.in_bytes(noise + b"tea" + noise)
+    assert pattern.in_bytes(noise + b"Comment: a cup of tea, please" + noise)
+    assert not pattern.in_bytes(noise + b"Comment: the team meets at noon" + noise)
