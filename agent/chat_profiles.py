@@ -2,48 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from agent.llm.model_catalog import ActiveModel, ModelSelector
 from agent.llm.model_client import ModelClient
 from agent.tools.toolbox import Toolbox
 from gateway.errors import StoreUnavailable
 from gateway.events import SessionKey
-from gateway.ports import PreferenceStore
+from gateway.ports import ChatOverride, PreferenceStore
 
 _GUILD = "guild"  # name of a chat's preference
-
-
-class ChatOverrideView(Protocol):
-    """The operator's settings for one chat, as far as turns use them; None = not set."""
-
-    @property
-    def model(self) -> str | None:
-        """The model's name."""
-        ...
-
-    @property
-    def soul(self) -> str | None:
-        """The persona, which replaces SOUL.md."""
-        ...
-
-    @property
-    def allow(self) -> Collection[str] | None:
-        """The only tools to offer."""
-        ...
-
-    @property
-    def deny(self) -> Collection[str]:
-        """Tools not to offer, even if allowed."""
-        ...
-
-    @property
-    def memory_window(self) -> int | None:
-        """Messages in the prompt."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +51,7 @@ class ChatProfiles:
         models: ModelSelector,
         toolbox: Toolbox,
         people: PreferenceStore,
-        overrides: Callable[[SessionKey, str], ChatOverrideView],
+        overrides: Callable[[SessionKey, str], ChatOverride],
         *,
         has_guilds: bool,
     ) -> None:
@@ -102,7 +72,10 @@ class ChatProfiles:
         """Return the profile of *key*; without *guild* the stored one is used."""
         if self._has_guilds and not guild:
             guild = stored_guild(self._people, key)
-        overrides = self._overrides(key, guild)
+        return self.apply(key, self._overrides(key, guild))
+
+    def apply(self, key: SessionKey, overrides: ChatOverride) -> ChatProfile:
+        """Return the profile of *key* with *overrides*, the operator's settings for it."""
         return ChatProfile(
             active=self.models.active_model(key, overrides.model),
             toolbox=self._toolbox.only(overrides.allow, overrides.deny),

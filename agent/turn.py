@@ -31,6 +31,7 @@ class Turn:
     language: str  # of the chat, for our own sentences
     zone: str  # IANA time zone of the memory scope
     profile: ChatProfile  # model, tools, persona and window that the chat's settings choose
+    capped_sender: CappedSender  # the sender and the chat's caps, for the usage caps
 
     @property
     def id(self) -> str:
@@ -61,13 +62,6 @@ class Turn:
     def retried(self) -> str:
         """The id of the turn that this one answers again; empty except for /retry."""
         return retried_turn(self.message.message_id)
-
-    @property
-    def capped_sender(self) -> CappedSender:
-        """The sender, for the usage caps."""
-        return CappedSender(
-            account=self.account.name, accounts=tuple(each.name for each in self.accounts), is_named=self.is_named
-        )
 
     @property
     def attribution(self) -> UsageAttribution:

@@ -20,7 +20,7 @@ from agent.memory.jobs.memory_jobs import MemoryJobs
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
-from agent.memory.scopes import SHARED, account_of, scope_of
+from agent.memory.scopes import SHARED
 from agent.prompt_assembly import PromptAssembler
 from agent.running_turns import RunningTurn
 from agent.turn import Turn
@@ -45,6 +45,7 @@ from gateway.ports import (
     Job,
     Journal,
     LocaleProvider,
+    MessageContext,
     MessageOutcome,
     MetricsRecorder,
     PreviewFactory,
@@ -55,7 +56,7 @@ from gateway.ports import (
     TurnRecord,
     TurnStep,
 )
-from gateway.ports.caps import CapNotice, UsageCaps
+from gateway.ports.caps import CapNotice, CappedSender, UsageCaps
 from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
@@ -132,14 +133,14 @@ class TurnServices:
     commands: CommandServices
     memory_jobs: MemoryJobs
     search: SearchIndex
-    current_admission: Callable[[InboxRow], Awaitable[SenderAdmission | None]]  # None: they may no longer write
+    context_of: Callable[[InboundMessage], MessageContext]
+    current_admission: Callable[[InboxRow, MessageContext], Awaitable[SenderAdmission | None]]  # None: access ended
     locales: LocaleProvider
     profiles: ChatProfiles
     caps: UsageCaps
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]
-    platform_of: Callable[[str], str]  # channel name -> platform; one platform's channels share its accounts
     links: AccountLinkStore
     scope_lock: ScopeLock
     redactor: SecretRedactor
@@ -155,29 +156,36 @@ class TurnServices:
         wait for a platform's answer.
         """
         row = source if isinstance(source, InboxRow) else source.rows[0]
-        message, person = row.message, ""
-        admission = None if is_ending else await self.current_admission(row)
-        account = account_of(message, self.platform_of(message.key.channel))
+        message = row.message
+        context: MessageContext
 
         def current_scope() -> str:
-            nonlocal person
-            person = self.links.person(account)
-            return scope_of(message, person, isolation=self.isolation)
+            nonlocal context
+            context = self.context_of(message)
+            return context.scope
 
-        async with self.scope_lock.hold_shared(current_scope) as scope:
-            locale = self.locales.observe(message, scope)
+        async with self.scope_lock.hold_shared(current_scope):
+            admission = None if is_ending else await self.current_admission(row, context)
+            locale, is_named = self.locales.observe(message, context), admission is not None and admission.is_named
             yield Turn(
                 lease=source if isinstance(source, TurnLease) else await self._lease_control(source),
-                account=account,
-                person=person,
-                accounts=tuple(each.account for each in self.links.accounts(person)) or (account,),
-                scope=scope,
+                account=context.account,
+                person=context.person,
+                accounts=context.accounts,
+                scope=context.scope,
                 role=row.role if admission is None else admission.role,
                 is_admitted=is_ending or admission is not None,
-                is_named=admission is not None and admission.is_named,
+                is_named=is_named,
                 language=locale.language,
                 zone=locale.zone,
-                profile=self.profiles.of(message.key, message.guild),
+                profile=self.profiles.apply(message.key, context.overrides),
+                capped_sender=CappedSender(
+                    account=context.account.name,
+                    accounts=tuple(each.name for each in context.accounts),
+                    is_named=is_named,
+                    caps=context.overrides.caps,
+                    chat_caps=context.parent_overrides.caps,
+                ),
             )
 
     async def _lease_control(self, row: InboxRow) -> TurnLease:

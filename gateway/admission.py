@@ -119,7 +119,6 @@ class Admitted:
 
     role: Role
     is_named: bool = False  # an owner, or let in by their own id: no caps of their own unless they are set
-    person: str = ""  # whom the sender's account belongs to; "" = not looked up
 
 
 class RejectionReason(StrEnum):

@@ -10,7 +10,7 @@ from cachetools import LRUCache
 from gateway.events import ChatKind, InboundMessage, SessionKey
 from gateway.i18n import SLASH, ChatLanguage
 from gateway.i18n.time_zones import is_zone
-from gateway.ports import ChatLocale, LocaleOverride, PreferenceStore
+from gateway.ports import ChatLocale, ChatOverride, MessageContext, PreferenceStore
 
 LANGUAGE, ZONE = "language", "timezone"  # names of choices
 PROFILE_ZONE = "profile_timezone"  # of the platform's profile, unless the user chose one
@@ -30,8 +30,7 @@ class ChatLocales:
         *,
         language: str,
         zone: str,
-        overrides: Callable[[SessionKey, str], LocaleOverride],
-        scope: Callable[[InboundMessage, str], str],
+        overrides: Callable[[SessionKey, str], ChatOverride],
         scopes: Callable[[SessionKey], Sequence[str]],
         chat: Callable[[str], SessionKey | None],
         known_scopes: Mapping[SessionKey, str],
@@ -39,15 +38,14 @@ class ChatLocales:
     ) -> None:
         """*overrides* returns the operator's settings for a chat in a guild ("" = not known).
 
-        *scope* returns the scope of a message of a person ("" = not looked up), *scopes* the likely scopes of a chat
-        without messages. *chat* returns the chat of a shared scope, *command_prefix* the prefix of commands in a chat.
-        *known_scopes* are the chats whose users chose a language before this start.
+        *scopes* returns the likely scopes of a chat without messages, *chat* the chat of a shared scope, and
+        *command_prefix* the prefix of commands in a chat. *known_scopes* are the chats whose users chose a language
+        before this start.
         """
         self._people = people
         self._language = language
         self._zone = zone
         self._overrides = overrides
-        self._scope = scope
         self._guess = scopes
         self._chat = chat
         self._command_prefix = command_prefix
@@ -56,27 +54,27 @@ class ChatLocales:
         self._keys: LRUCache[str, SessionKey] = LRUCache(_CACHED)
         self._guilds: LRUCache[SessionKey, str] = LRUCache(_CACHED)  # by parent
 
-    def observe(self, message: InboundMessage, scope: str) -> ChatLocale:
+    def observe(self, message: InboundMessage, context: MessageContext) -> ChatLocale:
         """Note the scope and guild of the chat of *message*, and return its language and the scope's time zone."""
-        key = message.key
+        key, scope = message.key, context.scope
         self._scopes[key] = scope
         self._keys[scope] = key
         if message.guild:
             self._guilds[key.parent] = message.guild
-        chosen, overrides = self._people.preferences(scope), self._overrides_of(key)
-        chat = self._chat(scope) or key
-        zone = self._zone_of(chosen, overrides if chat == key else self._overrides_of(chat))
-        return ChatLocale(self._language_of(key, chosen.get(LANGUAGE, "") or overrides.language), zone)
+        chosen = self._people.preferences(scope)
+        # A thread may have a language of its own; the clock is the scope's.
+        is_whole_chat = (self._chat(scope) or key) == key
+        zone = self._zone_of(chosen, context.overrides if is_whole_chat else context.parent_overrides)
+        return ChatLocale(self._language_of(key, chosen.get(LANGUAGE, "") or context.overrides.language), zone)
 
-    async def observe_language(self, message: InboundMessage, person: str = "") -> str:
-        """Note the scope of an admitted *message* of *person*, if known, and return the language of its chat.
+    async def observe_language(self, message: InboundMessage, context: MessageContext) -> str:
+        """Note the scope of an admitted *message*, and return the language of its chat.
 
         The time zone of the sender's profile is stored for direct chats. Raises StoreUnavailable.
         """
-        scope = self._scope(message, person)
-        language = self.observe(message, scope).language
+        language = self.observe(message, context).language
         if message.chat_kind is ChatKind.DIRECT and message.sender.timezone:
-            await self._keep_zone(scope, message.sender.timezone)
+            await self._keep_zone(context.scope, message.sender.timezone)
         return language
 
     async def _keep_zone(self, scope: str, zone: str) -> None:
@@ -107,7 +105,7 @@ class ChatLocales:
         key = self._chat(scope) or self._keys.get(scope)
         return self._zone_of(self._people.preferences(scope), None if key is None else self._overrides_of(key))
 
-    def _zone_of(self, chosen: Mapping[str, str], overrides: LocaleOverride | None) -> str:
+    def _zone_of(self, chosen: Mapping[str, str], overrides: ChatOverride | None) -> str:
         setting = overrides.timezone if overrides is not None else None
         return chosen.get(ZONE, "") or setting or chosen.get(PROFILE_ZONE, "") or self._zone
 
@@ -115,5 +113,5 @@ class ChatLocales:
         scope = self._scopes.get(key)
         return self._guess(key) if scope is None else (scope,)
 
-    def _overrides_of(self, key: SessionKey) -> LocaleOverride:
+    def _overrides_of(self, key: SessionKey) -> ChatOverride:
         return self._overrides(key, self._guilds.get(key.parent, ""))

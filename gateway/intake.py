@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from gateway.admission import Admitted, Decision, Rejected
+from gateway.admission import Decision, Rejected
 from gateway.errors import UserError
 from gateway.events import InboundKind, InboundMessage, Role
 from gateway.ports import (
@@ -18,6 +18,7 @@ from gateway.ports import (
     IntakeVerdict,
     Journal,
     MembershipChange,
+    MessageContext,
     MetricsRecorder,
     PlatformEvent,
     SupportsReplay,
@@ -26,7 +27,7 @@ from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
-Admit = Callable[[InboundMessage], Admitted | Rejected]
+Admit = Callable[[InboundMessage, MessageContext], Decision]
 Classify = Callable[[InboundMessage], bool | None]  # None = no command; True = a control message
 
 
@@ -41,11 +42,6 @@ class PreAdmissionHandler(Protocol):
         ...
 
 
-async def in_english(_: InboundMessage, __: str = "") -> str:
-    """Return "en", the language of chats without a choice."""
-    return "en"
-
-
 class GatewayIntake:
     """Implements `gateway.ports.Intake`: runs admission and accepts messages of all channels."""
 
@@ -53,18 +49,17 @@ class GatewayIntake:
         self,
         journal: Journal,
         *,
+        context_of: Callable[[InboundMessage], MessageContext],
         admit: Admit,
         classify: Classify,
         quarantine: Quarantine,
         meter: MetricsRecorder,
         pre_admission_handlers: Sequence[PreAdmissionHandler] = (),
         newcomer: Callable[[MembershipChange], Awaitable[None]] | None = None,
-        language: Callable[[InboundMessage, str], Awaitable[str]] = in_english,
+        language: Callable[[InboundMessage, MessageContext], Awaitable[str]],
     ) -> None:
-        """*newcomer* is called when the bot is added to or removed from a chat.
-
-        *language* returns that of the chat of a message of a person ("" = not looked up).
-        """
+        """*newcomer* is called when the bot is added to or removed from a chat; *language* returns that of a chat."""
+        self._context_of = context_of
         self._language = language
         self._newcomer = newcomer
         self._journal = journal
@@ -101,14 +96,15 @@ class GatewayIntake:
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Admit and store *message*; raises StoreUnavailable when it could not be made durable."""
-        decision = self._admit(message)
+        context = self._context_of(message)
+        decision = self._admit(message, context)
         for handler in self._pre_admission_handlers:
             if (met := await handler.intercept(message, decision)) is not None:
                 return met
         if isinstance(decision, Rejected):
             self._meter.count("rejected", reason=decision.reason)
             return IntakeResult(verdict=IntakeVerdict.REJECTED, reason=decision.reason)
-        return await self.accept(message, decision.role, decision.person)
+        return await self.accept(message, decision.role, context)
 
     async def membership_changed(self, place: MembershipChange) -> None:
         """Record that we were added to *place*, or removed; nothing is said there. Raises StoreUnavailable."""
@@ -116,8 +112,8 @@ class GatewayIntake:
         if self._newcomer is not None:
             await self._newcomer(place)
 
-    async def accept(self, message: InboundMessage, role: Role, person: str = "") -> IntakeResult:
-        """Store a message whose sender, *person* if known, is admitted (or that is our own: a job)."""
+    async def accept(self, message: InboundMessage, role: Role, context: MessageContext | None = None) -> IntakeResult:
+        """Store a message whose sender is admitted (or that is our own: a job); *context* is that of admission."""
         is_control = self._classify(message)
         if is_control is not None and not (is_control and message.kind is InboundKind.BUTTON):
             # A press of a queued command is queued like the typed command.
@@ -126,7 +122,7 @@ class GatewayIntake:
             message,
             role=role,
             is_control=bool(is_control) or message.kind is InboundKind.BUTTON,
-            language=await self._language(message, person),
+            language=await self._language(message, context or self._context_of(message)),
         )
         self._meter.count("accepted", outcome=str(acceptance.outcome))
         if acceptance.outcome is AcceptOutcome.FULL:

@@ -87,13 +87,13 @@ class UsageCapTracker:
     def __init__(
         self,
         *,
-        limits: Callable[[InboundMessage], CapLimits],
+        limits: Callable[[CappedSender], CapLimits],
         zone: str,
         now: Callable[[], datetime],
         meter: MetricsRecorder,
         refusals: RefusalLog,
     ) -> None:
-        """*limits* returns the limits of a chat."""
+        """*limits* returns the limits of a sender in a chat."""
         self._limits = limits
         self._zone = ZoneInfo(zone)
         self._now = now
@@ -187,7 +187,7 @@ class UsageCapTracker:
 
     def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
         """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
-        limits, chat = self._limits(message), str(message.key.parent)
+        limits, chat = self._limits(sender), str(message.key.parent)
         is_own = _is_own(message)
         first, accounts = not sender.is_named, sender.accounts
         mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)

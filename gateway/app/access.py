@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gateway.access.access_control import AccessControlService
@@ -12,11 +12,11 @@ from gateway.access.note_store import NoteStore
 from gateway.access.owner_claims import OwnerClaims
 from gateway.access.pairing_service import Language, PairingService
 from gateway.access.unknown_senders import UnknownSenderHandler
-from gateway.app.channels import Judge, accounts_of_user, build_admission_judge, policies_of
+from gateway.app.channels import AdmissionJudge, accounts_of_user, policies_of
 from gateway.app.context import AppContext
 from gateway.app.owner_chats import OwnerChats
-from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import MembershipChange
+from gateway.events import InboundMessage, PlatformAccount, SessionKey
+from gateway.ports import MembershipChange, MessageContext
 from gateway.settings.channel_blocks import entry_error
 
 
@@ -31,11 +31,13 @@ class AccessServices:
     pairing: PairingService
     strangers: UnknownSenderHandler
     places: ChatApprovals
-    judge: Judge  # logs nothing
+    judge: AdmissionJudge
 
 
-def build_access(context: AppContext, *, language: Language) -> AccessServices:
-    """Build the access services; *language* is that of a chat."""
+def build_access(
+    context: AppContext, *, language: Language, context_of: Callable[[InboundMessage], MessageContext]
+) -> AccessServices:
+    """Build the access services; *language* is that of a chat, *context_of* returns the facts of a message."""
     settings, store, platforms, now = context.settings, context.store, context.platforms, context.now
     roster = AccessRoster(store.access, policies_of(settings, context.plugins), platforms, named_owners=settings.owners)
 
@@ -67,7 +69,6 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
     places = ChatApprovals(
         notes, roster.policies, owner=owner, now=now, language=language, group_policy_of=group_policy
     )
-    judge = build_admission_judge(roster, store.links, platforms, context.chats)
     return AccessServices(
         roster=roster,
         owners_at=owner,
@@ -84,5 +85,5 @@ def build_access(context: AppContext, *, language: Language) -> AccessServices:
             language=language,
         ),
         places=places,
-        judge=lambda message: places.question_text(message, judge(message)),
+        judge=AdmissionJudge(roster, places, context_of, context.refusals, now),
     )

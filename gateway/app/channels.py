@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.routing import BaseRoute
 
-from agent.memory.scopes import account_of
 from gateway.access.access_roster import AccessRoster
+from gateway.access.chat_approvals import ChatApprovals
 from gateway.access.refusal_log import RefusalLog
-from gateway.admission import AdmissionPolicy, Admitted, GroupPolicy, Rejected, admit, policy_of
+from gateway.admission import AdmissionPolicy, Admitted, Decision, GroupPolicy, Rejected, admit, policy_of
 from gateway.app.context import AppContext, ChannelPlatforms, ExtraPlugins
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.i18n import SLASH
@@ -23,7 +23,9 @@ from gateway.ports import (
     Channel,
     ChannelContext,
     ChannelPlugin,
+    ChatOverride,
     Intake,
+    MessageContext,
     ReplyPolicies,
     ReplyPolicy,
     SessionReader,
@@ -31,9 +33,15 @@ from gateway.ports import (
 from gateway.ports.channel_support import SupportsCommandPrefix
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
-from gateway.settings.chat_overrides import ChatOverride, ChatOverrides
+from gateway.settings.chat_overrides import ChatOverrides
 
-Judge = Callable[[InboundMessage], Admitted | Rejected]
+
+class Judge(Protocol):
+    """Decides whether a message is admitted; derives its context unless it is passed."""
+
+    def __call__(self, message: InboundMessage, context: MessageContext | None = None, /) -> Decision:
+        """Return the decision."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,24 +153,42 @@ def policies_of(settings: Settings, plugins: ExtraPlugins) -> Mapping[str, Admis
     } | {extra.name: extra.policy for extra in plugins.channels}
 
 
-def build_admission_judge(
-    roster: AccessRoster, links: AccountLinkStore, kinds: Mapping[str, str], chats: ChatOverrides
-) -> Judge:
-    """Return the admission decision for all channels: the settings' entries and the owners' decisions since."""
+class AdmissionJudge:
+    """The admission decision for all channels: the settings' entries and the owners' decisions since."""
 
-    def judge(message: InboundMessage) -> Admitted | Rejected:
-        channel = message.key.channel
-        policy = roster.policies.get(channel) or AdmissionPolicy(channel=channel)
-        rules = chats.of(message.key, message.guild)
-        if rules.group_policy is not None:
-            place = rules.said_by["group_policy"]
-            policy = replace(policy, group_policy=GroupPolicy(rules.group_policy), decided_for=place)
-        person = links.person(account_of(message, kinds.get(channel, "")))
-        accounts = [each.account.user for each in links.accounts(person)]
-        decision = admit(message, policy, roster.facts(message, accounts))
-        return replace(decision, person=person) if isinstance(decision, Admitted) else decision
+    def __init__(
+        self,
+        roster: AccessRoster,
+        approvals: ChatApprovals,
+        context_of: Callable[[InboundMessage], MessageContext],
+        refusals: RefusalLog,
+        now: Callable[[], datetime],
+    ) -> None:
+        """*context_of* returns the facts of messages that come without; rejections are noted in *refusals*."""
+        self._roster = roster
+        self._approvals = approvals
+        self._context_of = context_of
+        self._refusals = refusals
+        self._now = now
 
-    return judge
+    def __call__(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
+        """Return the decision without logging it."""
+        context = context or self._context_of(message)
+        channel, overrides = message.key.channel, context.overrides
+        policy = self._roster.policies.get(channel) or AdmissionPolicy(channel=channel)
+        if overrides.group_policy is not None:
+            selector = overrides.said_by["group_policy"]
+            policy = replace(policy, group_policy=GroupPolicy(overrides.group_policy), decided_for=selector)
+        users = [each.user for each in context.linked]
+        decision = admit(message, policy, self._roster.facts(message, users))
+        return decision if isinstance(decision, Admitted) else self._approvals.question_text(message, decision)
+
+    def decide(self, message: InboundMessage, context: MessageContext | None = None) -> Decision:
+        """Return the decision, and note a rejection, so that `parlour why` can explain it."""
+        decision = self(message, context)
+        if isinstance(decision, Rejected):
+            self._refusals.note(message, decision, self._now())
+        return decision
 
 
 def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[PlatformAccount]:
@@ -173,18 +199,6 @@ def accounts_of(links: AccountLinkStore, account: PlatformAccount) -> Sequence[P
 def accounts_of_user(links: AccountLinkStore, user: PlatformAccount) -> Sequence[PlatformAccount]:
     """Return all accounts, without teams, of the persons to whom *user* belongs in any team; () if not linked."""
     return [each.account.user for each in links.accounts_of_user(user)]
-
-
-def logging_judge(judge: Judge, refusals: RefusalLog, now: Callable[[], datetime]) -> Judge:
-    """Return *judge* with every rejection noted in *refusals*, so that `parlour why` can explain it."""
-
-    def judge_and_note(message: InboundMessage) -> Admitted | Rejected:
-        decision = judge(message)
-        if isinstance(decision, Rejected):
-            refusals.note(message, decision, now())
-        return decision
-
-    return judge_and_note
 
 
 def may_be_read(judge: Judge, message: InboundMessage) -> bool:

@@ -12,20 +12,39 @@ from agent.tools.toolbox import Toolbox
 from gateway.app.context import AppContext
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, LocaleProvider, ReplyPolicy
-from gateway.settings.chat_overrides import ChatOverride
+from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
+
+
+def build_context_resolver(context: AppContext) -> Callable[[InboundMessage], MessageContext]:
+    """Return the function that derives the sender's account and person, the memory scope and the chat's settings."""
+    chats, platforms, isolation = context.chats, context.platforms, context.settings.memory.isolation
+    people, links = context.store.people, context.store.links
+
+    def context_of(message: InboundMessage) -> MessageContext:
+        key = message.key
+        account = account_of(message, platforms.get(key.channel, ""))
+        person = links.person(account)
+        # A job that no message started does not carry the guild of its chat.
+        guild = message.guild or (stored_guild(people, key) if chats.has_guilds else "")
+        overrides = chats.of(key, guild)
+        return MessageContext(
+            account=account,
+            person=person,
+            linked=tuple(each.account for each in links.accounts(person)),
+            scope=scope_of(message, person, isolation=isolation),
+            overrides=overrides,
+            parent_overrides=chats.of(key.parent, guild) if "/" in key.chat else overrides,
+        )
+
+    return context_of
 
 
 def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], str]) -> ChatLocales:
     """Return the language of each chat and the time zone of each scope; *command_prefix* is that of a chat."""
     settings, chats, platforms = context.settings, context.chats, context.platforms
     people, links = context.store.people, context.store.links
-
-    def scope(message: InboundMessage, person: str) -> str:
-        person = person or links.person(account_of(message, platforms.get(message.key.channel, "")))
-        return scope_of(message, person, isolation=settings.memory.isolation)
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.
@@ -36,7 +55,6 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
         language=settings.language,
         zone=settings.timezone,
         overrides=override,
-        scope=scope,
         scopes=_scopes(settings.memory.isolation, links, platforms),
         chat=_chat,
         known_scopes=people.choosers(),

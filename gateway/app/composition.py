@@ -21,13 +21,11 @@ from gateway.app.alerts import build_alerts
 from gateway.app.app import GatewayApp
 from gateway.app.channels import (
     ConfiguredChannels,
-    Judge,
     build_command_prefix,
-    logging_judge,
     open_channels,
     platforms_of,
 )
-from gateway.app.chat_settings import build_locales, build_profiles
+from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store
 from gateway.app.isolation import settle_scopes
 from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy
@@ -49,7 +47,7 @@ from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_line
 from gateway.operations import GatewayOperations
-from gateway.ports import Store
+from gateway.ports import MessageContext, Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
@@ -121,10 +119,10 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     settings, store, now = context.settings, context.store, context.now
     command_prefix = build_command_prefix(settings, context.plugins)
     locales = build_locales(context, command_prefix)
-    access = build_access(context, language=locales.language)
-    judge = logging_judge(access.judge, context.refusals, now)
+    context_of = build_context_resolver(context)
+    access = build_access(context, language=locales.language, context_of=context_of)
     router = CommandRouter.load()
-    intake = _build_intake(context, access, judge, locales, router)
+    intake = _build_intake(context, access, locales, router, context_of)
 
     usage = build_usage(context)
     projector = TranscriptProjector(context.home.path, store.records)
@@ -161,7 +159,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     )
     return GatewaySubsystems(
         access=access,
-        judge=judge,
+        context_of=context_of,
         locales=locales,
         profiles=profiles,
         memory=memory,
@@ -225,7 +223,11 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
 
 
 def _build_intake(
-    context: AppContext, access: AccessServices, judge: Judge, locales: ChatLocales, router: CommandRouter
+    context: AppContext,
+    access: AccessServices,
+    locales: ChatLocales,
+    router: CommandRouter,
+    context_of: Callable[[InboundMessage], MessageContext],
 ) -> GatewayIntake:
     def classify(message: InboundMessage) -> bool | None:
         command = router.parse(message)
@@ -243,7 +245,8 @@ def _build_intake(
     )
     return GatewayIntake(
         context.store.journal,
-        admit=judge,
+        context_of=context_of,
+        admit=access.judge.decide,
         classify=classify,
         quarantine=quarantine,
         meter=context.meter,

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeAlias
 
 import structlog
 
 from gateway.admission import Admitted, Rejected
+from gateway.app.channels import Judge
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
-from gateway.ports import Channel, InboxRow, SupportsSenderLookup
+from gateway.ports import Channel, InboxRow, MessageContext, SupportsSenderLookup
 
 log = structlog.get_logger(__name__)
-
-Judge: TypeAlias = Callable[[InboundMessage], Admitted | Rejected]
 
 _TIMEOUT = 15.0  # seconds for a look-up; after that it fails closed
 _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
@@ -30,31 +28,33 @@ class RoleResolver:
     look-up grants nothing. Each look-up runs in the task of its turn, so no other message waits for it.
     """
 
-    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, logging_judge: Judge | None = None) -> None:
-        """*judge* decides without logging; *logging_judge* is the same decision with rejections logged."""
+    def __init__(self, judge: Judge, channels: Mapping[str, Channel], *, decide: Judge | None = None) -> None:
+        """*judge* decides without logging; *decide* is the same decision with rejections logged."""
         self._judge = judge
-        self._logging_judge = logging_judge or judge
+        self._decide = decide or judge
         self._channels = channels
 
-    async def current_admission(self, row: InboxRow) -> Admitted | None:
+    async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:
         """Return the admission of the sender of *row*; None when they are no longer admitted.
 
         Messages passed the check for being addressed to the bot when they arrived. Jobs keep the role of their row.
         """
         if row.message.kind is InboundKind.JOB:
-            decision = self._judge(replace(row.message, is_addressed=True))
+            decision = self._judge(replace(row.message, is_addressed=True), context)
             return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
         message = replace(row.message, is_addressed=True)
         channel = self._channels.get(message.key.channel)
-        if isinstance(channel, SupportsSenderLookup) and self._asks(message):
+        if isinstance(channel, SupportsSenderLookup) and self._asks(message, context):
             message = replace(message, sender=await _look_up_sender(channel, message))
-        decision = self._logging_judge(message)
+        decision = self._decide(message, context)
         return decision if isinstance(decision, Admitted) else None
 
-    def _asks(self, message: InboundMessage) -> bool:
+    def _asks(self, message: InboundMessage, context: MessageContext | None) -> bool:
         if message.chat_kind is ChatKind.GROUP and message.kind in _DECIDES:
             return True
-        return _has_facts(message) and isinstance(self._judge(replace(message, sender=_unknown(message))), Rejected)
+        if not _has_facts(message):
+            return False
+        return isinstance(self._judge(replace(message, sender=_unknown(message)), context), Rejected)
 
 
 def _has_facts(message: InboundMessage) -> bool:

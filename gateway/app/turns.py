@@ -44,7 +44,7 @@ from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import OtherRefusal, SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices
-from gateway.app.channels import ConfiguredChannels, Judge, may_be_read
+from gateway.app.channels import ConfiguredChannels, may_be_read
 from gateway.app.chat_settings import build_settings_view, build_vision_check
 from gateway.app.context import AppContext
 from gateway.app.memory import MemoryServices
@@ -55,8 +55,10 @@ from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.channel_history import ChannelHistory
 from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
+from gateway.events import InboundMessage
 from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.ports import MessageContext
 from gateway.ports.entry_points import package_version
 
 log = structlog.get_logger(__name__)
@@ -69,7 +71,7 @@ class GatewaySubsystems:
     """Everything that is open before turns, alerts and the web server are built over it."""
 
     access: AccessServices
-    judge: Judge  # logs refusals
+    context_of: Callable[[InboundMessage], MessageContext]
     locales: ChatLocales
     profiles: ChatProfiles
     memory: MemoryServices
@@ -175,8 +177,9 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         commands=commands,
         memory_jobs=memory.jobs,
         search=parts.recall,
+        context_of=parts.context_of,
         current_admission=RoleResolver(
-            parts.access.judge, parts.channels.channels, logging_judge=parts.judge
+            parts.access.judge, parts.channels.channels, decide=parts.access.judge.decide
         ).current_admission,
         locales=parts.locales,
         profiles=parts.profiles,
@@ -186,7 +189,6 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         ),
         meter=context.meter,
         now=context.now,
-        platform_of=context.platform,
         links=store.links,
         redactor=context.redactor,
         scope_lock=memory.scope_lock,

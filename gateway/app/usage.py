@@ -12,9 +12,8 @@ from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.app.context import AppContext
-from gateway.events import InboundMessage
 from gateway.ports import MetricsRecorder, Store, UsageRow
-from gateway.ports.caps import Release
+from gateway.ports.caps import CappedSender, Release
 
 _NO_TOKENS = TokenUsage()
 
@@ -37,16 +36,14 @@ def build_usage(context: AppContext) -> UsageServices:
 
 
 def _build_caps(context: AppContext) -> UsageCapTracker:
-    settings, chats = context.settings, context.chats
+    settings = context.settings
     caps = settings.caps
 
-    def limits(message: InboundMessage) -> CapLimits:
-        overrides = chats.of(message.key, message.guild).caps
-        # A chat's cap counts the chat with all its threads, so a thread has none.
-        chat = overrides if message.key.parent == message.key else chats.of(message.key.parent, message.guild).caps
+    def limits(sender: CappedSender) -> CapLimits:
+        own, chat = sender.caps, sender.chat_caps
         return CapLimits(
-            person_turns=_first(overrides.person_turns_per_10_min, caps.person_turns_per_10_min),
-            person_tokens=_first(overrides.person_tokens_per_day, caps.person_tokens_per_day),
+            person_turns=_first(own.person_turns_per_10_min, caps.person_turns_per_10_min),
+            person_tokens=_first(own.person_tokens_per_day, caps.person_tokens_per_day),
             chat_turns=_first(chat.chat_turns_per_10_min, caps.chat_turns_per_10_min),
             chat_tokens=_first(chat.chat_tokens_per_day, caps.chat_tokens_per_day),
             installation_tokens=caps.tokens_per_day,

@@ -61,7 +61,6 @@ from gateway.ports.journal import TurnTrace as TurnTrace
 from gateway.ports.journal import UsageRow as UsageRow
 from gateway.ports.journal import UsageStore as UsageStore
 from gateway.ports.locales import ChatLocale as ChatLocale
-from gateway.ports.locales import LocaleOverride as LocaleOverride
 from gateway.ports.locales import LocaleProvider as LocaleProvider
 from gateway.ports.locales import channel_wide_key as channel_wide_key
 from gateway.ports.locales import in_english as in_english
@@ -74,6 +73,8 @@ from gateway.ports.memory import SearchHits as SearchHits
 from gateway.ports.memory import SearchIndex as SearchIndex
 from gateway.ports.memory import SessionInfo as SessionInfo
 from gateway.ports.memory import SessionReader as SessionReader
+from gateway.ports.message_context import ChatOverride as ChatOverride
+from gateway.ports.message_context import MessageContext as MessageContext
 from gateway.ports.metrics import MetricsRecorder as MetricsRecorder
 from gateway.ports.outbox import DeadLetterGroup as DeadLetterGroup
 from gateway.ports.outbox import DelayedDelivery as DelayedDelivery

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 
 from gateway.errors import ParlourError
 from gateway.events import InboundMessage
+from gateway.ports.message_context import NO_CAPS, CapOverrides
 
 
 class CapKind(StrEnum):
@@ -87,11 +88,13 @@ Release: TypeAlias = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CappedSender:
-    """The facts of a turn's sender that caps depend on, as they were derived when the turn was claimed."""
+    """The facts that caps depend on, as they were derived when the turn was claimed."""
 
     account: str
     accounts: tuple[str, ...]  # all accounts of the sender's person, the oldest first
     is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
+    caps: CapOverrides = NO_CAPS  # of the conversation
+    chat_caps: CapOverrides = NO_CAPS  # of the chat, which counts all its threads
 
 
 class UsageCaps(Protocol):

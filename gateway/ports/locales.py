@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.events import InboundMessage, SessionKey
+from gateway.ports.message_context import MessageContext
 
 
 def in_english(key: SessionKey) -> str:  # noqa: ARG001 - the same everywhere
@@ -26,20 +27,6 @@ class ChatLocale:
     zone: str  # IANA
 
 
-class LocaleOverride(Protocol):
-    """The operator's settings for one chat; None = not set."""
-
-    @property
-    def language(self) -> str | None:
-        """The language."""
-        ...
-
-    @property
-    def timezone(self) -> str | None:
-        """The IANA time zone."""
-        ...
-
-
 class LocaleProvider(Protocol):
     """Language of each chat and time zone of each scope. Served from memory, without disk access.
 
@@ -58,8 +45,8 @@ class LocaleProvider(Protocol):
         """Return the effective IANA time zone of *scope*."""
         ...
 
-    def observe(self, message: InboundMessage, scope: str) -> ChatLocale:
-        """Note that the chat of *message* belongs to *scope*, and return its language and the scope's time zone.
+    def observe(self, message: InboundMessage, context: MessageContext) -> ChatLocale:
+        """Note the memory scope of the chat of *message*, and return the chat's language and the scope's time zone.
 
         A direct chat's key need not name its user.
         """

@@ -6,41 +6,19 @@ Pure. A look-up costs a few dictionary accesses however many chats are named, be
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
+from gateway.ports.message_context import NO_OVERRIDE, CapOverrides, ChatOverride
 from gateway.settings.chat_selectors import guild_in, is_block, matching_selectors
-from gateway.settings.chat_settings import ChatCaps, ChatSettings
+from gateway.settings.chat_settings import ChatSettings
 from gateway.settings.error_messages import error_line
 from gateway.settings.settings_model import Settings
 
 MOST_SOUL = 20_000  # characters: more is no voice
 _FILES = (".md", ".txt")
-_NO_CAPS = ChatCaps()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatOverride:
-    """The overrides of one conversation from `chats`; None = use the block's value, then the global one."""
-
-    model: str | None = None  # an alias of llm.models, or a model's name
-    soul: str | None = None  # the text itself
-    group_policy: str | None = None
-    reply_in: str | None = None
-    follow_threads: bool | None = None
-    language: str | None = None
-    timezone: str | None = None
-    memory_window: int | None = None
-    allow: frozenset[str] | None = None  # the tools there are; None = all
-    deny: frozenset[str] = frozenset()  # the tools there are not, allowed or no
-    caps: ChatCaps = _NO_CAPS
-    said_by: Mapping[str, str] = field(default_factory=dict)  # setting ("caps.chat_tokens_per_day") -> place
-
-
-NOTHING = ChatOverride()
 
 
 class ChatOverrides:
@@ -52,7 +30,7 @@ class ChatOverrides:
         for place, text in (souls or {}).items():
             self._overrides[place]["soul"] = text
         self._has_guilds = any(map(guild_in, entries))
-        self._merged: dict[tuple[str, ...], ChatOverride] = {(): NOTHING}
+        self._merged: dict[tuple[str, ...], ChatOverride] = {(): NO_OVERRIDE}
 
     @property
     def has_guilds(self) -> bool:
@@ -62,7 +40,7 @@ class ChatOverrides:
     def of(self, key: SessionKey, guild: str = "") -> ChatOverride:
         """Return the overrides of *key*, thread over chat over guild over block; the same object each time."""
         if not self._overrides:
-            return NOTHING
+            return NO_OVERRIDE
         found = tuple(place for place in matching_selectors(key, guild) if place in self._overrides)
         rules = self._merged.get(found)
         if rules is None:
@@ -92,7 +70,7 @@ class ChatOverrides:
             **plain,
             allow=None if allow is None else frozenset(allow),
             deny=frozenset(values.get("tools.deny", ())),
-            caps=ChatCaps(**caps),
+            caps=CapOverrides(**caps),
             said_by=said_by,
         )
 

@@ -595,7 +595,7 @@ async def test_an_admin_look_up_that_fails_grants_nothing(
     as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
     row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.ADMIN)
     policy = policy_of(channel.name, [heard.sender.id], [], "open")
-    gate = RoleResolver(lambda message: admit(message, policy), {channel.name: channel})
+    gate = RoleResolver(lambda message, _=None: admit(message, policy), {channel.name: channel})
     admitted = await gate.current_admission(row)
     assert admitted is not None
     assert admitted.role is Role.MEMBER

@@ -7,6 +7,7 @@ from typing import Any
 from agent.turn import Turn
 from gateway.events import InboundMessage, PlatformAccount, Role
 from gateway.ports import InboxRow, SessionRow, TurnLease
+from gateway.ports.caps import CappedSender
 
 SENDER = PlatformAccount(kind="telegram", id="7")
 
@@ -27,4 +28,5 @@ def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = N
         language="en",
         zone="UTC",
         profile=profile,
+        capped_sender=CappedSender(account=SENDER.name, accounts=(SENDER.name,), is_named=True),
     )

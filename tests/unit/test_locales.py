@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from gateway.chat_locales import ChatLocales
-from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
-from gateway.settings.chat_overrides import ChatOverride
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, Sender, SessionKey
+from gateway.ports import ChatOverride, MessageContext
 from tests.fakes.turns import START
 
 DM, ROOM, THREAD = SessionKey("slack", "D1"), SessionKey("slack", "C1"), SessionKey("slack", "C1/1.2")
@@ -36,23 +37,31 @@ class StoredChoices:
 
 def locales(choices: StoredChoices, decided: Mapping[str, str] | None = None) -> ChatLocales:
     """Return locales where `decided` holds for a place: a key, or ``guild:<id>``."""
-    said = decided or {}
-
-    def overrides(key: SessionKey, guild: str) -> ChatOverride:
-        setting = said.get(str(key), said.get(str(key.parent), said.get(f"guild:{guild}", "")))
-        return ChatOverride(language=setting.partition(" ")[0], timezone=setting.partition(" ")[2])
-
     return ChatLocales(
         choices,
         language="en",
         zone="UTC",
-        overrides=overrides,
-        scope=lambda message, _: (
-            f"people/{message.sender.id}" if message.chat_kind is ChatKind.DIRECT else f"chats/{message.key.parent}"
-        ),
+        overrides=partial(_override, decided or {}),
         scopes=lambda key: (f"people/{key.chat}", f"chats/{key.parent}"),
         chat=lambda scope: SessionKey.parse(scope.removeprefix("chats/")) if scope.startswith("chats/") else None,
         known_scopes={},
+    )
+
+
+def _override(decided: Mapping[str, str], key: SessionKey, guild: str) -> ChatOverride:
+    setting = decided.get(str(key), decided.get(str(key.parent), decided.get(f"guild:{guild}", "")))
+    return ChatOverride(language=setting.partition(" ")[0], timezone=setting.partition(" ")[2])
+
+
+def context_of(message: InboundMessage, decided: Mapping[str, str] | None = None) -> MessageContext:
+    """Return what is derived of a message where `decided` holds."""
+    is_direct, key = message.chat_kind is ChatKind.DIRECT, message.key
+    return MessageContext(
+        account=PlatformAccount(kind=key.channel, id=message.sender.id),
+        person=message.sender.id,
+        scope=f"people/{message.sender.id}" if is_direct else f"chats/{key.parent}",
+        overrides=_override(decided or {}, key, message.guild),
+        parent_overrides=_override(decided or {}, key.parent, message.guild),
     )
 
 
@@ -63,13 +72,18 @@ def message(key: SessionKey, *, zone: str = "", guild: str = "", group: bool = F
     return InboundMessage(key=key, message_id="1", sender=sender, text="hi", sent_at=START, chat_kind=kind, guild=guild)
 
 
+async def observe(here: ChatLocales, said: InboundMessage) -> str:
+    """Take a message in, with what is derived of it."""
+    return await here.observe_language(said, context_of(said))
+
+
 async def test_a_direct_chat_is_known_by_who_spoke_there() -> None:
     """A key that names nobody leads to its person once they spoke; before that it is guessed, and never wrongly."""
     choices = StoredChoices()
     choices.chosen = {"people/ann": {"language": "de"}, "people/42": {"language": "es"}}
     here = locales(choices)
     assert here.language(DM) == "en"
-    assert await here.observe_language(message(DM)) == "de"
+    assert await observe(here, message(DM)) == "de"
     assert here.language(DM) == "de"
     assert here.language(OTHER) == "es"  # a Telegram direct chat has its person's id
     assert here.language(THREAD) == "en"
@@ -79,7 +93,7 @@ async def test_what_was_decided_for_a_server_counts_once_the_server_is_known() -
     """A chat's key does not say which server it is in; a message does, for its threads too."""
     here = locales(StoredChoices(), {"guild:7": "zh Asia/Shanghai"})
     assert here.language(ROOM) == "en"
-    await here.observe_language(message(ROOM, guild="7", group=True))
+    await observe(here, message(ROOM, guild="7", group=True))
     assert (here.language(ROOM), here.language(THREAD)) == ("zh", "zh")
     assert (here.clock(ROOM), here.zone("chats/slack:C1")) == ("Asia/Shanghai", "Asia/Shanghai")
 
@@ -89,13 +103,13 @@ async def test_the_clock_is_chosen_then_decided_then_the_profiles_then_the_usual
     choices = StoredChoices()
     here = locales(choices, {str(OTHER): "en Asia/Tokyo"})
     assert here.clock(DM) == "UTC"
-    await here.observe_language(message(DM, zone="Asia/Kolkata"))
+    await observe(here, message(DM, zone="Asia/Kolkata"))
     assert (here.clock(DM), here.zone("people/ann")) == ("Asia/Kolkata", "Asia/Kolkata")
-    await here.observe_language(message(OTHER))
+    await observe(here, message(OTHER))
     assert here.zone("people/ann") == "Asia/Tokyo"
     await choices.prefer("people/ann", "timezone", "Europe/Berlin")
     assert (here.clock(DM), here.zone("people/ann")) == ("Europe/Berlin", "Europe/Berlin")
-    await here.observe_language(message(ROOM, zone="Asia/Kolkata", group=True))
+    await observe(here, message(ROOM, zone="Asia/Kolkata", group=True))
     assert here.zone("chats/slack:C1") == "UTC"
 
 
@@ -104,7 +118,7 @@ async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
     choices = StoredChoices()
     here = locales(choices)
     for zone in ("Asia/Kolkata", "Asia/Kolkata", "", "Mars/Olympus"):
-        await here.observe_language(message(DM, zone=zone))
+        await observe(here, message(DM, zone=zone))
     assert choices.writes == 1
     assert here.zone("people/ann") == "Asia/Kolkata"
 
@@ -112,13 +126,16 @@ async def test_a_profile_is_written_when_it_is_news_and_is_a_zone() -> None:
 async def test_what_is_observed_is_what_is_looked_up_after() -> None:
     """A turn takes language and zone at once; whoever asks for one of them after it gets the same."""
     choices = StoredChoices()
-    here = locales(choices, {"guild:7": "zh Asia/Shanghai", str(THREAD): "de Europe/Berlin"})
+    decided = {"guild:7": "zh Asia/Shanghai", str(THREAD): "de Europe/Berlin"}
+    here = locales(choices, decided)
     await choices.prefer("people/ann", "language", "es")
     for each, scope in (
         (message(DM), "people/ann"),
         (message(ROOM, guild="7", group=True), "chats/slack:C1"),
         (message(THREAD, guild="7", group=True), "chats/slack:C1"),
     ):
-        seen = here.observe(each, scope)
+        context = context_of(each, decided)
+        assert context.scope == scope
+        seen = here.observe(each, context)
         assert (seen.language, seen.zone) == (here.language(each.key), here.zone(scope))
     assert (seen.language, seen.zone) == ("de", "Asia/Shanghai")  # a scope's clock is that of its chat, not a thread's

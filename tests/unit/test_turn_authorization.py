@@ -13,7 +13,7 @@ from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Rejected, a
 from gateway.app.role_resolver import RoleResolver
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
-from gateway.ports import Channel, InboxRow
+from gateway.ports import Channel, InboxRow, MessageContext
 from tests.fakes.clock import EPOCH, VirtualClock
 
 POLICY = AdmissionPolicy(channel="pocket", entries=frozenset(map(AllowEntry.parse, ("role:7", "42", "chat:open"))))
@@ -50,7 +50,7 @@ class RoleDirectory:
 CANNOT = pytest.mark.parametrize("roles", [None, ("busy",), ("bug",)], ids=["silent", "busy", "broken"])
 
 
-def judge(message: InboundMessage) -> Admitted | Rejected:
+def judge(message: InboundMessage, _: MessageContext | None = None) -> Admitted | Rejected:
     """Judge by the policy alone."""
     return admit(message, POLICY)
 

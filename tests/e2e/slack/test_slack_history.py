@@ -98,7 +98,7 @@ async def test_only_admitted_people_are_quoted() -> None:
         call = await heard(up, ROOM, ANN, f"{CALL} hello")
 
         def admits(message: InboundMessage) -> bool:
-            return may_be_read(lambda each: admit(each, policy), message)
+            return may_be_read(lambda each, _=None: admit(each, policy), message)
 
         said = await ChannelHistory({"slack": up.channel}, admits=admits).messages_before(call, since=None)
         assert [each.text for each in said] == ["from a member"]
