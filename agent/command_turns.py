@@ -126,7 +126,7 @@ class CommandTurnRunner:
         # A private answer never joins a shared transcript.
         is_private = reply.is_private or turn.message.is_ephemeral
         is_hidden = reply.is_secret or (is_private and turn.is_shared)
-        text = "" if is_hidden else append_commands(reply.text, reply.choices)
+        text = "" if is_hidden else append_commands(reply.transcript_reply or reply.text, reply.choices)
         fields = speaker_fields(turn.message) | {"seen": build.format_time(turn.row.accepted_at)}
         return build.command(turn.id, reply.transcript_text or turn.message.text, text, self._services.now(), **fields)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from agent.commands import erasures
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.memory.editing.staged_changes import MEMORY, StagedChange
-from agent.memory.jobs.approval_questions import buttons, short, short_name
+from agent.memory.jobs.approval_questions import buttons, erasure_question, short, short_name
 from gateway.events import InboundKind
 from gateway.i18n.formats import format_moment
 
@@ -20,12 +21,24 @@ async def pending(context: CommandContext, _: str) -> CommandReply:
     changes = await context.services.memory.staging.pending_changes(context.scope)
     if not changes:
         return context.private_reply("memory.nothing_waits")
-    parts = [context.translate("memory.waits"), *(_describe(context, each) for each in changes)]
-    return CommandReply(text="\n\n".join(parts), is_private=True, choices=buttons(changes, context.language))
+    shown, stored = (
+        "\n\n".join(
+            [
+                context.translate("memory.waits"),
+                *(_describe(context, each, has_examples=has_examples) for each in changes),
+            ]
+        )
+        for has_examples in (True, False)
+    )
+    return CommandReply(
+        text=shown, transcript_reply=stored, is_private=True, choices=buttons(changes, context.language)
+    )
 
 
 async def approve(context: CommandContext, name: str) -> CommandReply:
-    """Apply the staged change *name*."""
+    """Apply the staged change *name*; an erasure erases what matches by now."""
+    if name and (reply := await erasures.approve(context, name)) is not None:
+        return reply
     done = await context.services.memory.staging.approve(context.scope, name, by=context.account.name)
     if done is None and await _was_approved(context, name):
         return CommandReply(text=context.translate("approvals.approved_before"), is_private=True, settles=True)
@@ -57,7 +70,9 @@ async def is_about_own(context: CommandContext) -> bool:
 
 
 def _only_removes(change: StagedChange) -> bool:
-    return bool(change.would_remove) and not change.would_add and not change.would_reword
+    return change.erasure is not None or (
+        bool(change.would_remove) and not change.would_add and not change.would_reword
+    )
 
 
 async def _was_approved(context: CommandContext, name: str) -> bool:
@@ -70,10 +85,12 @@ async def _was_approved(context: CommandContext, name: str) -> bool:
     return bool(done) and context.now - done[0].at < _LOOK_BACK
 
 
-def _describe(context: CommandContext, change: StagedChange) -> str:
-    """Return the lines that approving would remove, reword and add."""
+def _describe(context: CommandContext, change: StagedChange, *, has_examples: bool) -> str:
+    """Return the lines that approving would remove, reword and add; of an erasure the amounts, and *has_examples*."""
     at = format_moment(change.at, context.turn.zone, context.language)
     lines = [f"`{short_name(change)}` {at}"]
+    if change.erasure is not None:
+        return f"{lines[0]}\n{erasure_question(change.erasure, context.language, has_examples=has_examples)}"
     if change.document != MEMORY:
         lines[0] += f" {change.document}"
     lines += [f"- {context.translate('memory.would_remove', line=short(raw))}" for raw in change.would_remove]

@@ -26,6 +26,7 @@ class CommandReply:
     choices: tuple[MessageButton, ...] = ()  # buttons below the text
     settles: bool = False  # the pressed button has done its work: its message loses its buttons
     transcript_text: str = ""  # what the transcript shows instead of the command as typed
+    transcript_reply: str = ""  # what the transcript shows instead of the text
     also: tuple[OutboundMessage, ...] = ()  # messages to other chats
     is_secret: bool = False  # holds a code: sent, but not stored in the transcript
     whom: str = ""  # for the audit line: "channel:id" that the decision is about

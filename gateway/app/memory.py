@@ -132,6 +132,7 @@ def build_memory(
             projector=projector,
             unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
             index=index,
+            staging=staging,
             writing=writing,
             scope_lock=scope_lock,
             reopen=reopen,
@@ -152,6 +153,7 @@ def _build_erasure(
     projector: TranscriptProjector,
     unscoped_data: HomeUnscopedData,
     index: DerivedIndex,
+    staging: StagedChangeStore,
     writing: asyncio.Lock,
     scope_lock: ScopeLock,
     reopen: Callable[[str], None],
@@ -177,6 +179,7 @@ def _build_erasure(
         store=store.erasing,
         unscoped_data=unscoped_data,
         index=index,
+        staging=staging,
         writing=writing,
         now=now,
     )
@@ -212,7 +215,7 @@ def _build_erasure(
         now=now,
     )
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
-    return EraseService(words, purge, eraser, retention, index, saving)
+    return EraseService(words, purge, eraser, retention, index, staging, saving)
 
 
 def build_privacy(

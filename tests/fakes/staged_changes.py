@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from agent.memory.editing.merge import OmittedEntry, ReviewReason, StagedRemoval
 from agent.memory.editing.staged_changes import stage_for_approval
@@ -64,3 +67,11 @@ async def scope_in(pocket: InProcessGateway, session: str) -> str:
     """Return the scope of a session in which somebody was answered."""
     await pocket.idle()
     return next(row.scope for row in await pocket.app.store.records.sessions() if str(row.key) == session)
+
+
+async def erase(ask: Callable[..., Awaitable[str]], chat: str, command: str, **said: Any) -> str:
+    """Send */forget …* to a chat, press Yes, and return what the press was answered."""
+    question = await ask(chat, command, **said)
+    found = re.search(r"/memory approve (f[a-z2-7]{16})", question)
+    assert found, question
+    return await ask(chat, found[0], **said)

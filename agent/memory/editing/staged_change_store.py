@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 from base64 import b32encode
-from collections.abc import Callable, Collection
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from agent.memory.documents.file_documents import change_document
 from agent.memory.documents.version_store import APPROVED
 from agent.memory.editing.merge import ReviewReason
-from agent.memory.editing.staged_changes import STAGED, StagedChange, read_staged, stage_for_approval
+from agent.memory.editing.staged_changes import EXPIRES_AFTER as EXPIRES_AFTER
+from agent.memory.editing.staged_changes import STAGED, StagedChange, StagedErasure, read_staged, stage_for_approval
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
 from gateway.ports import DocumentStore
-
-EXPIRES_AFTER = timedelta(days=14)
 
 
 class StagedChangeStore:
@@ -44,7 +45,58 @@ class StagedChangeStore:
 
     async def pending_changes(self, scope: str) -> list[StagedChange]:
         """Return the scope's staged changes, the oldest first; delete expired ones."""
-        return await asyncio.to_thread(self._read, scope)
+        changes = await asyncio.to_thread(self._read, scope)
+        return [each for each in changes if each.erasure is None or not each.erasure.decided]
+
+    async def stage_erasure(
+        self, scope: str, cause: str, erasure: StagedErasure, *, person: str, session: str = ""
+    ) -> StagedChange:
+        """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there. Raises OSError."""
+        name = "f" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
+        change = StagedChange(
+            name=name, why="erasure", at=self._now(), session=session, person=person, cause=cause, erasure=erasure
+        )
+        folder = scope_folder(self._home, scope) / "memory"
+        async with self._writing:
+            await asyncio.to_thread(
+                lambda: stage_for_approval(
+                    folder,
+                    self._disk,
+                    name,
+                    change.why,
+                    change.at,
+                    session=session,
+                    person=person,
+                    cause=cause,
+                    erasure=erasure,
+                )
+            )
+        return change
+
+    async def claim_erasure(self, scope: str, name: str, turn: str) -> StagedChange | None:
+        """Record that *turn* approves the one erasure whose name begins with *name*, and return it as it was before.
+
+        Return None if there is none, or another turn approved it. A repeated turn gets it again. Raises OSError.
+        """
+        async with self._writing:
+            changes = [each for each in await asyncio.to_thread(self._read, scope) if each.name.startswith(name)]
+            if len(changes) != 1 or changes[0].erasure is None or changes[0].erasure.decided not in ("", turn):
+                return None
+            record = {"erasure": asdict(replace(changes[0].erasure, decided=turn))}
+            await asyncio.to_thread(self._update, self._path(scope, changes[0].name), record)
+            return changes[0]
+
+    async def release_erasure(self, scope: str, change: StagedChange) -> None:
+        """Make an erasure that failed available for another approval. Raises OSError."""
+        async with self._writing:
+            if change.erasure is not None:
+                record = {"erasure": asdict(replace(change.erasure, decided=""))}
+                await asyncio.to_thread(self._update, self._path(scope, change.name), record)
+
+    async def discard(self, scope: str, name: str) -> None:
+        """Delete the change *name*, if it exists."""
+        async with self._writing:
+            await asyncio.to_thread(self._disk.remove, self._path(scope, name))
 
     async def hold(self, scope: str, cause: str, line: str, *, session: str, person: str) -> None:
         """Stage the addition of *line* to MEMORY.md, once per *cause*. Raises OSError.
@@ -72,20 +124,20 @@ class StagedChangeStore:
         async with self._writing:
             for each in await self.pending_changes(scope):
                 if each.name in names and not each.asked:
-                    await asyncio.to_thread(self._note_asked, self._path(scope, each.name), turn)
+                    await asyncio.to_thread(self._update, self._path(scope, each.name), {"asked": turn})
 
-    def _note_asked(self, path: Path, turn: str) -> None:
-        stored = json.loads(self._disk.load(path) or b"{}") | {"asked": turn}
+    def _update(self, path: Path, fields: Mapping[str, Any]) -> None:
+        stored = json.loads(self._disk.load(path) or b"{}") | fields
         self._disk.replace(path, json.dumps(stored, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
 
     async def approve(self, scope: str, name: str, *, by: str) -> StagedChange | None:
         """Apply the one change whose name begins with *name*; return None if there is not exactly one. Raises OSError.
 
-        Lines that have changed since are left alone.
+        Lines that have changed since are left alone. Erasures are approved by `claim_erasure` instead.
         """
         async with self._writing:
             change = await self._find(scope, name)
-            if change is None:
+            if change is None or change.erasure is not None:
                 return None
             if is_plain_file(change.document):
                 folder = scope_folder(self._home, scope) / "memory"
@@ -118,7 +170,7 @@ class StagedChangeStore:
         changes: list[StagedChange] = []
         for path in sorted(self._folder(scope).glob("*.json")):
             change = read_staged(self._disk.load(path) or b"")
-            if change is not None and self._now() - change.at > EXPIRES_AFTER:
+            if change is not None and self._now() > change.expires_at:
                 self._disk.remove(path)
             elif change is not None:
                 changes.append(change)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,25 @@ from agent.memory.storage.transcript_lines import format_time, parse_time
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
 MEMORY = "MEMORY.md"
+EXPIRES_AFTER = timedelta(days=14)
+ERASURE_EXPIRES_AFTER = timedelta(days=1)  # more matches are stored meanwhile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedErasure:
+    """Words to erase, within the rights of the requester, and what would have been erased when they asked."""
+
+    words: str
+    language: str = ""  # of the chat
+    sender: str = ""  # the requester's id on the platform
+    may_all: bool = False  # also other people's messages
+    is_purge: bool = False
+    turn: str = ""  # the turn of the request, whose own messages are kept
+    remembered: int = 0
+    summaries: int = 0
+    messages: int = 0
+    examples: tuple[str, ...] = ()
+    decided: str = ""  # the turn that approved it; its job removes the file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +65,12 @@ class StagedChange:
     person: str = ""  # the account to ask there
     cause: str = ""  # goes into the cause of the version
     asked: str = ""  # the turn that asks there, stored before the question is sent
+    erasure: StagedErasure | None = None  # instead of a change of a document
+
+    @property
+    def expires_at(self) -> datetime:
+        """The time from which on the change can no longer be approved."""
+        return self.at + (EXPIRES_AFTER if self.erasure is None else ERASURE_EXPIRES_AFTER)
 
     @property
     def would_remove(self) -> tuple[str, ...]:
@@ -100,8 +125,18 @@ def read_staged(data: bytes) -> StagedChange | None:
             *(MergeText(text) for text in merged if text.strip()),
             *(each for each in operations if each is not None),
         ),
+        erasure=_read_erasure(stored.get("erasure")),
         **texts,
     )
+
+
+def _read_erasure(record: object) -> StagedErasure | None:
+    if not isinstance(record, Mapping):
+        return None
+    try:
+        return StagedErasure(**{**record, "examples": tuple(record.get("examples") or ())})
+    except TypeError:  # written by a newer version
+        return None
 
 
 def _heading(context: Any) -> str:
@@ -121,12 +156,13 @@ def stage_for_approval(
     session: str = "",
     person: str = "",
     cause: str = "",
+    erasure: StagedErasure | None = None,
 ) -> None:
     """Store a change under the name *entry*, unless one exists. Raises OSError.
 
-    It changes *document* (MEMORY.md by default): by what a merge held back, or by *operations*. *session* is where it
-    arose and *person* the account to ask there; without them no question is sent. *cause* is the cause that the version
-    would have had without approval.
+    It changes *document* (MEMORY.md by default): by what a merge held back, or by *operations*; or it is an *erasure*.
+    *session* is where it arose and *person* the account to ask there; without them no question is sent. *cause* is the
+    cause that the version would have had without approval.
     """
     record: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
     known = {"document": document, "session": session, "person": person, "cause": cause}
@@ -139,6 +175,8 @@ def stage_for_approval(
         record["additions"] = list(removal.additions)
     if proposed:
         record["proposed"] = proposed
+    if erasure is not None:
+        record["erasure"] = dataclasses.asdict(erasure)
     path = folder / STAGED / f"{quote(entry)}.json"
     if disk.size(path) is None:
         disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")

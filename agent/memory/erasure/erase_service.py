@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.memory.editing.staged_change_store import StagedChangeStore
+from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
@@ -31,6 +33,7 @@ class EraseService:
     scope_eraser: ScopeEraser
     retention: RetentionJob
     index: DerivedIndex
+    staging: StagedChangeStore
     saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder
 
     @property
@@ -59,6 +62,78 @@ class EraseService:
         result = await self.purge_jobs.begin(scope, pattern, requester, key=key, upto=upto, turn=turn)
         await self.index.purge_stale(scope)
         return result
+
+    async def stage(
+        self,
+        scope: str,
+        pattern: ErasurePattern,
+        requester: ErasureRequester,
+        *,
+        turn: str,
+        is_purge: bool = False,
+        session: str = "",
+    ) -> StagedChange | WordErasureResult:
+        """Stage an erasure for approval by the requester; return the result of the search if it found nothing.
+
+        A purge is always staged: earlier versions and other copies may contain words that are found nowhere else. With
+        *session* a question is sent there after the turn. Safe to retry.
+        """
+        preview = await self.word_eraser.preview(scope, pattern, requester, turn=turn)
+        if not preview.result.total and not is_purge:
+            return preview.result
+        erasure = StagedErasure(
+            words=pattern.request,
+            language=pattern.language,
+            sender=requester.sender,
+            may_all=requester.may_all,
+            is_purge=is_purge,
+            turn=turn,
+            remembered=preview.result.remembered,
+            summaries=preview.result.summaries,
+            messages=preview.result.messages,
+            examples=preview.examples,
+        )
+        cause = f"{turn}.{pattern.request}"
+        return await self.staging.stage_erasure(scope, cause, erasure, person=requester.person, session=session)
+
+    async def approve(
+        self, scope: str, name: str, *, may_all: bool, key: SessionKey, upto: int, turn: str
+    ) -> tuple[StagedErasure, WordErasureResult, Job] | None:
+        """Erase what the staged erasure *name* asks for, as it matches now; return None if it was decided or expired.
+
+        The job belongs into the commit of *turn*; *may_all* is whether that turn may erase other people's messages.
+        A repeated turn continues an erasure that a crash interrupted.
+        """
+        change = await self.staging.claim_erasure(scope, name, turn)
+        if change is None or change.erasure is None:
+            return None
+        erasure = change.erasure
+        requester = ErasureRequester(person=change.person, sender=erasure.sender, may_all=erasure.may_all and may_all)
+        pattern = ErasurePattern(erasure.words, erasure.language)
+        try:
+            result, job = await self.purge_jobs.begin(
+                scope,
+                pattern,
+                requester,
+                key=key,
+                upto=upto,
+                turn=turn,
+                is_purge=erasure.is_purge,
+                request_turn=erasure.turn,
+                change_name=change.name,
+            )
+        except OSError:
+            await self.staging.release_erasure(scope, change)
+            raise
+        await self.index.purge_stale(scope)
+        if erasure.decided:  # an earlier attempt of this turn erased the rest
+            result = replace(
+                result,
+                remembered=max(result.remembered, erasure.remembered),
+                summaries=max(result.summaries, erasure.summaries),
+                messages=max(result.messages, erasure.messages),
+            )
+        return erasure, result, job
 
     async def erase_scope(self, scope: str, *, turn: str) -> Job:
         """Clear the documents of *scope*; return the job for the command's commit that erases the rest."""

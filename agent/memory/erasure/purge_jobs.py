@@ -3,7 +3,7 @@
 The command erases the words at once (word_eraser.py) and enqueues `purge`, which erases them from versions, files,
 journal and quarantine. It repeats this when the turns and jobs that were running at the time of the request have ended,
 because these may have written the words again. All steps are idempotent. `scrub` then erases the words, and its own
-job, from the journal's free pages.
+job, from the journal's free pages. A plain `/forget` has a job `forget`, which repeats the synchronous part.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.scope_files import (
     SESSIONS,
     DerivedIndex,
@@ -42,7 +43,7 @@ from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
 
 log = structlog.get_logger(__name__)
 
-PURGE, SCRUB = "purge", "scrub"
+FORGET, PURGE, SCRUB = "forget", "purge", "scrub"
 _UPLOAD = "upload:"
 _ROUNDS = 2
 _POLL_INTERVAL, _MAX_POLLS = 0.1, 100  # seconds; most running turns end in this time
@@ -80,6 +81,7 @@ class PurgeJobs:
     store: ErasureStore
     unscoped_data: UnscopedData
     index: DerivedIndex
+    staging: StagedChangeStore
     writing: asyncio.Lock
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
@@ -88,13 +90,32 @@ class PurgeJobs:
     @property
     def long(self) -> Mapping[str, Handler]:
         """Handlers that read many files."""
-        return {PURGE: self.purge, SCRUB: self.scrub}
+        return {FORGET: self.forget, PURGE: self.purge, SCRUB: self.scrub}
 
     async def begin(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, key: SessionKey, upto: int, turn: str
+        self,
+        scope: str,
+        pattern: ErasurePattern,
+        requester: ErasureRequester,
+        *,
+        key: SessionKey,
+        upto: int,
+        turn: str,
+        is_purge: bool = True,
+        request_turn: str = "",
+        change_name: str = "",
     ) -> tuple[WordErasureResult, Job]:
-        """Erase words at once; return the result, and the job that purges. *upto* is the command's own inbox row."""
-        result = await self._clear_messages(scope, pattern, requester, page=turn)
+        """Erase words at once; return the result, and the job that does the rest.
+
+        *upto* is the command's own inbox row. *change_name* is the staged change that asked for this
+        erasure, in *request_turn*. Safe to retry.
+        """
+        if is_purge:
+            result = await self._clear_messages(scope, pattern, requester, page=turn, spare=change_name)
+        else:
+            result = await self.word_eraser.forget(
+                scope, pattern, requester, turn=request_turn, page=turn, spare=change_name
+            )
         running = await self._running(scope, key)
         payload = {
             "words": pattern.request,
@@ -105,17 +126,32 @@ class PurgeJobs:
             "key": str(key),
             "upto": upto,
             "turn": turn,
+            "requested": request_turn,
+            "staged": change_name,
             "awaited": sorted(running - {turn}),
         }
-        return result, Job(id=f"{PURGE}:{turn}", kind=PURGE, scope=scope, payload=payload, due_at=self.now())
+        kind = PURGE if is_purge else FORGET
+        return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=self.now())
+
+    async def forget(self, job: Job) -> RetryJobLater | None:
+        """Erase the words again when the turns that knew them have ended; then delete the staged change."""
+        payload: Mapping[str, Any] = job.payload
+        pattern, requester = _request(payload)
+        if awaited := frozenset(payload["awaited"]):
+            if await self._is_running(job.scope, SessionKey.parse(payload["key"]), awaited, should_wait=True):
+                return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
+            page = f"{payload['turn']}.again"
+            await self.word_eraser.forget(
+                job.scope, pattern, requester, turn=payload["requested"], page=page, spare=payload["staged"]
+            )
+            await self.index.purge_stale(job.scope)
+        await self.staging.discard(job.scope, payload["staged"])
+        return None
 
     async def purge(self, job: Job) -> RetryJobLater | None:
         """Erase the words everywhere; repeat while turns or jobs are running that may know the words."""
         payload: Mapping[str, Any] = job.payload
-        pattern = ErasurePattern(str(payload["words"]), str(payload.get("language", "")))
-        requester = ErasureRequester(
-            person=str(payload["person"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
-        )
+        pattern, requester = _request(payload)
         key = SessionKey.parse(str(payload["key"]))
         awaited = frozenset(payload["awaited"])
         for n in range(_ROUNDS):
@@ -129,6 +165,8 @@ class PurgeJobs:
                 break
         else:
             return RetryJobLater(_RETRY_DELAY, "turns from the time of the request are still running", counts=False)
+        if payload.get("staged"):
+            await self.staging.discard(job.scope, str(payload["staged"]))
         await self.jobs.put(scrub_job(job.scope, self.now()))
         log.info("memory.purged", scope=job.scope)
         return None
@@ -146,14 +184,14 @@ class PurgeJobs:
     # -- places ------------------------------------------------------------------------------------
 
     async def _clear_messages(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, page: str
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, page: str, spare: str = ""
     ) -> WordErasureResult:
         folder = scope_folder(self.home, scope)
         attachments = ReferencedAttachments(pattern, may_clear(requester))
         await self.transcripts.redact(folder / SESSIONS, attachments.look)
         # Files before the lines that refer to them: after a crash the lines are still there to find them.
         await asyncio.to_thread(remove_attachments, self.disk, folder, attachments.unreferenced)
-        return await self.word_eraser.forget(scope, pattern, requester, turn="", whole=True, page=page)
+        return await self.word_eraser.forget(scope, pattern, requester, turn="", whole=True, page=page, spare=spare)
 
     async def _clear_files(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
         async with self.writing:
@@ -229,6 +267,14 @@ class PurgeJobs:
 
     async def _keys(self, scope: str, key: SessionKey) -> frozenset[SessionKey]:
         return frozenset({key, *(each.key for each in await self.records.sessions() if each.scope == scope)})
+
+
+def _request(payload: Mapping[str, Any]) -> tuple[ErasurePattern, ErasureRequester]:
+    """Return the words and the requester of a job."""
+    requester = ErasureRequester(
+        person=str(payload["person"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
+    )
+    return ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), requester
 
 
 def scrub_job(scope: str, now: datetime) -> Job:

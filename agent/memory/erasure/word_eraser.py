@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,22 @@ import structlog
 
 from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.erasure.word_match import ErasurePattern, without_entries, without_sentences, without_words
-from agent.memory.history.history_log import redact_history
+from agent.memory.erasure.word_match import (
+    SHORTEST,
+    ErasurePattern,
+    matching_entries,
+    matching_excerpt,
+    without_entries,
+    without_sentences,
+    without_words,
+)
+from agent.memory.history.history_log import HistoryLog, redact_history
 from agent.memory.jobs.memory_jobs import REMEMBER
 from agent.memory.prompt.due_jobs import APPLY, FLUSHED
 from agent.memory.scopes import scope_folder
+from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.transcript_lines import kind_of
+from agent.memory.storage.transcript_lines import decode, kind_of
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.ports import JobQueue, Line
 
@@ -27,6 +37,10 @@ log = structlog.get_logger(__name__)
 DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
 _MAX_ATTEMPTS = 5
 _NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
+_MOST_EXAMPLES = 5
+_MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
+_MOST_NEAR = 4
+_NEARNESS = 0.75  # of two spellings, from 0 to 1
 _JOBS = frozenset({REMEMBER, APPLY, FLUSHED})
 
 
@@ -52,6 +66,14 @@ class WordErasureResult:
     def total(self) -> int:
         """Number of cleared entries and messages."""
         return self.remembered + self.summaries + self.messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasurePreview:
+    """What an erasure would clear now, with a few of the lines, shortened."""
+
+    result: WordErasureResult
+    examples: tuple[str, ...] = ()
 
 
 class WordEraser:
@@ -88,11 +110,13 @@ class WordEraser:
         turn: str,
         whole: bool = False,
         page: str = "",
+        spare: str = "",
     ) -> WordErasureResult:
         """Erase *pattern* from *scope*, within the requester's rights. Raises OSError.
 
         The messages of *turn*, the command itself, are kept. With *whole*, they are cleared too, and so are the files
-        and quotes of matching messages. *page* is the new snapshot epoch, by default *turn*.
+        and quotes of matching messages. *page* is the new snapshot epoch, by default *turn*. The staged change *spare*,
+        which asks for this erasure, is kept: after a crash it is approved again.
         """
         async with self._writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
@@ -100,12 +124,79 @@ class WordEraser:
             if requester.may_all:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
-                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern)
+                summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare)
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)
             await self.request_new_snapshots(scope, page or turn)
         self._reopen(scope)
         log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
         return WordErasureResult(remembered=remembered, summaries=summaries, messages=messages, others=others)
+
+    async def preview(
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str
+    ) -> ErasurePreview:
+        """Return what `forget` would clear now, and change nothing. Raises OSError."""
+        remembered: list[str] = []
+        others = 0
+        for name in DOCUMENTS:
+            text = (await self._documents.read(scope, name)).text
+            allowed = await asyncio.to_thread(self._removable_lines, scope, name, text, pattern, requester)
+            removable = matching_entries(text, pattern, allowed.__contains__)
+            others += len(matching_entries(text, pattern)) - len(removable)
+            remembered += removable
+        summaries = await asyncio.to_thread(self._matching_notes, scope, pattern) if requester.may_all else []
+        messages: list[str] = []
+        count = 0
+        is_allowed = _message_filter(requester, turn)
+
+        def look(raw: bytes) -> bytes:
+            nonlocal count
+            if without_words(raw, pattern, is_allowed) != raw:
+                count += 1
+                if len(messages) < _MOST_EXAMPLES:
+                    messages.append(matching_excerpt(decode(raw), pattern))
+            return raw
+
+        await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", look)
+        result = WordErasureResult(remembered=len(remembered), summaries=len(summaries), messages=count, others=others)
+        examples = [*(matching_excerpt(each, pattern) for each in (*remembered, *summaries)), *messages]
+        chosen = [each for each in dict.fromkeys(examples) if each][:_MOST_EXAMPLES]
+        return ErasurePreview(result=result, examples=tuple(chosen))
+
+    async def near_words(self, scope: str, pattern: ErasurePattern) -> list[str]:
+        """Return words of *scope* that are spelled like those of a request that matches nothing."""
+        vocabulary: set[str] = set()
+
+        def note(text: object) -> None:
+            if isinstance(text, str) and len(vocabulary) < _MOST_WORDS:
+                vocabulary.update(each for each in words(text) if len(each) >= SHORTEST and not is_unspaced(each))
+
+        def look(raw: bytes) -> bytes:
+            line = decode(raw) or {}
+            if kind_of(line) == "message" and line.get("role") in ("user", "assistant"):
+                note(line.get("content"))
+            return raw
+
+        for name in DOCUMENTS:
+            note((await self._documents.read(scope, name)).text)
+        for entry in await asyncio.to_thread(HistoryLog(self._memory(scope), self._disk).after, 0):
+            note(entry.content)
+        await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", look)
+
+        def find() -> list[str]:
+            near = (get_close_matches(each, vocabulary, n=2, cutoff=_NEARNESS) for each in pattern.matcher.words)
+            return list(dict.fromkeys(each for found in near for each in found))[:_MOST_NEAR]
+
+        return await asyncio.to_thread(find)
+
+    def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
+        entries = [each.content for each in HistoryLog(self._memory(scope), self._disk).after(0)]
+        found = [each for each in entries if without_sentences(each, pattern) != each]
+        for note in _notes(self._memory(scope)):
+            found += matching_entries((self._disk.load(note) or b"").decode("utf-8", "replace"), pattern)
+        return found
+
+    def _memory(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory"
 
     # -- places ------------------------------------------------------------------------------------
 
@@ -147,10 +238,10 @@ class WordEraser:
                 if job.kind == APPLY:
                     await self._jobs.put(replace(job, payload=_clear_payload(job.payload, pattern)))
 
-    def _clear_notes(self, scope: str, pattern: ErasurePattern) -> int:
+    def _clear_notes(self, scope: str, pattern: ErasurePattern, spare: str) -> int:
         folder = scope_folder(self._home, scope) / "memory"
         changed = redact_history(folder, self._disk, lambda text: without_sentences(text, pattern))
-        for note in (*sorted(folder.glob(_NOTES)), *sorted(folder.glob("[A-Z]*.conflict-*.md"))):
+        for note in _notes(folder):
             text = (self._disk.load(note) or b"").decode("utf-8", "replace")
             cleared, count = without_entries(text, pattern)
             if count:
@@ -159,7 +250,9 @@ class WordEraser:
         # Staged and pending changes and corrupt lines are removed as a whole.
         globs = (".staged/*.json", ".pending/*.json", "*.corrupt", "../sessions/*.corrupt")
         for path in [path for each in globs for path in folder.glob(each)]:
-            if pattern.in_text((self._disk.load(path) or b"").decode("utf-8", "replace")):
+            if path.name != f"{spare}.json" and pattern.in_text(
+                (self._disk.load(path) or b"").decode("utf-8", "replace")
+            ):
                 self._disk.remove(path)
         return changed
 
@@ -167,10 +260,7 @@ class WordEraser:
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, turn: str, *, whole: bool
     ) -> int:
         """Clear matching messages, except those of *turn*, which record the request."""
-        is_erasable = may_clear(requester)
-
-        def is_allowed(line: Line) -> bool:
-            return (not turn or line.get("turn") != turn) and is_erasable(line)
+        is_allowed = _message_filter(requester, turn)
 
         def change(raw: bytes) -> bytes:
             return without_words(raw, pattern, is_allowed, whole=whole)
@@ -185,6 +275,21 @@ class WordEraser:
                 return
             if await self._documents.write(scope, EPOCH, f"{turn}\n", was=document.rev, why="forget"):
                 return
+
+
+def _notes(folder: Path) -> list[Path]:
+    """Return the notes of a scope, and the copies of documents that two writers changed."""
+    return [*sorted(folder.glob(_NOTES)), *sorted(folder.glob("[A-Z]*.conflict-*.md"))]
+
+
+def _message_filter(requester: ErasureRequester, turn: str) -> Callable[[Line], bool]:
+    """Return a predicate for the lines that *requester* may clear, without those of *turn*."""
+    is_erasable = may_clear(requester)
+
+    def is_allowed(line: Line) -> bool:
+        return is_erasable(line) and (not turn or line.get("turn") != turn)
+
+    return is_allowed
 
 
 def may_clear(requester: ErasureRequester) -> Callable[[Line], bool]:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE
-from agent.memory.editing.memory_entries import EntryKind, parse, render
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.erasure.embedded_text import contains_text, extract_texts
 from agent.memory.erasure.phrase_matcher import SHORTEST as SHORTEST
 from agent.memory.erasure.phrase_matcher import PhraseMatcher
@@ -18,6 +18,7 @@ from agent.memory.storage.transcript_lines import FORGOTTEN, decode, encode, kin
 from gateway.ports import Line
 
 LONGEST = 500  # characters of a request
+_EXCERPT = 160  # characters
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 _SPARE_FIELDS = ("by", "origin", "tokens")  # removed if a content was shorter than `[forgotten]`
 _TEXT_FIELDS = {
@@ -90,15 +91,39 @@ def without_entries(
     kept = []
     count = 0
     for entry in parse(text):
-        if not pattern.in_text(entry.raw) or not all(
-            is_allowed(line) for line in entry.raw.splitlines() if line.strip()
-        ):
+        if not _is_erasable(entry, pattern, is_allowed):
             kept.append(entry)
             continue
         count += 1
         if entry.kind is EntryKind.HEADING:
             kept.append(replace(entry, raw=f"{'#' * max(entry.level, 1)} {FORGOTTEN}"))
     return (render(kept), count) if count else (text, 0)
+
+
+def matching_entries(
+    text: str, pattern: ErasurePattern, is_allowed: Callable[[str], bool] = lambda _: True
+) -> list[str]:
+    """Return the entries that `without_entries` removes."""
+    return [entry.raw for entry in parse(text) if _is_erasable(entry, pattern, is_allowed)]
+
+
+def _is_erasable(entry: MemoryEntry, pattern: ErasurePattern, is_allowed: Callable[[str], bool]) -> bool:
+    return pattern.in_text(entry.raw) and all(is_allowed(line) for line in entry.raw.splitlines() if line.strip())
+
+
+def matching_excerpt(value: object, pattern: ErasurePattern) -> str:
+    """Return the first sentence in the JSON *value* that contains the words, cut around them; "" if there is none."""
+    if isinstance(value, Mapping):
+        value = [each for name, each in value.items() if name not in _ID_FIELDS]
+    if isinstance(value, list | tuple):
+        return next((found for each in value if (found := matching_excerpt(each, pattern))), "")
+    if not isinstance(value, str) or not pattern.in_text(value):
+        return ""
+    flat = " ".join(next((each for each in _SENTENCE.split(value) if pattern.in_text(each)), value).split())
+    at = max(flat.lower().find(each) for each in pattern.matcher.words or [""])
+    start = max(0, at - _EXCERPT // 3) if at > _EXCERPT // 2 else 0
+    end = start + _EXCERPT
+    return f"{'…' if start else ''}{flat[start:end]}{'…' if end < len(flat) else ''}"
 
 
 def without_sentences(text: str, pattern: ErasurePattern) -> str:
@@ -128,9 +153,8 @@ def without_words(
     if line is None:
         is_match = pattern.in_text(raw.decode("utf-8", "replace")) and is_allowed({})
         return b" " * (len(raw) - 1) + b"\n" if is_match and raw.endswith(b"\n") else raw
-    if not pattern.in_any({name: value for name, value in line.items() if name not in _ID_FIELDS}) or not is_allowed(
-        line
-    ):
+    # Allowed first: the answers to a member's message may contain the words when the message does not.
+    if not is_allowed(line) or not pattern.in_any({n: value for n, value in line.items() if n not in _ID_FIELDS}):
         return raw
     return pad_line(
         blank_line(line, pattern, FORGOTTEN, whole=whole), blank_line(line, pattern, "", whole=whole), len(raw)

@@ -15,7 +15,7 @@ from datetime import datetime
 import structlog
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import StagedChange
+from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
 from gateway.events import (
@@ -136,7 +136,9 @@ def question(
 
 
 def _line(changes: StagedChange, language: str, *, is_shared: bool) -> str:
-    """Return one line that describes what approval would change."""
+    """Return one line that describes what approval would change; of an erasure, also examples."""
+    if changes.erasure is not None:
+        return erasure_question(changes.erasure, language, has_examples=not is_shared)
     if changes.why == _DELETED and is_shared:  # do not quote a deleted message in a group
         return translate("approvals.deleted", language)
     said = [translate("approvals.forget", language, line=_bare(raw)) for raw in changes.would_remove]
@@ -149,6 +151,22 @@ def _line(changes: StagedChange, language: str, *, is_shared: bool) -> str:
         first = translate("approvals.and_more", language, first=first, count=len(said) - 2)
     why = f"approvals.why_{changes.why}" if changes.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
     return translate(why, language, what=first)
+
+
+def erasure_question(erasure: StagedErasure, language: str, *, has_examples: bool = True) -> str:
+    """Return the amounts that an erasure would clear, and with *has_examples* a few of the lines."""
+    amounts = translate(
+        "erasure.would_purge" if erasure.is_purge else "erasure.would_erase",
+        language,
+        remembered=erasure.remembered,
+        summaries=erasure.summaries,
+        messages=erasure.messages,
+    )
+    found = erasure.remembered + erasure.summaries + erasure.messages
+    examples = [f"- {short(each)}" for each in erasure.examples] if has_examples else []
+    rest = found - len(examples)
+    more = [translate("erasure.more", language, count=rest)] if examples and rest > 0 else []
+    return "\n".join([amounts, *examples, *more, translate("erasure.sure", language)])
 
 
 def buttons(changes: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:

@@ -13,6 +13,7 @@ from gateway.events import SessionKey
 from tests.e2e.agent.test_channel_history import group
 from tests.e2e.agent.test_purge import done
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.staged_changes import erase
 
 OWN, SAVED = "`files/`", "`downloads/`"
 
@@ -28,9 +29,9 @@ def put(pocket: InProcessGateway, name: str) -> Path:
 async def test_own_files_are_named_where_there_are_some() -> None:
     """Forgetting for good leaves them, and says so; forgetting everything takes them along."""
     async with gateway() as pocket:
-        assert OWN not in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+        assert OWN not in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
         path = put(pocket, "people/pocket%3aann/files/plan.md")
-        assert OWN in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+        assert OWN in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
         assert path.exists()
         assert OWN not in await pocket.channel.ask("ann", "/forget everything yes")
 
@@ -52,7 +53,7 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
         assert any("downloads/" in each for each in line["remains"])
         [line] = [each async for each in people({"person": "pocket:ann"})]
         assert not any("downloads/" in each for each in line["remains"])
-        assert SAVED not in await pocket.channel.ask("ann", "/forget zeppelin --purge")
+        assert SAVED not in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
 
 
 @pytest.mark.xdist_group("litellm")
@@ -66,6 +67,6 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
         with pytest.raises(UserError, match=r"nothing is stored about pocket:cleo.*/forget NAME --purge.*quoted"):
             await anext(aiter(PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})))
         assert "zinnwald" in here.lines()[0]["quoted"]
-        await here.pocket.channel.ask("g", "/forget Cleo --purge", group=True, is_admin=True)
+        await erase(here.pocket.channel.ask, "g", "/forget Cleo --purge", group=True, is_admin=True)
         await done(here.pocket, "chats/pocket%3ag")
         assert "zinnwald" not in str(here.lines())

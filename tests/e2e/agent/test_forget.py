@@ -9,6 +9,7 @@ from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, Group
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.staged_changes import erase
 
 SCOPE = "people/pocket%3aann"
 
@@ -37,7 +38,7 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
         await pocket.channel.ask("ann", "about the ZEPPELIN again")
         assert "zeppelin" in everything(pocket.home).lower()
         (pocket.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
-        answer = await pocket.channel.ask("ann", "/forget Zeppelin")
+        answer = await erase(pocket.channel.ask, "ann", "/forget Zeppelin")
         assert "2 remembered lines, 2 summary" in answer  # the conflict copy counts as one
         assert "zeppelin" not in answer.lower()
         await pocket.channel.ask("ann", "and what now?")
@@ -59,7 +60,7 @@ async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
         await pocket.channel.ask("ann", "/remember the zeppelin is red")
         await talk(pocket, 1)
         assert "zeppelin" in str(model.prompts[-1])
-        await pocket.channel.ask("ann", "/forget zeppelin")
+        await erase(pocket.channel.ask, "ann", "/forget zeppelin")
         await pocket.idle()
     async with at_work(model, tmp_path / "home") as pocket:
         await talk(pocket, 1)
@@ -80,7 +81,7 @@ async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
         await pocket.channel.ask("ann", "my zeppelin leaks")
         await talk(pocket, 4)
         await model.thinking.wait()
-        await pocket.channel.ask("ann", "/forget zeppelin")
+        await erase(pocket.channel.ask, "ann", "/forget zeppelin")
         model.go_on.set()
         while not model.asked:
             await pocket.idle()
@@ -101,7 +102,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         await ask("room", "/remember Bob has a zeppelin", group=True, sender="bob")
         await ask("room", "zeppelin, says Ann", group=True, sender="ann")
         await ask("room", "zeppelin, says Bob", group=True, sender="bob")
-        answer = await ask("room", "/forget zeppelin", group=True, sender="ann")
+        answer = await erase(ask, "room", "/forget zeppelin", group=True, sender="ann")
         assert "1 remembered line, 0 summary" in answer
         assert "An admin of this chat" in answer
         await pocket.idle()
@@ -110,7 +111,7 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         assert "zeppelin, says Ann" not in left
         memory = (pocket.home / "chats/pocket%3aroom" / "memory" / "MEMORY.md").read_text()
         assert memory == "- Bob has a zeppelin\n"
-        done = await ask("room", "/forget zeppelin", group=True, sender="eve", is_admin=True)
+        done = await erase(ask, "room", "/forget zeppelin", group=True, sender="eve", is_admin=True)
         assert done.startswith("Done.")
         await pocket.idle()
         left = everything(pocket.home, "chats/pocket%3aroom")
@@ -125,7 +126,7 @@ async def test_no_search_finds_it_any_more() -> None:
         await ask("ann", "my zeppelin is silver")
         await ask("ann", "my bicycle is green")
         assert "silver" in await ask("ann", "/search zeppelin")
-        await ask("ann", "/forget zeppelin")
+        await erase(ask, "ann", "/forget zeppelin")
         assert "silver" not in await ask("ann", "/search zeppelin silver")
         assert "green" in await ask("ann", "/search bicycle")
         await pocket.idle()

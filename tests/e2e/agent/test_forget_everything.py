@@ -29,6 +29,7 @@ from tests.e2e.agent.test_purge import ROOM, done
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.staged_changes import erase
 
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
@@ -196,7 +197,7 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
         await ask("ann", f"/remember my {ANNS}")
         await ask("ann", f"the {ANNS}")
         await ask("ann", f"/remember my {BOBS}")
-        assert (await ask("ann", f"/forget {ANNS} --purge")).startswith("Done.")
+        assert (await erase(ask, "ann", f"/forget {ANNS} --purge")).startswith("Done.")
         await done(pocket, "")
         left = [name for name in where(home, ANNS) if not name.startswith(("people/", "parlour.yaml"))]
         assert left == []

@@ -8,6 +8,7 @@ from gateway.app.imports import run_import
 from tests.fakes import other_bots
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.recording_model import RecordingModel
+from tests.fakes.staged_changes import erase
 
 
 async def test_archives_and_history_of_theirs_are_found(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ async def test_a_chat_goes_on_from_a_conversation_of_theirs(tmp_path: Path) -> N
         assert "I am brief." in system["content"]
         assert "- Favorite color: blue" in system["content"]
         assert "imported from nanobot" in await pocket.channel.ask("ann", "/memory why color")
-        assert "Erased: " in await pocket.channel.ask("ann", "/forget Nessie")
+        assert "Erased: " in await erase(pocket.channel.ask, "ann", "/forget Nessie")
         await pocket.channel.ask("ann", "Still there?")
         assert "Nessie" not in str(model.prompts[-1])
     async with gateway(home=pocket.home.parent / "other", model=model) as other:

@@ -26,6 +26,7 @@ from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
 from tests.fakes.canaries import ASCII, CANARIES, CYRILLIC, where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.staged_changes import erase
 
 ROOM = "chats/pocket%3aroom"
 OPEN = AdmissionPolicy(
@@ -165,7 +166,7 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
             await pocket.channel.ask("ann", f"/search {word}")  # the index is built and open, and the answer quotes it
         assert any("index.db" in name for name in where(pocket.kill(tmp_path / "searched"), ASCII))
         for word in CANARIES:
-            answer = await pocket.channel.ask("ann", f"/forget {word} --purge")
+            answer = await erase(pocket.channel.ask, "ann", f"/forget {word} --purge")
             assert answer.startswith("Done.")
             assert word not in answer
             await done(pocket)
@@ -193,7 +194,7 @@ async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home:
     home = shutil.copytree(full_home, tmp_path / "home")
     async with at_work(home) as pocket:
         pocket.app.background._long = {}  # a process that dies before it comes to it
-        await pocket.channel.ask("ann", f"/forget {CYRILLIC} --purge")
+        await erase(pocket.channel.ask, "ann", f"/forget {CYRILLIC} --purge")
         await pocket.idle()
         assert "purge" in {job.kind for job in await pocket.app.store.jobs.pending_in(SCOPE)}
         left = pocket.kill(tmp_path / "left")
@@ -228,7 +229,7 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
         say, ask = pocket.channel.say, pocket.channel.ask
         _, answered = await say("room/thread", f"slowly, tell me of my {ASCII}", group=True, is_admin=True)
         await model.at_it.wait()
-        await ask("room", f"/forget {ASCII} --purge", group=True, is_admin=True)
+        await erase(ask, "room", f"/forget {ASCII} --purge", group=True, is_admin=True)
         await pocket.app.projector.flush()
         assert await pocket.app.store.jobs.pending_in(ROOM)
         model.answers.set()
@@ -251,7 +252,7 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         for who in ("ann", "bob"):
             await in_room(who, f"/remember {who}s {ASCII} is here")
             await in_room(who, f"{who}s {ASCII}, says {who}")
-        answer = await in_room("ann", f"/forget {ASCII} --purge")
+        answer = await erase(in_room, "ann", f"/forget {ASCII} --purge")
         assert "Your messages and facts" in answer
         await done(pocket, ROOM)
         killed = pocket.kill(tmp_path / "killed")
@@ -260,6 +261,8 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         assert any(".git" in name for name in found)
         assert any("sessions" in name for name in found)
         assert (home / ROOM / "memory" / "MEMORY.md").read_text() == f"- bobs {ASCII} is here\n"
-        assert "The words are now being erased" in await in_room("eve", f"/forget {ASCII} --purge", is_admin=True)
+        assert "The words are now being erased" in await erase(
+            in_room, "eve", f"/forget {ASCII} --purge", is_admin=True
+        )
         await done(pocket, ROOM)
     assert not where(home, ASCII)

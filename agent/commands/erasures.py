@@ -1,0 +1,76 @@
+"""Replies about erasures of words: the question with a preview, and the result after a yes."""
+
+from __future__ import annotations
+
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.memory.editing.staged_changes import StagedChange, StagedErasure
+from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
+from agent.memory.erasure.word_match import ErasurePattern
+from agent.memory.jobs.approval_questions import buttons, erasure_question, short
+from gateway.events import Role
+
+
+async def ask(context: CommandContext, pattern: ErasurePattern, *, is_purge: bool) -> CommandReply:
+    """Return what an erasure would clear, with a yes and a no; nothing is erased before the yes."""
+    erasure = context.services.memory.erasure
+    requester = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=context.may_all)
+    # The purged words must not be stored as typed either.
+    typed = context.translate("erasure.typed") if is_purge else ""
+    staged = await erasure.stage(context.scope, pattern, requester, turn=context.turn.id, is_purge=is_purge)
+    if isinstance(staged, StagedChange) and staged.erasure is not None:
+        return CommandReply(
+            text=erasure_question(staged.erasure, context.language),
+            transcript_reply=erasure_question(staged.erasure, context.language, has_examples=False),
+            is_private=True,
+            choices=buttons([staged], context.language),
+            transcript_text=typed,
+        )
+    lines = [context.translate("erasure.nothing")]
+    if isinstance(staged, WordErasureResult) and staged.others:
+        lines.append(context.translate("erasure.others"))
+    elif near := await erasure.word_eraser.near_words(context.scope, pattern):
+        lines.append(context.translate("erasure.near", words=", ".join(map(short, near))))
+    return CommandReply(text="\n".join(lines), is_private=True, transcript_text=typed)
+
+
+async def approve(context: CommandContext, name: str) -> CommandReply | None:
+    """Erase what the staged erasure *name* asks for; return None if it was decided or has expired."""
+    may_all = not context.turn.is_shared or context.turn.role.covers(Role.ADMIN)
+    done = await context.services.memory.erasure.approve(
+        context.scope, name, may_all=may_all, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
+    )
+    if done is None:
+        return None
+    erasure, result, job = done
+    lines = [*_result_lines(context, result), *await _remaining_lines(context, erasure, may_all=may_all)]
+    return CommandReply(text="\n".join(lines), is_private=True, settles=True, jobs=(job,))
+
+
+def _result_lines(context: CommandContext, result: WordErasureResult) -> list[str]:
+    """Return the numbers of erased items, and nothing of their content."""
+    lines = [
+        context.translate(
+            "erasure.done",
+            remembered=result.remembered,
+            summaries=result.summaries,
+            messages=result.messages,
+        )
+    ]
+    return [*lines, context.translate("erasure.others")] if result.others else lines
+
+
+async def _remaining_lines(context: CommandContext, erasure: StagedErasure, *, may_all: bool) -> list[str]:
+    """Return what is erased in the background, and what is not erased."""
+    if not erasure.is_purge:
+        return [context.translate("erasure.purge_does"), context.translate("erasure.remains")]
+    return [
+        context.translate("erasure.purging" if erasure.may_all and may_all else "erasure.purging_own"),
+        context.translate("erasure.remains_purged"),
+        *await untouched_folders(context),
+    ]
+
+
+async def untouched_folders(context: CommandContext, *, is_all: bool = False) -> list[str]:
+    """Return a line for each folder that erasure leaves unchanged."""
+    names = await context.services.memory.erasure.untouched_folders(context.scope, context.key, is_all=is_all)
+    return [context.translate(f"erasure.beyond_{each}") for each in names]
