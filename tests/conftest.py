@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,13 +18,33 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.fakes.clock import VirtualClock, VirtualLoop
-from tests.faults.process_pool import ForkServer, open_zygote
+from tests.faults.process_pool import ForkServer, share_zygote
 from tests.faults.shim import NoCompiler
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile("test")
+
+
+_MEMORY = Path("/dev/shm")  # noqa: S108 - what is made in it has names of its own
+_MEMORY_BYTES = 1 << 30  # a run uses a fifth of it; containers often have 64 MB there
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the tests' folders in memory, where an fsync costs nothing; half of the time of a run were waits for disks.
+
+    A temporary folder that the caller has chosen (TMPDIR) stays, and so does the disk where memory is short.
+    """
+    if "TMPDIR" not in os.environ and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES:
+        os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)  # workers and gateways inherit it
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """Return two workers more than there are processors, at most six: tests wait for timers, browsers and gateways."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return min(len(os.sched_getaffinity(0)) + 2, 6)
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
@@ -75,10 +97,11 @@ def missing(why: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[ForkServer]:
-    """The process that has imported everything and forks gateways."""
+def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process that has imported everything and forks gateways; the workers share it."""
+    own = tmp_path_factory.getbasetemp()
     try:
-        with open_zygote() as zygote:
+        with share_zygote(own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) as zygote:
             yield zygote
     except NoCompiler as error:
         missing(str(error))
@@ -87,17 +110,15 @@ def zygote() -> Iterator[ForkServer]:
 @cache
 def _group_of(path: str) -> str:
     source = (Path(__file__).parents[1] / path).read_text(encoding="utf-8")
-    if re.search(r"\bzygote: Zygote\b", source):
-        return "zygote"
     found = re.search(r"""xdist_group\("(\w+)"\)""", source)
-    return found[1] if found else ""
+    return found[1] if found else path if 'fixture(scope="module")' in source else ""
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Return a scheduler that runs the modules of one group in one worker, and every other test in any.
+    """Return a scheduler that runs the modules of one group in one worker, and every other test in any; groups first.
 
-    A group shares an expensive start: litellm (`xdist_group("litellm")`), or the process that forks gateways (fixture
-    `zygote`). The scheduler "loadgroup" of pytest-xdist finds no groups under pytest 9.2, where test ids are read-only.
+    A group shares an expensive start: litellm (`xdist_group("litellm")`), or the fixtures of a module. The scheduler
+    "loadgroup" of pytest-xdist finds no groups under pytest 9.2, where test ids are read-only.
     """
     scheduler = LoadScopeScheduling(config, log)
     scheduler._split_scope = lambda nodeid: _group_of(nodeid.partition("::")[0]) or nodeid

@@ -1,8 +1,9 @@
 """A process that has imported everything and forks one gateway per order, so that hundreds of lives fit in a minute.
 
-`python -m tests.faults.fork_server SOCKET`, with the shim preloaded. Each connection brings one order; the child speaks
-over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and closes it.
-An order with ``words`` and ``environment`` is a `parlour` command; it writes to the descriptor that comes with it.
+`python -m tests.faults.fork_server SOCKET [--shared]`, with the shim preloaded. Each connection brings one order; the
+child speaks over it, and when the child is gone this process adds ``{"exit": status}`` (negative: the signal) and
+closes it. An order with ``words`` and ``environment`` is a `parlour` command, or ``-m`` and one of our modules; it
+writes to the descriptor that comes with it. A shared process leaves its starter, and removes the socket's folder.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import secrets
 import select
+import shutil
 import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -66,9 +69,12 @@ _CHUNK = {
 
 
 def main() -> None:
-    """Serve until standard input closes, which it does when the test process is gone, however it went."""
+    """Serve until standard input closes, which it does when the test processes are gone, however they went."""
     os.environ.pop("LD_PRELOAD", None)  # for this process only, not for what it starts
     _import_the_rest()
+    is_shared = "--shared" in sys.argv
+    if is_shared:
+        _leave_starter()
     awake, bell = socket.socketpair()
     for end in (awake, bell):
         end.setblocking(False)
@@ -95,8 +101,22 @@ def main() -> None:
             connection, _ = listening.accept()
             pid = _fork(connection, [listening, awake, bell, *children.values()])
             children[pid] = connection
+    listening.close()
+    _kill(children)
+    if is_shared:
+        shutil.rmtree(Path(sys.argv[1]).parent)
+
+
+def _leave_starter() -> None:
+    if os.fork():
+        os._exit(0)
+    os.setsid()  # an interrupt from the keyboard is for the tests, which then close our input
+
+
+def _kill(children: Iterable[int]) -> None:
     for pid in children:
         os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _import_the_rest() -> None:
@@ -199,16 +219,22 @@ def _live(order: ProcessOrder, connection: socket.socket) -> int:
 
 
 def _command(order: Mapping[str, Any], output: int) -> int:
-    """Run a command as its own process would; return its exit code."""
+    """Run a command or a module as a process of its own would; return its exit code."""
     _redirect(output)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = ["parlour", *order["words"]]
+    words = order["words"]
+    is_module = words[0] == "-m"
+    sys.argv = words[1:] if is_module else ["parlour", *words]
     try:
-        parlour()
+        if is_module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            parlour()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
 
 
 def _to_log(path: str) -> None:

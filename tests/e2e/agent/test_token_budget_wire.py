@@ -134,13 +134,13 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
             assert (await pocket.channel.ask(CHAT, "please look it up")).startswith("answer ")
             await settled(pocket)
             before = server.requests[[what for what, _ in narrow.answered].index("answer")]["messages"]
-            last = [body["messages"] for body in server.requests if is_answer(body)][-1]
+            last = last_answer_request(server)
             story = await pocket.app.store.usage.totals(since=pocket.app.commands.queue.now().replace(year=2000))
         refused = narrow.refused
         async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
             assert (await pocket.channel.ask(CHAT, "after the restart")).startswith("answer ")
             await settled(pocket)
-            again = [body["messages"] for body in server.requests if is_answer(body)][-1]
+            again = last_answer_request(server)
     assert narrow.refused == refused
     assert narrow.broken == []
     assert before[1]["content"].endswith("words and more words ")
@@ -162,6 +162,11 @@ def is_answer(body: Mapping[str, Any]) -> bool:
     return "agent" not in str(body["messages"][0]["content"]).partition(".")[0]
 
 
+def last_answer_request(server: FakeOpenAI) -> Any:
+    """Return the messages of the last request of a turn; requests of jobs come beside it."""
+    return [body["messages"] for body in server.requests if is_answer(body)][-1]
+
+
 async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path: Path) -> None:
     """What was cut is a step: the turn that a crash interrupted asks with the same bytes, and no tool runs twice."""
     narrow, home = SmallWindowProvider(), tmp_path / "home"
@@ -176,7 +181,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
             await pocket.channel.say(CHAT, "please look it up and wait", number="1")
             await reached.wait()
             dead = pocket.kill(tmp_path / "dead")
-            held = server.requests[-1]["messages"]
+            held = last_answer_request(server)
             gate.set()
             await pocket.idle()
         gate.set()
@@ -184,7 +189,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
             await pocket.idle()
             [post] = pocket.channel.posts[CHAT]
             assert post.text.startswith("answer ")
-            resumed = server.requests[-1]["messages"]
+            resumed = last_answer_request(server)
     assert resumed[: len(held)] == held
     assert narrow.refused == 0
     assert narrow.broken == []
