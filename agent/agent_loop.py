@@ -16,10 +16,9 @@ from agent.memory.messages.token_estimate import estimate_message, estimate_mess
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
-from agent.running_turns import RunningTurn
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, bind_recall
 from agent.tools.toolbox import LoopDetector
-from agent.turn import Turn
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of

@@ -17,7 +17,7 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
-from agent.running_turns import RunningTurn, RunningTurns
+from agent.turn import RunningTurn, RunningTurns
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
     AcceptOutcome,

@@ -10,8 +10,7 @@ from agent.commands.command_context import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.running_turns import RunningTurn
-from agent.turn import Turn
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.events import OutboundKind, OutboundMessage, short_turn_id

@@ -1,13 +1,15 @@
-"""The facts of one turn, derived once at claim and passed to everything downstream."""
+"""The facts of one turn, derived once at claim, and the turns that run now."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
+from agent.turn_draft import TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
-from gateway.ports import InboxRow, TurnLease
+from gateway.ports import InboxRow, Journal, TurnLease
 from gateway.ports.caps import CappedSender
 
 RETRY_PREFIX = "job:retry/"  # of a message id; then the turn that is answered again, and the row of the command
@@ -72,3 +74,88 @@ class Turn:
 def retried_turn(message_id: str) -> str:
     """Return the turn that a retry's message answers again; empty for any other message."""
     return message_id.removeprefix(RETRY_PREFIX).split("/")[0] if message_id.startswith(RETRY_PREFIX) else ""
+
+
+_STOP_WITHIN = 5.0  # seconds that /stop waits for the turn's end before it answers
+
+
+@dataclass(slots=True)
+class RunningTurn:
+    """The mutable state of a claimed turn."""
+
+    lease: TurnLease
+    stop_wanted: bool = False  # /stop: end as stopped
+    is_committing: bool = False  # past this point /stop is "already answered"
+    tool: str = ""  # the tool that is running
+    draft: TurnDraft | None = field(default=None, repr=False)  # None until the prompt is assembled
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    def stop(self) -> bool:
+        """Ask the turn to end as stopped; return False if its answer is already being stored."""
+        if self.stop_wanted:  # a second cancel would hit the commit of the first
+            return True
+        if self.is_committing or self.task is None:
+            return False
+        self.stop_wanted = True
+        self.task.cancel()
+        return True
+
+
+class RunningTurns:
+    """Running turns by session, and stopping them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._running: dict[SessionKey, RunningTurn] = {}
+        self._stop_when_claimed: set[str] = set()  # turn ids
+        self.active: set[SessionKey] = set()  # sessions that a worker runs or will run a turn of
+
+    def add(self, running: RunningTurn) -> bool:
+        """Register a claimed turn; return False if /stop asked for its end before it was claimed."""
+        self._running[running.lease.key] = running
+        if running.lease.turn not in self._stop_when_claimed:
+            return True
+        self._stop_when_claimed.discard(running.lease.turn)
+        running.stop_wanted = True
+        return False
+
+    def remove(self, key: SessionKey) -> None:
+        """Forget the turn of *key*, which has ended."""
+        self._running.pop(key, None)
+
+    def get(self, key: SessionKey) -> RunningTurn | None:
+        """Return the running turn of *key*."""
+        return self._running.get(key)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    async def stop(self, key: SessionKey, *, sender: str = "") -> tuple[bool, int]:
+        """Stop the running turn and the queue of *key*; with *sender* only that sender's.
+
+        Return whether a turn was stopped, and the number of queued messages that were.
+        """
+        dropped = await self._journal.drop(key, sender=sender)
+        if key not in self._running:
+            # A turn that started before a crash and is not claimed again yet.
+            queued = await self._journal.waiting_rows(key)
+            interrupted = {row.turn for row in queued if row.turn and sender in ("", row.message.sender.id)}
+            if interrupted and key not in self._running:
+                self._stop_when_claimed |= interrupted
+                return True, dropped
+        running = self._running.get(key)
+        if running is None or (sender and running.lease.rows[0].message.sender.id != sender):
+            return False, dropped
+        if not running.stop() or running.task is None:
+            return False, dropped
+        # The answer to /stop is stored after the turn's end: a kill in between repeats /stop and does not lose it.
+        await asyncio.wait({running.task}, timeout=_STOP_WITHIN)
+        return True, dropped
+
+    async def stop_in_threads(self, chat: SessionKey, *, sender: str) -> tuple[bool, int]:
+        """Stop what *sender* has running and queued in the threads of *chat*; return as `stop` does."""
+        threads = [key for key in {*self._running, *self.active} if key.parent == chat != key]
+        async with asyncio.TaskGroup() as tasks:
+            stops = [tasks.create_task(self.stop(key, sender=sender), name=f"stop {key}") for key in threads]
+        results = [each.result() for each in stops]
+        return any(stopped for stopped, _ in results), sum(dropped for _, dropped in results)

@@ -15,8 +15,7 @@ from agent.memory.jobs.approval_questions import question_scope
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.running_turns import RunningTurn
-from agent.turn import Turn
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable

@@ -22,8 +22,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.scopes import SHARED
 from agent.prompt_assembly import PromptAssembler
-from agent.running_turns import RunningTurn
-from agent.turn import Turn
+from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import StoreUnavailable
 from gateway.events import (

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from agent.locks import KeyLocks, WorkerSlots
-from agent.running_turns import RunningTurn, RunningTurns
+from agent.turn import RunningTurn, RunningTurns
 from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import SessionKey, short_turn_id
 from gateway.ports import InboxRow, Journal, MessageOutcome, MetricsRecorder, TurnLease

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from string import Formatter
 
-from agent.llm.model_catalog import ModelChoiceOrigin
+from agent.chat_profiles import ModelChoiceOrigin
 from channels.web.logins import LoginOutcome
 from channels.web.uploads import UploadRefusalReason
 from gateway.alerts.alert_messages import REASONS

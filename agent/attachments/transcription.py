@@ -12,7 +12,7 @@ from agent.attachments.file_facts import clean
 from agent.attachments.file_names import extension
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.litellm_model import key_for, load_litellm
-from agent.llm.usage_recorder import CallRecord, UsageRecorder
+from agent.llm.model_client import CallRecord, UsageRecorder
 from gateway.errors import FileUnavailable
 from gateway.ports import MetricsRecorder
 from gateway.ports.caps import CapReached

@@ -9,7 +9,7 @@ from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
 from gateway.events import UNKNOWN, Role
 from gateway.ports.access import AccessDecision, AccessListing, AccessStatus, DecisionOutcome
-from gateway.text.display_names import safe_display_name
+from gateway.text.text_units import safe_display_name
 
 _HERE = "here"  # in place of an id: the chat itself
 _MOST = 40  # lines that one answer shows

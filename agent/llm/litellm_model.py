@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from typing import Any
 import structlog
 
 from agent.llm.chat_model import (
+    ANSWER_CHARS,
     ChatModel,
     ChatReply,
     ChatRequest,
@@ -33,7 +35,6 @@ from agent.llm.chat_model import (
 from agent.llm.litellm_proxy import route_through_proxy
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder, clean
-from agent.llm.unstreamed import read_unstreamed
 from gateway.errors import EmptyModelReply, InvalidModelReply, ModelFailed, ModelTimeout, ModelUnreachable
 
 log = structlog.get_logger(__name__)
@@ -348,3 +349,30 @@ def _load() -> Any:
     litellm.token_counter(model="openai/warm", text=".")
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
+
+
+_MOST_BYTES = 16 * ANSWER_CHARS  # a character is at most 12 bytes of JSON; the rest holds tool calls and usage
+
+
+async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
+    """Return the body behind litellm's *stream* when it is plain JSON; None when it is a stream.
+
+    Raises InvalidModelReply if it is not a JSON object, or larger than an answer can be.
+    """
+    # Only the OpenAI SDK shows its response here; other providers' protocols know no such answer.
+    response = getattr(getattr(stream, "completion_stream", None), "response", None)
+    kind = str(getattr(response, "headers", {}).get("content-type") or "")
+    if response is None or kind.partition(";")[0].strip().lower() != "application/json":
+        return None
+    data = bytearray()
+    async for piece in response.aiter_bytes():
+        data += piece
+        if len(data) > _MOST_BYTES:
+            raise InvalidModelReply(f"{model}: an answer of more than {_MOST_BYTES:,} bytes")
+    try:
+        body = json.loads(data)
+    except ValueError:
+        raise InvalidModelReply(f"{model}: an answer that is no JSON") from None
+    if not isinstance(body, dict):
+        raise InvalidModelReply(f"{model}: an answer that is no JSON object")
+    return body

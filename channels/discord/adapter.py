@@ -13,7 +13,6 @@ from typing import Any
 import discord
 
 from channels.discord import codec
-from channels.discord.activity import DiscordActivity
 from channels.discord.api import DiscordApi, DiscordRefusal, map_send_errors
 from channels.discord.commands import DiscordCommands, try_to_register
 from channels.discord.files import DiscordFiles
@@ -24,7 +23,7 @@ from channels.discord.history import DiscordHistory
 from channels.discord.inbound import DiscordInbound, DiscordState
 from channels.discord.interactions import DiscordInteractions
 from channels.discord.members import DiscordMembers
-from channels.discord.outbound import DiscordOutbound
+from channels.discord.outbound import DiscordActivity, DiscordOutbound
 from channels.discord.reactions import DiscordReactions
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.reply_threads import DiscordReplyThreads

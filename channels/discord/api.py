@@ -16,8 +16,7 @@ import aiohttp
 import discord
 from discord.http import MultipartParameters, Route, handle_message_parameters
 
-from channels.discord.gateway_client import DiscordGatewayClient
-from channels.discord.rate_limit import LONGEST_WINDOW
+from channels.discord.gateway_client import LONGEST_WINDOW, DiscordGatewayClient
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 
 _PAGE = 100  # messages of one request, Discord's most

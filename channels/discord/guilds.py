@@ -10,7 +10,7 @@ import structlog
 
 from gateway.ports import ChannelState, Intake, MembershipChange
 from gateway.text import sanitize
-from gateway.text.display_names import safe_display_name
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 

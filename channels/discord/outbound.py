@@ -1,8 +1,8 @@
-"""Delivery of message parts to Discord: posts with the part's id as nonce, edits, files, interaction responses."""
+"""Delivery of message parts to Discord: posts with the part's id as nonce, edits, files, responses, typing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 
@@ -12,6 +12,7 @@ from channels.discord.interactions import DiscordInteractions
 from channels.discord.reactions import DiscordReactions
 from channels.discord.reply_threads import DiscordReplyThreads
 from channels.discord.sent_lookup import find_sent_part
+from channels.kit.background import BackgroundTasks, RepeatedActivity
 from channels.kit.parts import read_file
 from gateway.errors import SendRefused
 from gateway.events import MessagePart, OutboundKind, SessionKey
@@ -109,3 +110,28 @@ class DiscordOutbound:
 
     async def _file(self, part: MessagePart) -> tuple[str, bytes] | None:
         return None if part.file is None else (part.file.name or "file", await read_file(part, self._blobs))
+
+
+_TYPING_INTERVAL = 8.0  # seconds; Discord shows it for ten
+
+
+class DiscordActivity:
+    """The typing indicators of one channel. *chat_of* returns the Discord channel of a session."""
+
+    def __init__(
+        self, api: DiscordApi, tasks: BackgroundTasks, chat_of: Callable[[SessionKey], Awaitable[str]]
+    ) -> None:
+        self._api = api
+        self._chat_of = chat_of
+        self.repeated = RepeatedActivity(tasks, _TYPING_INTERVAL)
+
+    def start(self, key: SessionKey) -> None:
+        """Show typing in *key* until `stop`; idempotent."""
+        self.repeated.start(key, partial(self._show, key))
+
+    async def stop(self, key: SessionKey) -> None:
+        """Stop typing; idempotent."""
+        await self.repeated.stop(key)
+
+    async def _show(self, key: SessionKey) -> None:
+        await self._api.typing(await self._chat_of(key))

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from cachetools import LRUCache
 
-from channels.kit.rate_limit import Clock, loop_time
+from channels.kit.background import Clock, loop_time
 from gateway.errors import OutcomeUnknown, SendFailed
 
 K = TypeVar("K", bound=Hashable)

@@ -12,7 +12,6 @@ import structlog
 
 from channels.kit.parts import build_receipt
 from channels.slack import codec
-from channels.slack.activity import SlackActivity
 from channels.slack.api import ForeignAnswer, SlackApi, SlackRefusal, SlackTokenRejected, is_slack, not_slack, scopes_of
 from channels.slack.buttons import SlackButtons
 from channels.slack.catchup import SlackCatchUp
@@ -20,7 +19,7 @@ from channels.slack.files import UPLOAD_LIMIT, UPLOAD_SCOPE, SlackFiles
 from channels.slack.history import SlackHistory
 from channels.slack.inbound import SlackInbound
 from channels.slack.joined import JoinedChannels, ReceivedUntil
-from channels.slack.outbound import SlackOutbound
+from channels.slack.outbound import SlackActivity, SlackOutbound
 from channels.slack.pages import HistoryPages
 from channels.slack.reactions import SlackReactions
 from channels.slack.sent_lookup import find_sent_part, missing_scopes

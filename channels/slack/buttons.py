@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from channels.kit.presses import PendingPresses
+from channels.kit.parts import PendingPresses
 from channels.slack.codec import SlackButtonPress
 from channels.slack.reactions import SlackReactions
 from gateway.events import MessagePart

@@ -10,7 +10,7 @@ from channels.kit.lookups import LookupCache
 from channels.slack.api import SlackApi, SlackRefusal
 from gateway.errors import SendFailed
 from gateway.text import sanitize
-from gateway.text.display_names import safe_display_name
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 

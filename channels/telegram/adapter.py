@@ -11,8 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from telegram import User
 
-from channels.telegram.activity import TYPING_INTERVAL
-from channels.telegram.api import make_bot, make_poll_request
+from channels.telegram.api import ApiRetrier, RetryDelays, TelegramRateLimits, make_bot, make_poll_request
 from channels.telegram.buttons import TelegramButtons
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import LIMIT, MAX_PARTS, TelegramBotIdentity, render
@@ -21,11 +20,9 @@ from channels.telegram.files import UPLOAD_LIMIT, TelegramFiles
 from channels.telegram.history import TelegramHistory
 from channels.telegram.inbound import TelegramInbound
 from channels.telegram.members import TelegramMembers
-from channels.telegram.outbound import TelegramOutbound
+from channels.telegram.outbound import TYPING_INTERVAL, TelegramOutbound
 from channels.telegram.polling import TelegramPoller
-from channels.telegram.rate_limit import TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
-from channels.telegram.retry import ApiRetrier, RetryDelays
 from channels.telegram.setup import PRIVACY_CLICKS
 from channels.telegram.token_lock import TokenLock
 from channels.telegram.webhook import TelegramWebhook

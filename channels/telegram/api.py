@@ -1,25 +1,30 @@
-"""The Bot API: requests that log nothing, and the library's errors mapped to SendFailed.
+"""The Bot API: requests that log nothing, errors mapped to SendFailed, retries for receiving, and rate limits.
 
 The address of every call contains the token, so only errors with a text that Telegram wrote leave this module.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import structlog
 from telegram import Bot, MessageEntity
 from telegram.error import (
     BadRequest,
     ChatMigrated,
+    Conflict,
     EndPointNotFound,
     Forbidden,
     InvalidToken,
@@ -28,7 +33,16 @@ from telegram.error import (
 )
 from telegram.request import HTTPXRequest
 
-from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
+from channels.kit.background import ChatRateLimits, Clock, TokenBucket, loop_time
+from gateway.errors import (
+    FormatRefused,
+    LoginRefused,
+    OutcomeUnknown,
+    RetryLater,
+    SendFailed,
+    SendRefused,
+    SettingsError,
+)
 from gateway.net.httpx_proxy import transport
 
 # The library's switch for timedeltas, the default of its next release; without it, it warns at every 429.
@@ -186,3 +200,131 @@ def describe_error(error: TelegramError) -> str:
     if isinstance(error, InvalidToken | EndPointNotFound) or cause is not None:
         return type(cause or error).__name__
     return error.message[:200]
+
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+WEBHOOK_SET = (
+    "Telegram delivers this bot's messages to a webhook, so that they cannot be fetched; open"
+    " https://api.telegram.org/bot<token>/deleteWebhook in a browser, or set `mode` to webhook"
+)
+OTHER_POLLER = (
+    "another program fetches the messages of this bot; stop it, or give this bot a token of its own with @BotFather"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDelays:
+    """Seconds between one attempt and the next."""
+
+    store: float = 1.0  # the journal cannot write
+    first: float = 1.0  # Telegram is unreachable; doubled each time
+    longest: float = 30.0
+    conflict: float = 60.0  # another program polls: one of the two has to stop
+    watch: float = 30.0  # between two looks at the webhook's status
+    press: float = 3.0  # until a press is answered without the turn's own answer
+
+
+class ApiRetrier:
+    """Repeats calls and remembers when Telegram last answered."""
+
+    def __init__(self, name: str, waits: RetryDelays, *, base_url: str) -> None:
+        self._name = name
+        self._base_url = base_url
+        self._waits = waits
+        self._failures = 0
+        self._is_conflict_logged = False
+        self.contact_at: float | None = None  # the last answer that proves that updates are received
+
+    def had_contact_within(self, seconds: float) -> bool:
+        """Return True if the last contact is not older than *seconds*."""
+        return self.contact_at is not None and time.monotonic() - self.contact_at < seconds
+
+    def record_contact(self) -> None:
+        """Record that updates are received now."""
+        self.contact_at = time.monotonic()
+
+    async def call_with_retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat *call* until Telegram answers it.
+
+        Raises LoginRefused for a refused token, SettingsError if another server answers at base_url.
+        """
+        while True:
+            try:
+                answer = await call()
+            except (InvalidToken, EndPointNotFound) as error:
+                if not is_token_refused(error) and self._base_url == TELEGRAM:
+                    pause = self._note_unreachable(error)  # a proxy's page, say: not Telegram's answer
+                else:
+                    self.contact_at = None
+                    raise self._refusal(error) from None
+            except Conflict as error:
+                pause = self._note_conflict(error)
+            except RetryAfter as error:
+                pause = retry_after(error).total_seconds()
+                log.info("telegram.asked_to_wait", channel=self._name, seconds=pause)
+            except TelegramError as error:
+                pause = self._note_unreachable(error)
+            else:
+                self._note_reached()
+                return answer
+            await asyncio.sleep(pause)
+
+    def _refusal(self, error: TelegramError) -> SettingsError:
+        if not is_token_refused(error):
+            return SettingsError(f"channels.{self._name}: {not_telegram(self._base_url)}")
+        return LoginRefused(
+            f"Telegram refuses the token of channels.{self._name}; {copy_the_token(error, self._base_url)}, or set"
+            " `enabled` to false"
+        )
+
+    def _note_conflict(self, error: Conflict) -> float:
+        """Return the pause after a conflict with another poller or a webhook; log it once."""
+        self.contact_at = None
+        if not self._is_conflict_logged:
+            self._is_conflict_logged = True
+            mend = WEBHOOK_SET if "webhook" in error.message.lower() else OTHER_POLLER
+            log.error("telegram.conflict", channel=self._name, mend=mend, seconds=self._waits.conflict)
+        return self._waits.conflict
+
+    def _note_unreachable(self, error: TelegramError) -> float:
+        self._failures += 1
+        if self._failures > 1:  # one broken poll is common
+            self.contact_at = None
+        pause = min(self._waits.first * 2.0 ** min(self._failures - 1, 10), self._waits.longest)
+        log.warning("telegram.unreachable", channel=self._name, reason=describe_error(error), seconds=pause)
+        return pause
+
+    def _note_reached(self) -> None:
+        if self._failures or self._is_conflict_logged:
+            log.info("telegram.reached", channel=self._name)
+        self._failures, self._is_conflict_logged = 0, False
+
+
+_CALLS_PER_SECOND = 30
+_CHAT_BURST = 20  # messages that a quiet chat takes at once
+_DIRECT_INTERVAL = 1.0  # seconds
+_GROUP_INTERVAL = 3.0
+_RESERVE = 6  # messages of a chat's burst that previews leave to answers
+
+
+class TelegramRateLimits:
+    """The limits of one bot: `calls` for every call, and one bucket for the messages of each chat."""
+
+    def __init__(self, clock: Clock = loop_time) -> None:
+        self.calls = TokenBucket(_CALLS_PER_SECOND, 1 / _CALLS_PER_SECOND, clock=clock)
+        self.chats = ChatRateLimits(_CHAT_BURST, _chat_interval, clock=clock)
+
+    def try_acquire(self, chat: str) -> float:
+        """Count one message to *chat* and return 0, or return the seconds until it may go."""
+        return self.chats.of(chat).try_acquire()
+
+    def try_acquire_preview(self, chat: str) -> bool:
+        """Count one preview edit and return True if enough of the burst is left; a preview can be dropped."""
+        return self.chats.of(chat).try_acquire(reserve=_RESERVE) == 0
+
+
+def _chat_interval(chat: str) -> float:
+    return _GROUP_INTERVAL if chat.startswith("-") else _DIRECT_INTERVAL

@@ -16,11 +16,10 @@ import structlog
 from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
 from telegram.error import TelegramError
 
-from channels.kit.presses import PendingPresses
-from channels.telegram.api import describe_error
+from channels.kit.parts import PendingPresses
+from channels.telegram.api import TelegramRateLimits, describe_error
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import callback_query_id, remaining_rows
-from channels.telegram.rate_limit import TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
 from gateway.events import InboundMessage, MessageButton, MessagePart
 from gateway.text import button_rows

@@ -15,8 +15,7 @@ from urllib.parse import urlencode
 import structlog
 from telegram.error import TelegramError
 
-from channels.telegram.api import RedactedRequest
-from channels.telegram.retry import ApiRetrier, RetryDelays
+from channels.telegram.api import ApiRetrier, RedactedRequest, RetryDelays
 from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)

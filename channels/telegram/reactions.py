@@ -9,9 +9,8 @@ from telegram import Bot, LinkPreviewOptions
 
 from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
-from channels.telegram.api import map_send_errors
+from channels.telegram.api import TelegramRateLimits, map_send_errors
 from channels.telegram.chats import TelegramChats
-from channels.telegram.rate_limit import TelegramRateLimits
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports import ChannelContext
 

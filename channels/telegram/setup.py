@@ -12,6 +12,8 @@ from telegram.error import Conflict, EndPointNotFound, Forbidden, InvalidToken, 
 
 from channels.kit.setup import failed, good, warning
 from channels.telegram.api import (
+    OTHER_POLLER,
+    WEBHOOK_SET,
     copy_the_token,
     describe_error,
     is_token_refused,
@@ -19,7 +21,6 @@ from channels.telegram.api import (
     make_poll_request,
     not_telegram,
 )
-from channels.telegram.retry import OTHER_POLLER, WEBHOOK_SET
 from channels.telegram.token_lock import TokenLock
 from gateway.ports import SetupFinding
 

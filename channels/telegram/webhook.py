@@ -19,8 +19,8 @@ from starlette.responses import Response
 from telegram import Bot, WebhookInfo
 
 from channels.kit.webhook import read_body
+from channels.telegram.api import ApiRetrier, RetryDelays
 from channels.telegram.polling import KINDS, Receive
-from channels.telegram.retry import ApiRetrier, RetryDelays
 from gateway.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)

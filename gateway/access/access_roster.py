@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from gateway.access.refusal_log import USUAL
 from gateway.admission import NO_FACTS, AdmissionFacts, AdmissionGrant, AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundMessage, PlatformAccount
 from gateway.ports.access import AccessEntry, AccessListing, AccessStatus, AccessStore
@@ -167,3 +169,26 @@ def _listing_of(member: AccessEntry) -> AccessListing:
         at=member.at,
         name=member.name,
     )
+
+
+def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line with the number of pending requests; nothing without requests."""
+    if any(waits.values()):
+        people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "place", "places")
+        yield f"{people} and {places} to be let in: `parlour people pending`"
+
+
+def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each channel that rejected messages addressed to the bot."""
+    for name, each in sorted(refusals.items()):
+        if each["messages"]:
+            messages = _count(each["messages"], "message", "messages")
+            people = _count(each["people"], "person", "people")
+            verb = "was" if each["messages"] == 1 else "were"
+            why = ", ".join(f"{reason} {times}" for reason, times in each["reasons"].items() if reason not in USUAL)
+            since = f"{each['since'][:19]}Z"
+            yield f"{messages} of {people} on {name} {verb} not heard since {since} ({why}): `parlour why {name}`"
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

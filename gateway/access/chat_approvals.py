@@ -27,7 +27,7 @@ from gateway.events import ChatKind, InboundMessage, OutboundMessage
 from gateway.i18n import translate
 from gateway.ports import MembershipChange
 from gateway.ports.access import AccessChange
-from gateway.text.display_names import safe_display_name
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 

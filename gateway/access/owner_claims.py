@@ -17,9 +17,20 @@ from typing import Any
 
 import structlog
 
-from gateway.access import codes
 from gateway.access.access_roster import AccessRoster
-from gateway.access.note_store import CLAIM_TRIES, NoteStore, encode_note, format_time, parse_time
+from gateway.access.note_store import (
+    CLAIM_TRIES,
+    NoteStore,
+    encode_note,
+    format_code,
+    format_time,
+    hash_code,
+    hashes_match,
+    new_code,
+    new_salt,
+    parse_code,
+    parse_time,
+)
 from gateway.admission import Admitted, Decision, RejectionReason
 from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, OutboundMessage, SessionKey, turn_id
 from gateway.i18n import translate
@@ -64,8 +75,8 @@ class OwnerClaims:
 
     async def issue(self) -> IssuedClaimCode | None:
         """Return a new code, an earlier one is good no more; None while there is an owner."""
-        code, salt, until = codes.new_code(), codes.new_salt(), self._now() + GOOD_FOR
-        digest = await codes.hash_code(code, salt)
+        code, salt, until = new_code(), new_salt(), self._now() + GOOD_FOR
+        digest = await hash_code(code, salt)
         async with self._lock:
             if self._roster.has_owner():
                 return None
@@ -73,7 +84,7 @@ class OwnerClaims:
             gone = self._notes.outdated(self._now())
             await self._access.change(AccessChange(notes={**gone, _CODE: json.dumps(claim)}))
         log.info("owner.code_issued", until=format_time(until))
-        return IssuedClaimCode(code=codes.format_code(code), until=until)
+        return IssuedClaimCode(code=format_code(code), until=until)
 
     async def intercept(self, message: InboundMessage, decision: Decision) -> IntakeResult | None:
         """Make the sender of a valid code the owner, and keep the message from admission."""
@@ -89,7 +100,7 @@ class OwnerClaims:
             is_locked = self._tries(message) >= TRIES
             if is_locked and not isinstance(decision, Admitted):
                 return None
-            if not codes.hashes_match(await codes.hash_code(code, claim["salt"]), claim["hash"]):
+            if not hashes_match(await hash_code(code, claim["salt"]), claim["hash"]):
                 await self._note_wrong(message, claim)
                 return None
             if not (is_locked or claim["spent"]):
@@ -108,7 +119,7 @@ class OwnerClaims:
             return ""
         if not isinstance(decision, Admitted) and decision.reason in _UNHEARD:
             return ""
-        return codes.parse_code(message.text)
+        return parse_code(message.text)
 
     def _valid_claim(self) -> dict[str, Any] | None:
         """Return the stored claim of a code that has not expired."""
@@ -119,7 +130,7 @@ class OwnerClaims:
 
     async def _revoke_public(self, code: str, message: InboundMessage, claim: Mapping[str, Any]) -> IntakeResult | None:
         """Revoke a code sent to a shared chat. Other text there is ignored and counts as no wrong try."""
-        if not codes.hashes_match(await codes.hash_code(code, claim["salt"]), claim["hash"]):
+        if not hashes_match(await hash_code(code, claim["salt"]), claim["hash"]):
             return None
         if not claim["spent"]:
             told = replace(

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 import structlog
 
-from gateway.access import codes
 from gateway.access.note_store import (
     PERSON,
     PLACE,
@@ -25,6 +24,8 @@ from gateway.access.note_store import (
     derive_notice_id,
     encode_note,
     format_time,
+    hash_code,
+    parse_code,
     parse_time,
 )
 from gateway.events import MessageButton, OutboundKind, OutboundMessage, SessionKey
@@ -47,7 +48,7 @@ _LOOKED_BACK = 50  # audit lines among which an earlier attempt of a turn is loo
 
 async def note_of(code: str) -> str:
     """Return the name of the note for *code*: a slow hash, so that a stolen journal reveals no code."""
-    return f"{PERSON}{await codes.hash_code(code, _SALT)}"
+    return f"{PERSON}{await hash_code(code, _SALT)}"
 
 
 def ref_of(note: str) -> str:
@@ -143,7 +144,7 @@ class PairingService:
 
     async def by_code(self, code: str, decider: DecisionActor, *, is_yes: bool = True) -> Outcome:
         """Decide about the holder of *code*. Repeated wrong codes lock the decider out."""
-        typed = codes.parse_code(code)
+        typed = parse_code(code)
         if not typed:
             return PairingNotFound()  # not a guess: it is no code
         note = await note_of(typed)

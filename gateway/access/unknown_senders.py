@@ -13,7 +13,6 @@ from datetime import datetime
 
 import structlog
 
-from gateway.access import codes
 from gateway.access.note_store import (
     DAY,
     PERSON,
@@ -23,7 +22,9 @@ from gateway.access.note_store import (
     derive_notice_id,
     derive_reply_id,
     encode_note,
+    format_code,
     format_time,
+    new_code,
 )
 from gateway.access.pairing_service import (
     GOOD_FOR,
@@ -41,7 +42,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, OutboundKind, 
 from gateway.i18n import translate
 from gateway.ports import IntakeResult, IntakeVerdict, MetricsRecorder
 from gateway.ports.access import AccessChange
-from gateway.text.display_names import safe_display_name
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 
@@ -184,9 +185,9 @@ class UnknownSenderHandler:
         ]
         if sum((channel, value["who"]) not in members for value in of_block) >= MOST_WAITING:
             return _UnknownSenderReply()
-        code = codes.new_code()
+        code = new_code()
         while self._notes.text(note := await note_of(code)):
-            code = codes.new_code()
+            code = new_code()
         name = safe_display_name(sender.name)
         waiting = {
             "channel": channel,
@@ -196,15 +197,13 @@ class UnknownSenderHandler:
             "at": format_time(now),
             "until": format_time(now + GOOD_FOR),
         }
-        text = translate("unknown_senders.code", self._language(message.key), code=codes.format_code(code))
+        text = translate("unknown_senders.code", self._language(message.key), code=format_code(code))
         answer = _UnknownSenderReply(text, {note: encode_note(waiting)})
         at = await self._owner(channel)
         if at is not None:
             language = self._language(at.key)
             who = person_label(sender.id, name, language)
-            asked = translate(
-                "unknown_senders.ask_person", language, who=who, channel=channel, code=codes.format_code(code)
-            )
+            asked = translate("unknown_senders.ask_person", language, who=who, channel=channel, code=format_code(code))
             if rejected.reason is RejectionReason.GUEST:
                 asked = f"{asked} {translate('unknown_senders.ask_guest', language)}"
             answer.notices.append(question(at, note, derive_notice_id(note), asked, language))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from agent.memory.account_links.account_linker import LINK
 from agent.memory.scope_names import ScopeSelector
-from gateway.access import codes
-from gateway.access.refusal_reasons import explain_refusal
+from gateway.access.note_store import parse_code
+from gateway.access.refusal_log import explain_refusal
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line, Operation
 from gateway.errors import UserError
@@ -180,7 +180,7 @@ class AccessOperations:
         outcome: Outcome
         if match is not None:
             outcome = await pairing.by_ref(match.ref, decider, is_yes=is_yes)
-        elif codes.parse_code(request):
+        elif parse_code(request):
             outcome = await pairing.by_code(request, decider, is_yes=is_yes)
         else:
             raise UserError(f"no request of {request!r} is pending; `parlour people pending` lists all requests")

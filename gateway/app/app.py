@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from agent.chat_profiles import ModelCatalog
 from agent.command_services import CommandServices
-from agent.llm.model_catalog import ModelCatalog
 from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.dream.dreamer import Dreamer

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import unquote
 
-from agent.chat_profiles import ChatProfiles, EffectiveSetting, stored_guild
-from agent.llm.model_catalog import ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.chat_profiles import (
+    ChatProfiles,
+    EffectiveSetting,
+    ModelCatalog,
+    ModelChoiceOrigin,
+    ModelSelector,
+    stored_guild,
+)
 from agent.memory.scopes import account_of, quote, scope_of
 from agent.tools.toolbox import Toolbox
 from gateway.app.context import AppContext

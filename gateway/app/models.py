@@ -7,12 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
+from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
-from agent.llm.context_windows import ContextWindows
-from agent.llm.model_catalog import ModelCatalog
-from agent.llm.model_client import ModelClient
+from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
-from agent.llm.usage_recorder import UsageRecorder
 from gateway.app.context import ExtraPlugins
 from gateway.ports import MetricsRecorder
 from gateway.settings import Settings

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent.attachments.document_reader import SandboxedReader
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
-from agent.llm.usage_recorder import UsageRecorder
+from agent.llm.model_client import UsageRecorder
 from agent.memory.search.chunking import chunks
 from agent.memory.search.ranking import SeedProfile
 from agent.memory.search.recall_engine import RecallEngine

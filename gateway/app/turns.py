@@ -28,7 +28,7 @@ from agent.command_services import (
     UsageService,
 )
 from agent.commands import CommandRouter
-from agent.llm.usage_recorder import UsageRecorder
+from agent.llm.model_client import UsageRecorder
 from agent.locks import WorkerSlots
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
@@ -37,7 +37,7 @@ from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
-from agent.running_turns import RunningTurns
+from agent.turn import RunningTurns
 from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool

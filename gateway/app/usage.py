@@ -67,7 +67,7 @@ def _keep() -> None:
 
 
 class JournalUsageRecorder:
-    """Implements `agent.llm.usage_recorder.UsageRecorder` over the journal, the caps and the background budget.
+    """Implements `agent.llm.model_client.UsageRecorder` over the journal, the caps and the background budget.
 
     Each model call reserves its tokens, and leaves one row in the journal however it ends.
     """

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from gateway.access.access_summary import pending_summary, refusal_summary
+from gateway.access.access_roster import pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
 from gateway.control import Line
 from gateway.control.gateway_client import connect

@@ -10,9 +10,9 @@ from datetime import datetime
 
 import structlog
 
+from gateway.delivery.chat_delivery import placeholder
 from gateway.delivery.delivery_context import ClosablePreview, DeliveryContext
-from gateway.delivery.growth import GrowingText
-from gateway.delivery.part_sender import placeholder
+from gateway.delivery.part_planner import GrowingText
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.access.access_summary import pending_summary, refusal_summary
+from gateway.access.access_roster import pending_summary, refusal_summary
 from gateway.alerts.alert_messages import alert_status, line_of_delay, status_line
 from gateway.alerts.alert_state import is_unnotified
 from gateway.control.gateway_client import connect
@@ -149,7 +149,7 @@ def _journal(home: Home) -> dict[str, Any]:
     """Return the incidents in the journal of a home whose gateway does not run."""
     # Here, since the store's own imports are not light, and most doctors need none of it.
     from gateway.store.alerts import load_alerts
-    from gateway.store.outbox_parts import dead_groups
+    from gateway.store.outbox import dead_groups
     from gateway.store.sqlite_store import count_unclean_stops
 
     def read(database: sqlite3.Connection) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import structlog
 
 from gateway.events import SessionKey
 from gateway.ports.erasure import ErasureFilter, Redaction
-from gateway.store import caps
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, quote, read_json, read_key, sql, unquote, write_json, write_key
+from gateway.store.usage import forget_cap_notices
 
 log = structlog.get_logger(__name__)
 
@@ -108,7 +108,7 @@ class SqliteErasure:
             database.execute(
                 "UPDATE usage SET chat = '' WHERE chat != '' AND chat IN (SELECT value FROM json_each(?))", (chats,)
             )
-            caps.forget(database, [quote(person), *(write_key(key.parent) for key in keys)])
+            forget_cap_notices(database, [quote(person), *(write_key(key.parent) for key in keys)])
 
         await self._engine.writer.submit(change)
 

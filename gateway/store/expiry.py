@@ -7,11 +7,11 @@ from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.ports.store import BLANK_AFTER
-from gateway.store import access, caps, inbox, outbox_parts
+from gateway.store import access, inbox, outbox
+from gateway.store.outbox import KEEP
 from gateway.store.row_codec import moment, sql
-from gateway.store.usage import fold
+from gateway.store.usage import fold, prune_cap_notices
 
-KEEP = timedelta(days=30)
 KEEP_DEAD = timedelta(days=90)
 
 _MARK = "SELECT value FROM meta WHERE name = 'blanked_until'"
@@ -31,8 +31,8 @@ def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK
     since, until = int(found[0]) if found is not None else 0, now - _micros(blank_after)
     keep = now - _micros(KEEP)
     count = _prune_inbox(database, since, until, keep)
-    count += outbox_parts.purge(database, (since, until), keep)
-    count += fold(database, moment(keep), ZoneInfo(zone)) + caps.prune(database, now)
+    count += outbox.purge(database, (since, until), keep)
+    count += fold(database, moment(keep), ZoneInfo(zone)) + prune_cap_notices(database, now)
     count += database.execute(
         "DELETE FROM record WHERE at < ? AND seq NOT IN (SELECT seq FROM body) AND seq < (SELECT max(seq) FROM record)",
         (keep,),

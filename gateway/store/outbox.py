@@ -1,22 +1,35 @@
-"""The Outbox port over the writer."""
+"""The Outbox port: messages in order per chat, their frozen parts, one state each."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from gateway.errors import StoreUnavailable
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.ports.store import BLANK_AFTER
-from gateway.store import outbox_parts
+from gateway.store.adoption import AdoptedRange, is_uncertain
 from gateway.store.engine import StoreEngine
-from gateway.store.expiry import KEEP
-from gateway.store.outbox_parts import FinishedMessage
-from gateway.store.row_codec import micros, write_part
+from gateway.store.row_codec import (
+    micros,
+    moment,
+    quote,
+    read_key,
+    read_outbound,
+    read_part,
+    unquote,
+    write_key,
+    write_part,
+)
+from gateway.store.session_queue import check_lease
 
+KEEP = timedelta(days=30)  # keys of ended messages
 _RETRY_SECONDS = 1.0
 
 
@@ -37,16 +50,16 @@ class SqliteOutbox:
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
         try:
-            return await self._engine.writer.submit(lambda database: outbox_parts.next_delivery(database, key))
+            return await self._engine.writer.submit(lambda database: next_delivery(database, key))
         except StoreUnavailable:
             self._engine.wake_at(_RETRY_SECONDS, partial(self._engine.chats.put, key))
             raise
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending."""
-        now, payloads, adopted = self._engine.now(), outbox_parts.encode_parts(parts), self._engine.adopted
+        now, payloads, adopted = self._engine.now(), encode_parts(parts), self._engine.adopted
         rows, _ = await self._engine.writer.submit(
-            lambda database: outbox_parts.freeze(database, message, payloads, now, adopted),
+            lambda database: freeze(database, message, payloads, now, adopted),
             lambda result: self._wake_next(result[1]),
         )
         return rows
@@ -54,19 +67,19 @@ class SqliteOutbox:
     async def sending(self, part: MessagePart) -> None:
         """Mark *part* as sending."""
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: outbox_parts.mark_sending(database, part.id, now))
+        await self._engine.writer.submit(lambda database: mark_sending(database, part.id, now))
 
     async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
         """Store the receipt; in the same transaction mark *then* as sending."""
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
         await self._engine.writer.submit(
-            lambda database: outbox_parts.mark_sent(database, receipt, stamp, following, now), self._wake_next
+            lambda database: mark_sent(database, receipt, stamp, following, now), self._wake_next
         )
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store the message id of the placeholder of *part*."""
-        await self._engine.writer.submit(lambda database: outbox_parts.mark_placed(database, part.id, message_id))
+        await self._engine.writer.submit(lambda database: mark_placed(database, part.id, message_id))
 
     async def mark_uncertain(self, part: MessagePart, reason: str) -> None:
         """Mark *part* as unknown."""
@@ -78,20 +91,18 @@ class SqliteOutbox:
 
     async def _mark(self, part: MessagePart, state: PartState, reason: str) -> None:
         now = self._engine.now()
-        await self._engine.writer.submit(lambda database: outbox_parts.mark(database, part.id, state, reason, now))
+        await self._engine.writer.submit(lambda database: mark(database, part.id, state, reason, now))
 
     async def dead_letter(self, part: MessagePart, reason: str) -> None:
         """Dead-letter *part* and the later parts of its message."""
         now = self._engine.now()
-        await self._engine.writer.submit(
-            lambda database: outbox_parts.bury(database, part.id, reason, now), self._wake_next
-        )
+        await self._engine.writer.submit(lambda database: bury(database, part.id, reason, now), self._wake_next)
 
     async def preview(self, lease: TurnLease, part: MessagePart) -> OutboxPart:
         """Write the turn's row 0 as sending, once."""
         engine, now, payload = self._engine, self._engine.now(), write_part(part)
         return await engine.writer.submit(
-            lambda database: outbox_parts.open_preview(database, lease, part, payload, engine.owner, now)
+            lambda database: open_preview(database, lease, part, payload, engine.owner, now)
         )
 
     async def cancel(self, turn: str) -> tuple[int, ...]:
@@ -102,21 +113,288 @@ class SqliteOutbox:
             for key in result[1]:
                 self._engine.chats.put(key)
 
-        shown, _ = await self._engine.writer.submit(lambda database: outbox_parts.cancel(database, turn, now), wake)
+        shown, _ = await self._engine.writer.submit(lambda database: cancel(database, turn, now), wake)
         return shown
 
     async def undelivered(self, key: SessionKey) -> tuple[PendingDelivery, ...]:
         """Return everything of a chat that has not reached its end state, in order."""
-        return await self._engine.writer.submit(lambda database: outbox_parts.undelivered(database, key))
+        return await self._engine.writer.submit(lambda database: undelivered(database, key))
 
     async def dead(self, *, limit: int) -> tuple[DeadLetterGroup, ...]:
         """Return the dead letters that are kept, by channel and reason, the latest first."""
-        return await self._engine.writer.submit(lambda database: outbox_parts.dead_groups(database)[:limit])
+        return await self._engine.writer.submit(lambda database: dead_groups(database)[:limit])
 
     async def purge(self, older_than: datetime) -> int:
         """Blank the texts of what ended before *older_than*; remove the rows another 23 days later."""
         blank_before = micros(older_than)
         forget_before = micros(older_than - (KEEP - BLANK_AFTER))
-        return await self._engine.writer.submit(
-            lambda database: outbox_parts.purge(database, (0, blank_before), forget_before)
+        return await self._engine.writer.submit(lambda database: purge(database, (0, blank_before), forget_before))
+
+
+# `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
+_FIRST = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq LIMIT 1"
+_PARTS = "SELECT n, state, attempts, message_id, at, payload FROM part WHERE message = ? ORDER BY n"
+_PREVIEW = "SELECT n, state, attempts, message_id, at, payload, adopted FROM part WHERE message = ?"
+_KEY = "SELECT key, open FROM outbox WHERE id = ?"
+_INSERT_PART = "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?)"
+_SENDING = (
+    "UPDATE part SET state = 'sending', attempts = attempts + 1, at = ? "
+    "WHERE message = ? AND n = ? AND state IN ('pending', 'unknown', 'sending')"
+)
+_SENT = "UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE message = ? AND n = ?"
+_PLACED = "UPDATE part SET message_id = ? WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')"
+_UNFINISHED = "SELECT 1 FROM part WHERE message = ? AND state IN ('pending', 'sending', 'unknown') LIMIT 1"
+_END = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL RETURNING key"
+_SHOWN = frozenset({"sending", "sent", "unknown"})
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedMessage:
+    """A chat whose message ended and that has another one."""
+
+    chat: SessionKey | None = None
+
+
+def part_place(id_: str) -> tuple[str, int]:
+    """Return the message column and number of a part id."""
+    message, _, number = id_.rpartition(".")
+    return quote(message), int(number)
+
+
+def preview_of(message: str) -> str:
+    """Return the id of row 0 of the turn that *message* belongs to."""
+    return f"{message.rpartition('.')[0]}.0"
+
+
+def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> OutboxPart:
+    n, state, attempts, message_id, at, payload = columns
+    part = read_part(f"{unquote(message)}.{n}", key, payload)
+    return OutboxPart(
+        part=part, state=PartState(state), attempts=attempts, message_id=unquote(message_id), at=moment(at)
+    )
+
+
+def _parts(database: sqlite3.Connection, id_: str, key: SessionKey) -> tuple[OutboxPart, ...]:
+    return tuple(_read_part(id_, key, columns) for columns in database.execute(_PARTS, (id_,)))
+
+
+def _delivery(database: sqlite3.Connection, id_: str, key: SessionKey, payload: str) -> PendingDelivery:
+    message = read_outbound(unquote(id_), key, payload)
+    return PendingDelivery(
+        message=message, parts=_parts(database, id_, key), preview=_preview_for(database, id_, key, message.visible_to)
+    )
+
+
+def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visible_to: str) -> OutboxPart | None:
+    # One message of the turn takes the preview over, and only one that the same people may see.
+    above = preview_of(id_)
+    found = database.execute(_PREVIEW, (above,)).fetchone()
+    if found is None or found[6] not in ("", id_):
+        return None
+    row = _read_part(above, key, found[:6])
+    return row if row.part.visible_to == visible_to else None
+
+
+def next_delivery(database: sqlite3.Connection, key: SessionKey) -> PendingDelivery | None:
+    """Return the chat's open message that comes first: the oldest, replies to commands behind all others."""
+    found = database.execute(_FIRST, (write_key(key),)).fetchone()
+    return _delivery(database, found[0], key, found[1]) if found is not None else None
+
+
+def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[PendingDelivery, ...]:
+    """Return every open message of the chat, in order."""
+    found = database.execute(
+        "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq", (write_key(key),)
+    ).fetchall()
+    return tuple(_delivery(database, id_, key, payload) for id_, payload in found)
+
+
+def freeze(
+    database: sqlite3.Connection,
+    message: OutboundMessage,
+    payloads: Sequence[tuple[int, str]],
+    at: int,
+    adopted: AdoptedRange,
+) -> tuple[tuple[OutboxPart, ...], FinishedMessage]:
+    """Store the parts unless they are stored; the first is marked as sending, and has the preview.
+
+    Parts that may have been sent before the journal was restored are all of unknown outcome.
+    """
+    id_ = quote(message.id)
+    stored = _parts(database, id_, message.key)
+    if stored:
+        return stored, FinishedMessage()
+    database.execute("UPDATE outbox SET open = 1 WHERE id = ? AND open = 3", (id_,))
+    is_unknown = is_uncertain(database, id_, adopted)
+    for place, (n, payload) in enumerate(payloads):
+        is_first = place == 0
+        state = PartState.UNKNOWN if is_unknown else PartState.SENDING if is_first else PartState.PENDING
+        database.execute(_INSERT_PART, (id_, n, state.value, int(state is PartState.SENDING), at, payload))
+    if not payloads:  # nothing to show is delivered
+        return (), _finish(database, id_, at)
+    if _preview_for(database, id_, message.key, message.visible_to) is not None:
+        database.execute("UPDATE part SET adopted = ? WHERE message = ?", (id_, preview_of(id_)))
+    return _parts(database, id_, message.key), FinishedMessage()
+
+
+def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
+    """Mark a part as being sent, unless it is finished."""
+    return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
+
+
+def mark_sent(
+    database: sqlite3.Connection, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int
+) -> FinishedMessage:
+    """Store a receipt, mark the next part, and end the message when it was the last."""
+    id_, n = part_place(receipt.part)
+    database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
+    if then is not None and mark_sending(database, then, at):
+        return FinishedMessage()
+    return _finish(database, id_, at)
+
+
+def mark_placed(database: sqlite3.Connection, part: str, message_id: str) -> None:
+    """Note where a part that is not finished is going to stand."""
+    database.execute(_PLACED, (quote(message_id), *part_place(part)))
+
+
+def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str, at: int) -> None:
+    """Mark a part that is not finished."""
+    database.execute(
+        "UPDATE part SET state = ?, reason = ?, at = ? "
+        "WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')",
+        (state.value, quote(reason), at, *part_place(part)),
+    )
+
+
+def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> FinishedMessage:
+    """Dead-letter a part and what follows it."""
+    id_, n = part_place(part)
+    buried = database.execute(
+        "UPDATE part SET state = 'dead', reason = ?, at = ? "
+        "WHERE message = ? AND n >= ? AND state IN ('pending', 'sending', 'unknown') RETURNING n",
+        (quote(reason), at, id_, n),
+    ).fetchall()
+    found = database.execute(_KEY, (id_,)).fetchone()
+    key = found[0] if found is not None else ""
+    turn = id_.rpartition(".")[0]
+    database.executemany(
+        "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)",
+        [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
+    )
+    return _finish(database, id_, at)
+
+
+def _finish(database: sqlite3.Connection, id_: str, at: int) -> FinishedMessage:
+    if id_.endswith(".0") or database.execute(_UNFINISHED, (id_,)).fetchone() is not None:
+        return FinishedMessage()
+    ended = database.execute(_END, (at, id_)).fetchall()
+    if not ended:
+        return FinishedMessage()
+    database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open = 2", (at, preview_of(id_)))
+    column = ended[0][0]
+    more = database.execute(_FIRST, (column,)).fetchone()
+    return FinishedMessage(read_key(column) if more is not None else None)
+
+
+def open_preview(
+    database: sqlite3.Connection, lease: TurnLease, part: MessagePart, payload: str, owner: str, at: int
+) -> OutboxPart:
+    """Write row 0 of the turn as sending, once."""
+    check_lease(database, write_key(lease.key), owner, lease.epoch, lease.turn)
+    id_, n = part_place(part.id)
+    stored = _parts(database, id_, part.key)
+    if stored:
+        return stored[0]
+    database.execute(
+        "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}')", (id_, write_key(part.key))
+    )
+    database.execute(_INSERT_PART, (id_, n, PartState.SENDING.value, 1, at, payload))
+    return _parts(database, id_, part.key)[0]
+
+
+def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
+    """Cancel parts that are not being sent; return the numbers of displayed parts and the chats with more to send.
+
+    Number 0 is a preview that no part has replaced.
+    """
+    prefix = quote(turn)
+    rows = database.execute(
+        "SELECT id FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
+    ).fetchall()
+    shown: set[int] = set()
+    replaced_by: set[str] = set()
+    chats: set[SessionKey] = set()
+    for (id_,) in rows:
+        if id_.endswith(".0"):
+            continue
+        # A sent placeholder is filled in any case, or it would stay for ever.
+        database.execute(
+            "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending' AND message_id = ''",
+            (at, id_),
         )
+        states = database.execute("SELECT n, state, message_id FROM part WHERE message = ?", (id_,)).fetchall()
+        numbers = {n for n, state, place in states if state in _SHOWN or (state == "pending" and place)}
+        shown |= numbers
+        if numbers:
+            replaced_by.add(id_)
+        ended = _finish(database, id_, at)
+        if ended.chat is not None:
+            chats.add(ended.chat)
+    preview = database.execute(_PREVIEW, (f"{prefix}.0",)).fetchone()
+    if preview is not None and preview[1] in _SHOWN and preview[6] not in replaced_by:
+        shown.add(0)
+    database.execute(_END, (at, f"{prefix}.0"))
+    return tuple(sorted(shown)), chats
+
+
+def recover(database: sqlite3.Connection) -> None:
+    """Mark parts found as being sent as unknown."""
+    database.execute(
+        "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
+        "AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
+    )
+
+
+def open_chats(database: sqlite3.Connection) -> list[SessionKey]:
+    """Return the chats that have something to deliver, the longest waiting first."""
+    found = database.execute("SELECT key FROM outbox WHERE open IN (1, 3) GROUP BY key ORDER BY min(seq)")
+    return [read_key(key) for (key,) in found]
+
+
+def dead_groups(database: sqlite3.Connection) -> tuple[DeadLetterGroup, ...]:
+    """Return the dead letters by channel and reason, the latest first."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for key, reason, count, newest in database.execute(
+        "SELECT key, reason, count(*), max(at) FROM dead WHERE key != '' GROUP BY key, reason"
+    ):
+        group = (read_key(key).channel, unquote(reason))
+        before, latest = found.get(group, (0, newest))
+        found[group] = (before + count, max(newest, latest))
+    groups = (
+        DeadLetterGroup(channel=channel, reason=reason, count=count, newest=moment(newest))
+        for (channel, reason), (count, newest) in found.items()
+    )
+    return tuple(sorted(groups, key=lambda group: group.newest, reverse=True))
+
+
+def encode_parts(parts: Sequence[MessagePart]) -> list[tuple[int, str]]:
+    """Prepare parts for `freeze`."""
+    return [(part_place(part.id)[1], write_part(part)) for part in parts]
+
+
+def purge(database: sqlite3.Connection, blank: tuple[int, int], forget_before: int) -> int:
+    """Blank the texts of messages that ended within *blank*, remove those that ended before another time."""
+    blanked = database.execute(
+        "UPDATE outbox SET payload = json_set(json_remove(payload, '$.attachments'), '$.text', '') "
+        "WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ? RETURNING id",
+        blank,
+    ).fetchall()
+    database.executemany("""UPDATE part SET payload = '{"text":""}' WHERE message = ?""", blanked)
+    gone = database.execute(
+        "DELETE FROM outbox WHERE ended_at IS NOT NULL AND ended_at < ? "
+        "AND seq < (SELECT max(seq) FROM outbox) RETURNING id",
+        (forget_before,),
+    ).fetchall()
+    database.executemany("DELETE FROM part WHERE message = ?", gone)
+    return len(blanked) + len(gone)

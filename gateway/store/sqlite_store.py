@@ -25,9 +25,8 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
-from gateway.store import access, account_links, adoption, expiry, inbox, outbox_parts, records, session_queue
+from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue
 from gateway.store.alerts import SqliteAlerts
-from gateway.store.caps import SqliteCapUsage
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqliteErasure
 from gateway.store.jobs import SqliteJobs
@@ -37,7 +36,7 @@ from gateway.store.outbox import SqliteOutbox
 from gateway.store.records import SqliteChannelState, SqlitePreferences, SqliteTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
-from gateway.store.usage import SqliteUsage
+from gateway.store.usage import SqliteCapUsage, SqliteUsage
 from gateway.store.writer import StoreWriter
 
 log = structlog.get_logger(__name__)
@@ -90,7 +89,7 @@ def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
     charged = last_charged(database)
     killed_jobs = count_crash(database, now) if meta.get("clean") == "0" and not is_adopted else []
     session_queue.recover(database)
-    outbox_parts.recover(database)
+    outbox.recover(database)
     if is_adopted:
         adoption.settle(database, OpenChoice(meta["adopted"]), now)
     database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
@@ -117,7 +116,7 @@ def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
 
 def find_pending_work(database: sqlite3.Connection) -> PendingWork:
     """Return the sessions, control rows and chats with work to do."""
-    return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox_parts.open_chats(database))
+    return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox.open_chats(database))
 
 
 def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork:

@@ -10,7 +10,6 @@ from gateway.errors import LeaseLost
 from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
-from gateway.store.caps import mark_notified
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.row_codec import (
     encode_job,
@@ -28,6 +27,7 @@ from gateway.store.row_codec import (
     write_lines,
 )
 from gateway.store.session_queue import check_lease, pending_note
+from gateway.store.usage import mark_cap_notices
 
 _RECORD = (
     "r.seq, r.turn, r.key, r.transcript, r.outcome, r.from_index, r.to_index, r.inbox, r.at, r.new_transcript, "
@@ -217,7 +217,7 @@ def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None
     if new.commit.audit is not None:
         insert_audit_entry(database, new.commit.audit)
     if new.commit.cap_notices:
-        mark_notified(database, new.commit.cap_notices)
+        mark_cap_notices(database, new.commit.cap_notices)
 
 
 def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:

@@ -5,29 +5,29 @@ and `split_bounded` cut plain text, `parse` returns the tree from which a codec 
 `write_list` walk it), and `render_plain` writes plain text. `weight` is the cost of parsing a text.
 """
 
-from gateway.text.button_text import append_commands as append_commands
-from gateway.text.button_text import button_rows as button_rows
+from gateway.text.command_text import append_commands as append_commands
 from gateway.text.command_text import as_one_word as as_one_word
+from gateway.text.command_text import button_rows as button_rows
 from gateway.text.command_text import find_command as find_command
-from gateway.text.link_labels import names_other_host as names_other_host
+from gateway.text.markdown_blocks import table_lines as table_lines
 from gateway.text.markdown_tree import MarkdownNode as MarkdownNode
 from gateway.text.markdown_tree import NodeKind as NodeKind
 from gateway.text.markdown_tree import parse as parse
+from gateway.text.markdown_tree import plain_tree as plain_tree
+from gateway.text.markdown_tree import prefix_lines as prefix_lines
+from gateway.text.markdown_tree import render_plain as render_plain
 from gateway.text.markdown_tree import weight as weight
-from gateway.text.markup_writer import plain_tree as plain_tree
-from gateway.text.markup_writer import prefix_lines as prefix_lines
-from gateway.text.markup_writer import render_plain as render_plain
-from gateway.text.markup_writer import write_blocks as write_blocks
-from gateway.text.markup_writer import write_list as write_list
+from gateway.text.markdown_tree import write_blocks as write_blocks
+from gateway.text.markdown_tree import write_list as write_list
 from gateway.text.splitter import PartSplitter as PartSplitter
+from gateway.text.splitter import PartWriter as PartWriter
 from gateway.text.splitter import TextChunk as TextChunk
+from gateway.text.splitter import WrittenPart as WrittenPart
 from gateway.text.splitter import iter_chunks as iter_chunks
+from gateway.text.splitter import pack as pack
 from gateway.text.splitter import split as split
 from gateway.text.splitter import split_bounded as split_bounded
-from gateway.text.tables import table_lines as table_lines
-from gateway.text.text_packer import PartWriter as PartWriter
-from gateway.text.text_packer import WrittenPart as WrittenPart
-from gateway.text.text_packer import pack as pack
 from gateway.text.text_units import LengthUnit as LengthUnit
+from gateway.text.text_units import names_other_host as names_other_host
 from gateway.text.text_units import sanitize as sanitize
 from gateway.text.text_units import width as width

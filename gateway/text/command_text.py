@@ -1,9 +1,12 @@
-"""Commands in the text that a sender typed, before any name in it is written out."""
+"""Commands in the text that a sender typed, and buttons as rows or as commands to type."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from gateway.events import MessageButton
 
 _OWN_MENTION = re.compile(r"@(\S+)\s+")
 _COMMAND = re.compile(r"([/!]?)([a-z][a-z0-9_-]{0,31})(?:@(\S+))?(?:\s+(.*))?\Z", re.IGNORECASE | re.DOTALL)
@@ -35,3 +38,19 @@ def as_one_word(name: str) -> str:
 
 def _is_same(handle: str, ours: str) -> bool:
     return bool(ours) and handle.lower() == ours.lower()
+
+
+def button_rows(choices: Sequence[MessageButton]) -> list[list[MessageButton]]:
+    """Return *choices* as rows of buttons."""
+    return [list(row) for _, row in groupby(choices, key=lambda choice: choice.row)]
+
+
+def append_commands(text: str, choices: Sequence[MessageButton], prefix: str = "/") -> str:
+    """Return *text* (Markdown) with what would be buttons as commands that can be typed, behind *prefix*."""
+    if not choices:
+        return text
+    lines = [
+        " · ".join(f"{each.label}: `{prefix}{each.command.removeprefix('/')}`" for each in row)
+        for row in button_rows(choices)
+    ]
+    return "\n".join([text, "", *(f"- {line}" for line in lines)])

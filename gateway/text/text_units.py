@@ -1,8 +1,9 @@
-"""How platforms count, where a text may be cut, and what can be sent at all."""
+"""How platforms count, what can be sent at all, and which names and link labels are safe to show."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from enum import StrEnum
 
 import regex
@@ -77,3 +78,32 @@ def grapheme_boundary(text: str, start: int, end: int) -> int:
         size = _SLICE if len(ends) > 1 else 2 * size
         found = ends[-2] if len(ends) > 1 else found
     return found
+
+
+LONGEST = 40  # characters
+_SIGNS = re.compile(r"[\[\](){}<>`*_~|\\@#]")  # what a platform could take for a link, a call or a form
+
+
+def safe_display_name(name: str, longest: int = LONGEST) -> str:
+    """Return *name* as one line of at most *longest* characters without links, mentions or hidden characters."""
+    flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)
+    return " ".join(_SIGNS.sub(" ", flat).split())[:longest].strip()
+
+
+# Two expressions that never backtrack: one that requires a last label of letters is quadratic in `a.a.a.`.
+_DOTTED_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+_LETTERS_AFTER_DOT = re.compile(r"\.[^\W\d_]{2,}")
+
+
+def names_other_host(label: str, host: str) -> bool:
+    """Return True if *label* contains what reads as a host name, and it is not *host*.
+
+    A leading `www.` and the case make no difference. The cost is linear in the length of *label*.
+    """
+    actual = _bare_host(host)
+    names = (name for name in _DOTTED_NAME.findall(label) if _LETTERS_AFTER_DOT.search(name))
+    return any(_bare_host(name) != actual for name in names)
+
+
+def _bare_host(host: str) -> str:
+    return host.lower().removeprefix("www.")

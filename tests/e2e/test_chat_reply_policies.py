@@ -6,7 +6,7 @@ import json
 import time
 from typing import Any
 
-from channels.kit.rate_limit import ChatRateLimits
+from channels.kit.background import ChatRateLimits
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT, GENERAL, GUILD, RANDOM, TOKEN
 from tests.fakes.discord_server import open_discord

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.delivery.growth import GrowingText
+from gateway.delivery.part_planner import GrowingText
 from gateway.events import MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
 from gateway.text import LengthUnit

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from channels.kit.rate_limit import ChatRateLimits
+from channels.kit.background import ChatRateLimits
 from channels.slack import plugin
 from channels.slack.adapter import SlackChannel
 from channels.slack.settings import SlackSettings

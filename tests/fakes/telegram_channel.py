@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.retry import RetryDelays
+from channels.telegram.api import RetryDelays
 from channels.telegram.settings import TelegramSettings
 from gateway.settings.channel_blocks import combine_models
 from tests.fakes.telegram_server import TelegramServer

@@ -9,7 +9,7 @@ from typing import Any
 
 from channels.telegram import plugin
 from channels.telegram.adapter import TelegramChannel
-from channels.telegram.retry import RetryDelays
+from channels.telegram.api import RetryDelays
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.ports import ChannelContext, ChannelPlugin, ChatActivity

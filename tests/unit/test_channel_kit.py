@@ -8,10 +8,9 @@ from functools import partial
 
 import pytest
 
-from channels.kit.background import BackgroundTasks, RepeatedActivity
+from channels.kit.background import BackgroundTasks, ChatRateLimits, RepeatedActivity
 from channels.kit.followed_threads import FollowedThreads
 from channels.kit.lookups import LookupCache
-from channels.kit.rate_limit import ChatRateLimits
 from gateway.errors import OutcomeUnknown, SendFailed, SendRefused
 from gateway.ports import IntakeResult, IntakeVerdict
 from tests.fakes.clock import VirtualClock

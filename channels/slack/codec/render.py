@@ -1,16 +1,33 @@
-"""Answers as parts in mrkdwn, and parts as the body of a call."""
+"""Answers as parts in mrkdwn, parts as the body of a call, and mrkdwn as plain text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from channels.slack.codec.buttons import blocks
-from channels.slack.codec.markup import escape, mrkdwn_tree
 from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import in_english
-from gateway.text import PartWriter, WrittenPart, pack, parse, plain_tree
+from gateway.text import (
+    MarkdownNode,
+    NodeKind,
+    PartWriter,
+    WrittenPart,
+    as_one_word,
+    find_command,
+    names_other_host,
+    pack,
+    parse,
+    plain_tree,
+    prefix_lines,
+    sanitize,
+    table_lines,
+    write_blocks,
+    write_list,
+)
 
 LIMIT = 4_000  # characters of a message: chat.update refuses more, and a post may be edited later
 _ROOM = 3_850  # what is left beside the mark of a repeated send
@@ -82,3 +99,223 @@ def part_of(message: Mapping[str, Any]) -> str:
     if found.get("event_type") != _EVENT:
         return ""
     return str((found.get("event_payload") or {}).get("part") or "")
+
+
+_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+_SCHEMES = frozenset({"http", "https", "mailto"})
+_BESIDE = "\u200b"  # marks are marks only beside something that is no letter
+_MARGIN = "\x00"  # before a line of code, which no list indents: Slack would show the blanks. In no clean text
+_AT_MARGIN = re.compile(rf"^((?:> )*) *{_MARGIN}", re.MULTILINE)
+_WIDEST_TABLE = 120  # columns of a line; a wider one is not padded
+
+
+def escape(text: str) -> str:
+    """Return *text* escaped so that Slack shows it literally: no mention, no link."""
+    return text.translate(_SIGNS)
+
+
+def render_markup(markdown: str) -> str:
+    """Return *markdown* as mrkdwn."""
+    return mrkdwn_tree(parse(markdown))
+
+
+def mrkdwn_tree(tree: MarkdownNode) -> str:
+    """Return the text of *tree*, like `render_markup` of its source."""
+    return _AT_MARGIN.sub(r"\1", _blocks(tree.children)).replace(_MARGIN, "")
+
+
+def _blocks(nodes: Iterable[MarkdownNode], gap: str = "\n\n") -> str:
+    return write_blocks(nodes, _block, _inline, gap)
+
+
+def _block(node: MarkdownNode) -> str:
+    match node.kind:
+        case NodeKind.HEADING:
+            return _wrap(_inline(node.children, bare=True), "*")
+        case NodeKind.QUOTE:
+            return prefix_lines(_blocks(node.children), "> ", "> ")
+        case NodeKind.BULLETS | NodeKind.NUMBERS:
+            return write_list(node, _blocks, bullet="• ", indent=4)
+        case NodeKind.FENCE:
+            return _fence(node.text.rstrip("\n"))
+        case NodeKind.RULE:
+            return "———"
+        case NodeKind.TABLE:
+            return _fence(_table(node))
+        case _:
+            return _inline(node.children)
+
+
+def _fence(code: str) -> str:
+    # Three of them would end the block.
+    lines = f"```\n{escape(code).replace('```', f'``{_BESIDE}`')}\n```".split("\n")
+    return "\n".join(_MARGIN + line for line in lines) if code.strip() else ""
+
+
+def _table(node: MarkdownNode) -> str:
+    rows = [[_bare(cell) for cell in row.children] for row in node.children if row.kind is NodeKind.ROW]
+    aligned = table_lines(rows, gap=" | ", rule="--+-", widest=_WIDEST_TABLE)
+    return "\n".join(" | ".join(row).rstrip() for row in rows) if aligned is None else aligned
+
+
+def _bare(node: MarkdownNode) -> str:
+    """The words of a cell, which stand in code and so have no marks."""
+    if node.kind in (NodeKind.SOFT_BREAK, NodeKind.HARD_BREAK):
+        return " "
+    return node.text or "".join(_bare(child) for child in node.children) or node.href
+
+
+def _inline(nodes: tuple[MarkdownNode, ...], *, bare: bool = False) -> str:
+    """Join spans; *bare* = they stand in bold already, and bold in bold would end it."""
+    text = ""
+    for place, node in enumerate(nodes):
+        span = _span(node, bare=bare)
+        if node.kind in _MARKS and span:
+            before, after = text[-1:], _first(nodes[place + 1 :])
+            span = f"{_BESIDE if before.isalnum() else ''}{span}{_BESIDE if after.isalnum() else ''}"
+        text += span
+    return text
+
+
+def _first(nodes: tuple[MarkdownNode, ...]) -> str:
+    return nodes[0].text[:1] if nodes and nodes[0].kind is NodeKind.TEXT else ""
+
+
+_MARKS = {NodeKind.STRONG: "*", NodeKind.EMPHASIS: "_", NodeKind.STRIKE: "~"}
+
+
+def _span(node: MarkdownNode, *, bare: bool) -> str:
+    match node.kind:
+        case NodeKind.SOFT_BREAK | NodeKind.HARD_BREAK:
+            return "\n"
+        case NodeKind.CODE:
+            return _code(node.text)
+        case NodeKind.LINK | NodeKind.IMAGE:
+            return _link(node)
+        case NodeKind.STRONG | NodeKind.EMPHASIS | NodeKind.STRIKE:
+            inner = _inline(node.children, bare=bare or node.kind is NodeKind.STRONG)
+            return inner if bare and node.kind is NodeKind.STRONG else _wrap(inner, _MARKS[node.kind])
+        case _:
+            return escape(node.text) or _inline(node.children, bare=bare)
+
+
+def _wrap(text: str, mark: str) -> str:
+    """Put *mark* around each line: Slack's marks end with the line, and never stand beside a blank."""
+    return "\n".join(_mark_line(line, mark) for line in text.split("\n"))
+
+
+def _mark_line(line: str, mark: str) -> str:
+    words = line.strip()
+    if not words:
+        return line
+    before = line[: len(line) - len(line.lstrip())]
+    return f"{before}{mark}{words}{mark}{line[len(line.rstrip()) :]}"
+
+
+def _code(text: str) -> str:
+    return escape(text) if "`" in text or not text.strip() else f"`{escape(text)}`"
+
+
+def _link(node: MarkdownNode) -> str:
+    label = "".join(_bare(child) for child in node.children).strip()
+    href = node.href.strip()
+    bare = href.removeprefix("mailto:")
+    if _scheme(href) not in _SCHEMES:
+        return escape(f"{label} ({href})" if label and href and label != href else label or href)
+    if node.kind is NodeKind.IMAGE or _claims_another(label, href):
+        # Show the address (docs/attacks.md, 75); the reader's client never fetches a picture (73).
+        return f"{escape(label)} ({_address(href)})" if label else _address(href)
+    if not label or label in (href, bare):
+        return _address(href)
+    return f"<{_quoted(href)}|{escape(label).replace('|', '¦')}>"
+
+
+def _scheme(href: str) -> str:
+    """Return the scheme of *href*, or "" if it is not an address."""
+    try:
+        return urlsplit(href).scheme.lower()
+    except ValueError:
+        return ""
+
+
+def _claims_another(label: str, href: str) -> bool:
+    """Return True if *label* looks like an address of another host than the link's."""
+    if href.startswith("mailto:"):
+        return names_other_host(label.rpartition("@")[2], href.rpartition("@")[2])
+    return names_other_host(label, urlsplit(href).hostname or "")
+
+
+def _address(href: str) -> str:
+    return f"<{_quoted(href)}>"
+
+
+def _quoted(href: str) -> str:
+    href = href.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E").replace(" ", "%20")
+    return href.replace("\n", "").replace("&", "&amp;")
+
+
+_TOKEN = re.compile(r"<([^<>\n]*)>")
+_USER = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
+_ENTITY_SIGNS = {"&lt;": "<", "&gt;": ">", "&amp;": "&"}
+_ESCAPED = re.compile("|".join(_ENTITY_SIGNS))
+
+
+def mentions(text: str) -> list[str]:
+    """Return the ids of the people whom *text* mentions, in order."""
+    return _USER.findall(text)
+
+
+def plain_text(text: str, names: Mapping[str, str]) -> str:
+    """Return *text* as a person sees it; *names* by user id, an unknown one stays its id."""
+    return sanitize(_unescape(_TOKEN.sub(lambda token: _spell(token[1], names), text)))
+
+
+def command_in(text: str, user: str, handle: str, names: Mapping[str, str]) -> str:
+    """Return the command of a message, "" for none; *user* and *handle* are the bot's.
+
+    Slack writes mentions and links in angle brackets: at the start only the bot's mention is skipped, and in the
+    arguments each bracket is one word.
+    """
+
+    def ours(token: re.Match[str]) -> str:
+        return f"@{handle}" if token[1].partition("|")[0] == f"@{user}" else token[0]
+
+    def spelt(arguments: str) -> str:
+        return sanitize(_unescape(_TOKEN.sub(lambda token: as_one_word(_spell(token[1], names)), arguments)))
+
+    return find_command(sanitize(_TOKEN.sub(ours, text)), handle, spelt)
+
+
+def slash_command_in(text: str, names: Mapping[str, str]) -> str:
+    """Return the command of a slash command's *text*, in which Slack escapes people alone, if the app asks for it."""
+
+    def spelt(arguments: str) -> str:
+        return _USER.sub(lambda token: as_one_word(_spell(token[0][1:-1], names)), arguments)
+
+    return find_command(sanitize(text), spell=spelt)
+
+
+def _unescape(text: str) -> str:
+    # In one pass: "&amp;lt;" is "&lt;", not "<".
+    return _ESCAPED.sub(lambda sign: _ENTITY_SIGNS[sign[0]], text)
+
+
+def _spell(token: str, names: Mapping[str, str]) -> str:
+    target, bar, label = token.partition("|")
+    match target[:1]:
+        case "@":
+            return f"@{as_one_word(names.get(target[1:]) or label or target[1:])}"
+        case "#":
+            return f"#{label or target[1:]}"
+        case "!":
+            return _special(target[1:], label)
+        case _:
+            address = target.removeprefix("mailto:")
+            return f"{label} ({target})" if bar and label not in (target, address) and label else address
+
+
+def _special(target: str, label: str) -> str:
+    name = target.partition("^")[0]
+    if label:
+        return label if name == "date" else f"@{label.lstrip('@')}"
+    return f"@{name}"

@@ -14,7 +14,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from channels.kit.rate_limit import ChatRateLimits
+from channels.kit.background import ChatRateLimits
 from gateway import cli
 from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from channels.kit.rate_limit import ChatRateLimits
+from channels.kit.background import ChatRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.access.access_summary import pending_summary, refusal_summary
+from gateway.access.access_roster import pending_summary, refusal_summary
 
 SINCE = "2026-11-22T08:00:00.123Z"
 

@@ -122,7 +122,7 @@ async def test_a_no_tells_the_stranger_nothing(door: AccessScene) -> None:
 async def test_two_people_never_have_one_code(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Chance that gives the same code twice is asked again."""
     drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
-    monkeypatch.setattr("gateway.access.codes.new_code", lambda: next(drawn))
+    monkeypatch.setattr("gateway.access.unknown_senders.new_code", lambda: next(drawn))
     store = await open_inline_store(clock=clock.now)
     door = AccessScene(store, clock.now)
     await door.knock("66")

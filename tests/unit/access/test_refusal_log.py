@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.access.refusal_log import OtherRefusal, RefusalLog, SilenceReason
-from gateway.access.refusal_reasons import WORDS, explain_refusal
+from gateway.access.refusal_log import WORDS, OtherRefusal, RefusalLog, SilenceReason, explain_refusal
 from gateway.admission import AdmissionPolicy, Rejected, RejectionReason, admit
 from gateway.events import ChatKind, InboundMessage, Sender, SessionKey
 from gateway.ports.caps import CapKind

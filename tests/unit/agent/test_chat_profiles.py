@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.chat_profiles import ChatProfiles
-from agent.llm.model_catalog import ActiveModel, ModelCatalog, ModelChoiceOrigin, ModelSelector
+from agent.chat_profiles import ActiveModel, ChatProfiles, ModelCatalog, ModelChoiceOrigin, ModelSelector
 from agent.llm.model_client import ModelClient
 from agent.llm.scripted_model import ScriptedModel
 from agent.tools.toolbox import Toolbox

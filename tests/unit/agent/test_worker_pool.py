@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.running_turns import RunningTurn, RunningTurns
+from agent.turn import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord

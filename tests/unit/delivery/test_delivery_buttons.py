@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.delivery.chat_delivery import placeholder
 from gateway.delivery.part_planner import PartPlanner
-from gateway.delivery.part_sender import placeholder
 from gateway.events import ChatKind, MessageButton, OutboundMessage
 from gateway.ports import ChannelCapabilities
 from tests.fakes.memory_channel import FILING, FakeChannel

@@ -20,7 +20,7 @@ from channels.slack.codec import LIMIT as SLACK_LIMIT
 from channels.slack.codec import render as for_slack
 from channels.telegram.codec import LIMIT as TELEGRAM_LIMIT
 from channels.telegram.codec import render as for_telegram
-from gateway.delivery.growth import GrowingText
+from gateway.delivery.part_planner import GrowingText
 from gateway.events import ChatKind, MessagePart, OutboundMessage
 from gateway.i18n import translate
 from gateway.text import LengthUnit, render_plain, split

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 
 from agent.locks import WorkerSlots
-from agent.running_turns import RunningTurn, RunningTurns
+from agent.turn import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
 from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey

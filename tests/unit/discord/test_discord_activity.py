@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import cast
 
-from channels.discord.activity import DiscordActivity
 from channels.discord.api import DiscordApi
+from channels.discord.outbound import DiscordActivity
 from channels.kit.background import BackgroundTasks
 from gateway.errors import RetryLater, SendRefused
 from gateway.events import SessionKey

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channels.discord import codec
-from channels.discord.codec.markup import render_markup
+from channels.discord.codec.render import render_markup
 from gateway.events import OutboundMessage, SessionKey
 
 CASES = {

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.llm.chat_model import ModelConfig
-from agent.llm.context_windows import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, ContextWindows, PromptBudget
 from agent.llm.litellm_model import LitellmModel
-from agent.llm.model_client import ModelClient
+from agent.llm.model_client import DEFAULT_WINDOW, LAPSES, SMALLEST_WINDOW, ContextWindows, ModelClient, PromptBudget
 from agent.llm.provider_errors import context_limit
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from gateway.errors import ContextOverflow

@@ -14,8 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from channels.kit.background import TokenBucket
 from channels.kit.followed_threads import FollowedThreads
-from channels.kit.rate_limit import TokenBucket
 from channels.slack import plugin
 from channels.slack.oauth_scopes import SCOPES, missing
 from channels.slack.oauth_scopes import manifest as wanted

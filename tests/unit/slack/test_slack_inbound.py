@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from channels.slack.codec import ParsedEvent, SlackBotIdentity, SlackProfile, build_message, mentions, parse_event
 from channels.slack.codec.parse import moment
-from channels.slack.codec.plain_text import plain_text
+from channels.slack.codec.render import plain_text
 from gateway.events import ChatKind, InboundKind, InboundMessage
 
 PAYLOADS = Path(__file__).parents[2] / "payloads" / "slack"

@@ -24,7 +24,7 @@ from channels.telegram.codec import (
     render,
     rights_changed,
 )
-from channels.telegram.codec.markup import render_markup
+from channels.telegram.codec.render import render_markup
 from channels.telegram.settings import TelegramSettings
 from gateway.admission import Admitted, Rejected, RejectionReason, admit, policy_of
 from gateway.errors import SettingsError, UnreadableEvent

@@ -6,9 +6,9 @@ import asyncio
 from itertools import pairwise
 
 from channels.kit.background import BackgroundTasks
-from channels.telegram.activity import TelegramActivity
+from channels.telegram.api import TelegramRateLimits
 from channels.telegram.codec import OutgoingText
-from channels.telegram.rate_limit import TelegramRateLimits
+from channels.telegram.outbound import TelegramActivity
 from gateway.events import SessionKey
 from tests.fakes.clock import VirtualClock
 
