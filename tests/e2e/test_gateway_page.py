@@ -12,6 +12,7 @@ from gateway.ports.entry_points import operator_command
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
 from tests.fakes.openai_server import ScriptedAnswer, open_server
+from tests.faults.process_pool import ForkServer
 
 
 async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
@@ -33,9 +34,9 @@ async def test_a_fresh_home_answers_a_typed_message(tmp_path: Path) -> None:
         assert await process.stop() == 0
 
 
-async def test_without_a_model_the_pages_own_suggestions_are_answered(tmp_path: Path) -> None:
+async def test_without_a_model_the_pages_own_suggestions_are_answered(tmp_path: Path, zygote: ForkServer) -> None:
     """Each says something that helps, and all of them together, and what follows, say once how a model is set up."""
-    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote) as process:
         page = await browser.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -61,9 +62,9 @@ async def test_without_a_model_the_pages_own_suggestions_are_answered(tmp_path: 
         assert [each.count(command) for each in told] == [0, 1, 0, 0, 0, 0]
 
 
-async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -> None:
+async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path, zygote: ForkServer) -> None:
     """A power cut between two messages: the page comes back by itself, and what was typed meanwhile is sent once."""
-    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote) as process:
         page = await browser.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -83,9 +84,9 @@ async def test_a_killed_gateway_loses_nothing_and_answers_once(tmp_path: Path) -
         await expect(page.locator(".line.assistant")).to_have_count(2)
 
 
-async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(tmp_path: Path) -> None:
+async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(tmp_path: Path, zygote: ForkServer) -> None:
     """Added, the gateway killed, the message sent, the turn run, the page reloaded: the file is a link to its bytes."""
-    async with open_browser() as browser, gateway(tmp_path / "home") as process:
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote) as process:
         page = await browser.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -133,9 +134,9 @@ async def test_a_code_from_the_command_line_lets_a_browser_in(tmp_path: Path) ->
         assert not [line for line in process.log if code in line]
 
 
-async def test_health_and_metrics_of_the_whole_house(tmp_path: Path) -> None:
+async def test_health_and_metrics_of_the_whole_house(tmp_path: Path, zygote: ForkServer) -> None:
     """Ready means ready, and the figures are there to be scraped."""
-    async with gateway(tmp_path / "home") as process, aiohttp.ClientSession() as session:
+    async with gateway(tmp_path / "home", zygote) as process, aiohttp.ClientSession() as session:
         async with session.get(f"{process.url}readyz") as answer:
             assert answer.status == 200
             assert (await answer.json())["ready"]
@@ -143,7 +144,7 @@ async def test_health_and_metrics_of_the_whole_house(tmp_path: Path) -> None:
             assert "parlour_queued 0.0" in await answer.text()
 
 
-async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path) -> None:
+async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, zygote: ForkServer) -> None:
     """The Stop button in the middle of a stream: the words stay, marked, in one line; a kill changes nothing."""
     tale = " ".join(f"word{n}" for n in range(2_000))
     here = translate("delivery.stopped_here")
@@ -152,6 +153,7 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path) -> None:
         open_browser() as browser,
         gateway(
             tmp_path / "home",
+            zygote,
             PARLOUR_LLM__MODEL="openai/test",
             PARLOUR_LLM__API_BASE=model.base,
             PARLOUR_LLM__API_KEY="none",

@@ -15,6 +15,7 @@ import pytest
 from gateway.app import build_operations
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port, gateway
 from tests.fakes.inprocess_gateway import gateway as pocket_gateway
+from tests.faults.process_pool import ForkServer
 from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
@@ -57,13 +58,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 async def test_every_command_is_answered_by_the_gateway_that_runs(
-    terminal: CommandTerminal, tmp_path: Path, asked: set[str], monkeypatch: pytest.MonkeyPatch
+    terminal: CommandTerminal, tmp_path: Path, asked: set[str], monkeypatch: pytest.MonkeyPatch, zygote: ForkServer
 ) -> None:
     """Each operation is asked over the socket, and what it answers arrives whole; none is left out."""
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", TOKEN)  # for the commands; the gateway opens no Telegram
     operator = CommandLineOperator(terminal)
     off = {"PARLOUR_CHANNELS__TELEGRAM__TOKEN": TOKEN, "PARLOUR_CHANNELS__TELEGRAM__BASE_URL": "http://127.0.0.1:9/bot"}
-    async with gateway(terminal.home, **off):
+    async with gateway(terminal.home, zygote, **off):
         status = (await operator.lines("status"))[0]
         assert status["gateway"] == "running"
         await _say_and_search(operator)
@@ -106,9 +107,9 @@ async def _chat(process: GatewayProcess, typed: str) -> tuple[int | None, str, s
 
 
 @pytest.mark.parametrize("is_running", [True, False], ids=["attached", "on its own"])
-async def test_a_terminal_chats_with_or_without_a_gateway(tmp_path: Path, is_running: bool) -> None:
+async def test_a_terminal_chats_with_or_without_a_gateway(tmp_path: Path, is_running: bool, zygote: ForkServer) -> None:
     """A message per line of standard input is answered: by the gateway that runs, over its socket, or by our own."""
-    process = GatewayProcess(tmp_path / "home", free_port())
+    process = GatewayProcess(tmp_path / "home", free_port(), zygote)
     try:
         if is_running:
             await process.start()
@@ -121,9 +122,9 @@ async def test_a_terminal_chats_with_or_without_a_gateway(tmp_path: Path, is_run
         await process.close()
 
 
-async def test_a_terminal_hears_why_it_cannot_attach(tmp_path: Path) -> None:
+async def test_a_terminal_hears_why_it_cannot_attach(tmp_path: Path, zygote: ForkServer) -> None:
     """With the console switched off the command says which setting switches it on."""
-    async with gateway(tmp_path / "home", PARLOUR_CHANNELS__CONSOLE__ENABLED="false") as process:
+    async with gateway(tmp_path / "home", zygote, PARLOUR_CHANNELS__CONSOLE__ENABLED="false") as process:
         code, _, err = await _chat(process, "hello\n")
         assert (code, err.strip()) == (2, "parlour: the console is disabled; set channels.console.enabled to true")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,33 +13,31 @@ from gateway import quarantine
 from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from tests.fakes.crashing_channel import GIBBERISH, POISON
-from tests.fakes.gateway import COMMAND
+from tests.fakes.forked_command import ForkedCommand, fork_command, fork_into
 from tests.fakes.relay import RelayServer, open_relay
+from tests.faults.process_pool import ForkServer
 
 
 @asynccontextmanager
-async def life(home: Path, relay: RelayServer, *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def life(zygote: ForkServer, home: Path, relay: RelayServer, *words: str) -> AsyncIterator[ForkedCommand]:
     """Start a gateway; it is gone at the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
-    command = [sys.executable, "-m", "tests.fakes.crashing_channel", str(home), relay.base, *words]
+    command = ("-m", "tests.fakes.crashing_channel", str(home), relay.base, *words)
     with (home.parent / "log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log, env=kept)
+        process = await fork_into(zygote, command, kept, log.fileno())
     try:
         yield process
     finally:
         if process.returncode is None:
-            process.kill()
+            process.send_signal(signal.SIGKILL)
         await process.wait()
 
 
-async def operate(home: Path, *command: str) -> int:
+async def operate(zygote: ForkServer, home: Path, *command: str) -> int:
     """Run a command as an operator does, and return its exit code."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")}
     kept |= {"PARLOUR_HOME": str(home), "PARLOUR_WEB__PORT": "0"}
-    process = await asyncio.create_subprocess_exec(
-        COMMAND, *command, env=kept, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL
-    )
-    return await process.wait()
+    return await (await fork_command(zygote, command, kept)).wait()
 
 
 async def wait_answers(relay: RelayServer, *chats: str) -> None:
@@ -50,7 +46,9 @@ async def wait_answers(relay: RelayServer, *chats: str) -> None:
         await relay.wait_changed()
 
 
-async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(tmp_path: Path) -> None:
+async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
+    tmp_path: Path, zygote: ForkServer
+) -> None:
     """Two lives end at once; two cautious ones die of it; the fifth answers everybody else, and tells its sender.
 
     Once the cause is mended, the operator has it taken in after all.
@@ -61,11 +59,13 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
         relay.say("poisoned", f"a drop of {POISON}")
         relay.say("after", "hello")
         for number in range(4):
-            async with life(home, relay) as process:
+            async with life(zygote, home, relay) as process:
                 assert await process.wait() == -signal.SIGKILL, f"life {number}:\n{(tmp_path / 'log').read_text()}"
             if number == 1:
-                assert await operate(home, "status") == 0  # which must not be taken for a clean stop of the gateway
-        async with life(home, relay) as process:
+                assert (
+                    await operate(zygote, home, "status") == 0
+                )  # which must not be taken for a clean stop of the gateway
+        async with life(zygote, home, relay) as process:
             relay.say("odd", f"some {GIBBERISH}")
             relay.say("late", "hello")
             await wait_answers(relay, "before", "after", "late")
@@ -89,10 +89,10 @@ async def test_an_event_that_kills_is_set_aside_and_its_neighbours_are_answered(
         assert len(lines) == 2
         assert str(killer.file) in lines[1]
         assert POISON not in "".join(finding.text for finding in told)
-        async with life(home, relay, "cured"):
+        async with life(zygote, home, relay, "cured"):
             relay.say("ready", "hello")
             await wait_answers(relay, "ready")
-            assert await operate(home, "quarantine", "replay", killer.file.stem) == 0
+            assert await operate(zygote, home, "quarantine", "replay", killer.file.stem) == 0
             while len(relay.chat("poisoned")) < 2:
                 await relay.wait_changed()
             assert [event.reason for event in quarantine.list_events(home / "quarantine")] == ["a text that is none"]

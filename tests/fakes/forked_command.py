@@ -16,10 +16,8 @@ from tests.faults.process_pool import ForkServer
 class ForkedCommand:
     """The part of `asyncio.subprocess.Process` that tests use, over the connection to the forking process."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int, out: asyncio.StreamReader
-    ) -> None:
-        self.stdout = out
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pid: int) -> None:
+        self.stdout: asyncio.StreamReader | None = None
         self.pid = pid
         self.returncode: int | None = None
         self._reader = reader
@@ -41,16 +39,29 @@ class ForkedCommand:
 
 
 async def fork_command(zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str]) -> ForkedCommand:
-    """Run ``parlour *words*`` under *environment*; standard output and standard error are one stream."""
+    """Run ``parlour *words*``, or ``python *words*`` where they begin with ``-m``, under *environment*.
+
+    Standard output and standard error are one stream.
+    """
     reading, writing = os.pipe()
+    try:
+        command = await fork_into(zygote, words, environment, writing)
+    finally:
+        os.close(writing)
+    command.stdout = out = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(out), os.fdopen(reading, "rb"))
+    return command
+
+
+async def fork_into(
+    zygote: ForkServer, words: tuple[str, ...], environment: Mapping[str, str], output: int
+) -> ForkedCommand:
+    """Do as `fork_command`; what is printed goes to the file descriptor *output*."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(zygote.socket)
     order = json.dumps({"words": words, "environment": dict(environment)}).encode() + b"\n"
-    socket.send_fds(connection, [order], [writing])
-    os.close(writing)
+    socket.send_fds(connection, [order], [output])
     reader, writer = await asyncio.open_unix_connection(sock=connection)
-    out = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(out), os.fdopen(reading, "rb"))
     made = json.loads(await reader.readline())
-    return ForkedCommand(reader, writer, made["pid"], out)
+    return ForkedCommand(reader, writer, made["pid"])

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agent.memory.history.history_log import HistoryLog
+from tests.fakes.forked_command import fork_command
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.job_process import SCOPE, WINDOW, HangingJobModel, left
+from tests.faults.process_pool import ForkServer
 
 
-async def killed_at(home: Path, stage: str, word: str) -> list[str]:
+async def killed_at(zygote: ForkServer, home: Path, stage: str, word: str) -> list[str]:
     """Run a stage in a process of its own until it says *word*, kill it, and return what it said."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.fakes.job_process",
-        str(home),
-        stage,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+    process = await fork_command(zygote, ("-m", "tests.fakes.job_process", str(home), stage), os.environ)
     assert process.stdout is not None
     said: list[str] = []
     try:
@@ -49,17 +43,17 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
-async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path) -> None:
+async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path, zygote: ForkServer) -> None:
     """Killed while the model summarises, while its answer is applied, and while a note is written."""
     home = tmp_path / "home"
     memory = home / SCOPE / "memory"
-    assert await killed_at(home, "consolidate", "asked consolidation") == ["asked consolidation"]
+    assert await killed_at(zygote, home, "consolidate", "asked consolidation") == ["asked consolidation"]
     assert HistoryLog(memory).after(0) == ()
     with held(memory / ".lock"):
-        assert await killed_at(home, "apply", "answered") == ["asked consolidation"]
+        assert await killed_at(zygote, home, "apply", "answered") == ["asked consolidation"]
         assert not (memory / "MEMORY.md").exists()
     # Its answer was stored, and so nothing is asked for again before /new has something new to summarise.
-    assert (await killed_at(home, "note", "asked note"))[-1] == "asked note"
+    assert (await killed_at(zygote, home, "note", "asked note"))[-1] == "asked note"
     entries = HistoryLog(memory).after(0)
     assert [(each.start, each.end) for each in entries][:1] == [(0, 5)]
     assert (memory / "MEMORY.md").read_text() == "- fact\n"

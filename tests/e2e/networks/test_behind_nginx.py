@@ -23,6 +23,7 @@ from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.fakes.proxies import FAR_NAME, PUBLIC, NginxFront, far_away, microsocks, nginx
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 from tests.fakes.web_services import FakePageServices, ServedPage, serve_page
+from tests.faults.process_pool import ForkServer
 
 WORDS = " ".join(f"word{number}" for number in range(60))
 PASSWORD = "the-password-of-the-proxy"
@@ -87,7 +88,9 @@ async def say(page: Page, text: str) -> None:
     await page.locator("#text").press("Enter")
 
 
-async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a_proxy(tmp_path: Path) -> None:
+async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a_proxy(
+    tmp_path: Path, zygote: ForkServer
+) -> None:
     """Login by link and code, a streaming answer, an upload, a reload, a reconnect, two people; Telegram calls in."""
     port, front_port, plain_port = free_port(), free_port(), free_port()
     async with (
@@ -100,6 +103,7 @@ async def test_the_whole_page_and_a_webhook_behind_nginx_with_the_model_beyond_a
         process = GatewayProcess(
             tmp_path / "home",
             port,
+            zygote,
             **settings,
             PARLOUR_WEB__PUBLIC_URL=front.url,
             PARLOUR_WEB__TRUSTED_PROXIES="127.0.0.1",

@@ -15,6 +15,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_gateway import CALL, TwoPieceModel, house, variables
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
+from tests.faults.process_pool import ForkServer
 
 LONG = "It begins with some words that are worth a notification.\n\n" + "\n\n".join(
     f"paragraph {n} " + "word " * 60 for n in range(70)
@@ -180,11 +181,11 @@ async def test_with_the_least_scopes_a_doubt_is_marked(tmp_path: Path) -> None:
 KILLS = ("before users.info", "before ack", "after chat.postMessage")  # no row; a row and no ack; a post and no receipt
 
 
-async def test_real_kills_cost_and_double_nothing(tmp_path: Path) -> None:
+async def test_real_kills_cost_and_double_nothing(tmp_path: Path, zygote: ForkServer) -> None:
     """The process itself, SIGKILL in the middle of a call, three times in a row on one home: one answer each."""
     async with slack_server() as server:
         server.ack_within = 0.5
-        async with gateway_process(tmp_path / "home", **variables(server), **ENVIRONMENT) as process:
+        async with gateway_process(tmp_path / "home", zygote, **variables(server), **ENVIRONMENT) as process:
             for number, hold in enumerate(KILLS, 1):
                 await server.until(lambda: server.connections == number)  # noqa: B023 - waited for right here
                 held = server.holds[hold] = asyncio.Event()

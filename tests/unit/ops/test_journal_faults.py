@@ -20,6 +20,7 @@ from gateway.journal_file import journal_fault
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
+from tests.faults.process_pool import ForkServer
 
 OTHER = 12345  # a user id that owns nothing
 
@@ -112,9 +113,9 @@ def damage(journal: Path) -> None:
     journal.write_bytes(whole[:4_000] + b"\xff" * (len(whole) - 4_000))
 
 
-async def test_the_commands_in_the_line_about_damage_work_as_printed(tmp_path: Path) -> None:
+async def test_the_commands_in_the_line_about_damage_work_as_printed(tmp_path: Path, zygote: ForkServer) -> None:
     """A start on a damaged journal names two commands; after either, run as it is printed, the next one succeeds."""
-    gateway = GatewayProcess(tmp_path / "a home", free_port(), XDG_RUNTIME_DIR=str(tmp_path))
+    gateway = GatewayProcess(tmp_path / "a home", free_port(), zygote, XDG_RUNTIME_DIR=str(tmp_path))
     await gateway.start()
     await gateway.command("send", "web:owner", "Hello.")
     (gateway.home / "backups").mkdir(mode=0o700)
