@@ -25,7 +25,7 @@ from agent.importers.import_data import (
 from agent.importers.import_ledger import ImportLedger, ImportLedgers, ItemDigests
 from agent.importers.text_additions import add_statements, parse_statements, select_lines
 from agent.memory.documents.version_store import IMPORTED
-from agent.memory.editing.merge import BUDGET
+from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.history.history_log import HISTORY_JSONL, HistoryEntry, HistoryLog
 from agent.memory.messages.message_range import entry_id
 from agent.memory.scopes import scope_folder

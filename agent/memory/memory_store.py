@@ -29,7 +29,7 @@ from agent.memory.consolidation.consolidator import (
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import BY_HAND
 from agent.memory.editing.document_editor import save_conflicts
-from agent.memory.editing.merge import BUDGET
+from agent.memory.editing.edit_simulation import BUDGET
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.three_way_merge import three_way
 from agent.memory.history.history_log import HistoryEntry
@@ -85,6 +85,7 @@ class MemoryStore:
             budget=budget,
             deadline=deadline,
             disk=self._disk,
+            asks_edits=False,
         )
         self._history = self._consolidator.history(_SCOPE)
         self._pending = ConsolidationStateStore(self.memory_dir, self._disk)

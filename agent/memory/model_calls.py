@@ -19,6 +19,7 @@ log = structlog.get_logger(__name__)
 
 MOST_CHARACTERS = 400_000  # of an answer's text; a memory is a fraction of it
 TOO_LONG = "the prompt is too long"  # the reason of an UnusableAnswer that a retry does not fix
+CUT_OFF = "the answer was cut off"
 Read = TypeVar("Read")
 _MOST_NESTED = 3  # a list of a string of an object
 _MOST_TRIES = 8  # JSON objects looked for in a text
@@ -37,6 +38,7 @@ class ProviderReply:
     content: str
     tool_calls: tuple[ToolCall, ...]
     tokens: TokenUsage = _NONE
+    finish_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class ModelProvider:
             max_tokens=asked.get("max_tokens"),
         )
         reply = await self.model.complete(request)
-        return ProviderReply(reply.text, reply.tool_calls, reply.tokens)
+        return ProviderReply(reply.text, reply.tool_calls, reply.tokens, "length" if reply.is_cut else "")
 
 
 class LlmProvider(Protocol):
@@ -120,6 +122,11 @@ async def call_provider(
         return response
     log.warning("consolidation.refused", error=refused)
     return UnusableAnswer(f"refused: {refused}")
+
+
+def is_cut(response: Any) -> bool:
+    """Return True if a token limit ended the response early: whatever it contains, it is not all of it."""
+    return getattr(response, "finish_reason", None) == "length"
 
 
 # -- parsing ---------------------------------------------------------------------------------------

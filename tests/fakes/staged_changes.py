@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent.memory.editing.merge import OmittedEntry, ReviewReason, StagedRemoval
 from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.text_operations import AddLines, RemoveLines
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
@@ -38,15 +38,16 @@ async def staged(
 
 def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
     """Write what waits, and nothing else."""
-    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(), additions=(f"- {fact}",))
-    stage_for_approval(scope_folder(home, scope) / "memory", Disk(), name, "untrusted", at, waiting, session=session)
+    added = [AddLines(f"- {fact}")]
+    folder = scope_folder(home, scope) / "memory"
+    stage_for_approval(folder, Disk(), name, "untrusted", at, operations=added, session=session)
 
 
 def removal(home: Path, scope: str, session: str, *, line: str, person: str, name: str = "ebbbbbbbbbbbbbbbb") -> None:
     """Have a removal wait that came of words that *person* took back."""
-    waiting = StagedRemoval(why=ReviewReason.MANY, removals=(OmittedEntry(raw=line, context=()),))
+    removed = [RemoveLines(line)]
     folder = scope_folder(home, scope) / "memory"
-    stage_for_approval(folder, Disk(), name, "deleted", utc_now(), waiting, session=session, person=person)
+    stage_for_approval(folder, Disk(), name, "deleted", utc_now(), operations=removed, session=session, person=person)
 
 
 async def look(pocket: InProcessGateway, scope: str, name: str) -> None:

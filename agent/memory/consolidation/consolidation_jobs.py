@@ -181,8 +181,7 @@ class ConsolidationJobs:
         count, most = 0, 0
         for _ in range(_SQUEEZES):
             token_limit = await self.token_limit()
-            # MEMORY.md is in the question, and once more in the answer.
-            left = max(token_limit - 2 * estimate_text(base) - _INSTRUCTIONS, 0)
+            left = max(token_limit - estimate_text(base) - _INSTRUCTIONS, 0)
             if token_limit and left < token_limit // 8:
                 break
             count, lines = fit_to_tokens(

@@ -7,10 +7,12 @@ where they keep the model's answer until it is applied, and in whose pointer the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -20,13 +22,14 @@ from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
 from agent.memory.documents.file_documents import read_epoch
 from agent.memory.documents.version_store import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
-from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.merge import BUDGET, ReviewReason
-from agent.memory.editing.staged_changes import MEMORY
-from agent.memory.editing.text_operations import MergeText
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
-from agent.memory.messages.message_range import Message, entry_id, origin_of
+from agent.memory.editing.document_edits import DocumentEdit, read_edit
+from agent.memory.editing.edit_review import find_evidence
+from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome
+from agent.memory.editing.staged_changes import MEMORY, ReviewReason
+from agent.memory.editing.text_operations import changed_texts
+from agent.memory.editing.whole_text import edits_of_text
+from agent.memory.history.history_log import HistoryEntry, HistoryLog, line_fingerprint
+from agent.memory.messages.message_range import Message, entry_id, origin_of, own_words
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer
 from agent.memory.scopes import scope_folder
@@ -37,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 DEADLINE = timedelta(seconds=120)
 FAILURES_BEFORE_RAW = 3  # then the messages themselves go to the raw archive
+_ENDLESS = 4  # budgets: a longer text is no memory
 _TOO_LARGE = 8  # budgets: a longer MEMORY.md is sent cut off, and every change of it needs approval
 
 
@@ -52,7 +56,14 @@ class StoredAnswer:
     origin: str
     base: str
     history_entry: str
-    memory_update: str
+    memory_update: str = ""  # of an older version, which stored no operations
+    operations: Sequence[Mapping[str, Any]] = ()  # records of the edits
+
+    @property
+    def edits(self) -> list[DocumentEdit]:
+        """The edits of MEMORY.md."""
+        edits = [edit for edit in map(read_edit, self.operations) if edit is not None]
+        return edits + [DocumentEdit(MEMORY, each) for each in edits_of_text(self.base, self.memory_update)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ class Consolidator:
     budget: int = BUDGET
     deadline: timedelta = DEADLINE
     disk: Disk = field(default_factory=Disk)
+    asks_edits: bool = True  # rather than the whole memory, as [001] does
 
     async def current_memory(self, scope: str) -> str:
         """Return MEMORY.md as the model is shown it."""
@@ -93,12 +105,24 @@ class Consolidator:
         self, provider: LlmProvider, model: str, memory: str, lines: Sequence[str]
     ) -> ConsolidationAnswer | UnusableAnswer:
         """Return the model's consolidation of a conversation. Never raises."""
-        return await request_consolidation(provider, model, memory, lines, deadline=self.deadline)
+        answer = await request_consolidation(
+            provider, model, memory, lines, deadline=self.deadline, asks_edits=self.asks_edits
+        )
+        if isinstance(answer, UnusableAnswer):
+            return answer
+        is_endless = len(answer.memory_update) > _ENDLESS * max(self.budget, len(memory))
+        return UnusableAnswer("too long") if is_endless else answer
 
     def stored_answer(
         self, scope: str, span: TranscriptRange, messages: Sequence[Message], base: str, answer: ConsolidationAnswer
     ) -> StoredAnswer:
-        """Return the answer in the form to store before it is applied."""
+        """Return the answer in the form to store before it is applied: its edits, each with its message."""
+        own = own_words(messages)
+        numbers = {int(message.get("i", n)) for n, message in enumerate(messages)}
+        edits = [
+            *answer.edits,
+            *(DocumentEdit(MEMORY, each) for each in edits_of_text(base, answer.memory_update) if answer.memory_update),
+        ]
         return StoredAnswer(
             entry=span.entry,
             transcript=span.transcript,
@@ -108,7 +132,7 @@ class Consolidator:
             origin=origin_of(strip_untrusted(messages)),
             base=base,
             history_entry=answer.history_entry,
-            memory_update=answer.memory_update,
+            operations=[_with_evidence(each, own, numbers).record() for each in edits],
         )
 
     async def apply(self, scope: str, session: str, answer: StoredAnswer) -> None:
@@ -125,6 +149,7 @@ class Consolidator:
             end=answer.end,
             origin=answer.origin,
             entry=answer.entry,
+            sources=_sources(answer.edits),
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 
@@ -153,8 +178,9 @@ class Consolidator:
     async def _edit_memory(self, scope: str, session: str, answer: StoredAnswer) -> None:
         editor = DocumentEditor(home=self.home, documents=self.documents, now=self.now, disk=self.disk)
         result = await asyncio.to_thread(self._outcome, answer)
-        left = await editor.write(scope, MEMORY, answer.base, result, why=f"{CONSOLIDATION}{answer.entry}")
-        await editor.stage(scope, left, lambda _: answer.entry, session=session)
+        why = f"{CONSOLIDATION}{answer.entry}"
+        left = await editor.write(scope, MEMORY, answer.base, result, why=why)
+        await editor.stage(scope, left, lambda reason: _staged_name(answer, reason), session=session, cause=why)
 
     def _outcome(self, answer: StoredAnswer) -> DocumentOutcome:
         only_propose = ""
@@ -163,8 +189,37 @@ class Consolidator:
         elif len(answer.base) >= _TOO_LARGE * self.budget:
             only_propose = ReviewReason.TOO_LARGE
         simulation = EditSimulation({MEMORY: answer.base}, budget=self.budget)
-        simulation.do([DocumentEdit(MEMORY, MergeText(answer.memory_update))])
+        results = simulation.do(answer.edits, is_final=True)
+        if refused := [each for each in results if each.why and not each.review]:
+            log.info("consolidation.edits_refused", entry=answer.entry, edits=len(refused))
         return outcome(simulation, MEMORY, only_propose=only_propose)
 
     def _timestamp(self, scope: str) -> str:
         return f"{self.now().astimezone(ZoneInfo(self.zone(scope))):%Y-%m-%d %H:%M}"
+
+
+def _with_evidence(edit: DocumentEdit, own: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:
+    """Return the edit with the message that it comes from, and whether the person says there what it changes."""
+    old, new = changed_texts(edit.operation)
+    source = find_evidence(own, edit.source, old, new)
+    if source is not None:
+        return replace(edit, source=source, has_evidence=True)
+    return edit if edit.source in numbers else replace(edit, source=-1)
+
+
+def _sources(edits: Sequence[DocumentEdit]) -> dict[str, int]:
+    """Return the message of each new line, by the line's fingerprint."""
+    return {
+        line_fingerprint(line): edit.source
+        for edit in edits
+        if edit.source >= 0
+        for line in changed_texts(edit.operation)[1].splitlines()
+        if line.strip()
+    }
+
+
+def _staged_name(answer: StoredAnswer, reason: str) -> str:
+    """Return the name of what waits for *reason*: the entry's id, or one derived from it for a second reason."""
+    if reason == ReviewReason.MEANING:
+        return "m" + hashlib.sha256(answer.entry.encode()).hexdigest()[:16]
+    return answer.entry

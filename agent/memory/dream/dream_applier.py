@@ -17,7 +17,7 @@ from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
-from agent.memory.editing.merge import ReviewReason
+from agent.memory.editing.staged_changes import ReviewReason
 from agent.memory.history.history_log import HistoryEntry
 from agent.memory.storage.disk import Disk
 

@@ -15,7 +15,7 @@ from agent.memory.dream.dream_state import DreamPass
 from agent.memory.editing.document_edits import read_edits
 from agent.memory.editing.edit_simulation import EditOutcome, EditResult, EditSimulation
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import LlmProvider, UnusableAnswer, call_provider, clean
+from agent.memory.model_calls import CUT_OFF, LlmProvider, UnusableAnswer, call_provider, clean, is_cut
 
 log = structlog.get_logger(__name__)
 
@@ -86,6 +86,8 @@ class DreamPhaseRunner:
         response = await call_provider(self.provider, self.model, request, deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
             return response
+        if is_cut(response):
+            return UnusableAnswer(CUT_OFF)
         edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
         if isinstance(edits, UnusableAnswer):
             return edits

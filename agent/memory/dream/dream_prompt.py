@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.memory.editing.document_edits import EDIT_CHOICE, EDIT_MEMORY, EDIT_WITHOUT_TOOLS, edit_tools
-from agent.memory.editing.merge import BUDGET, NOTHING_YET
+from agent.memory.editing.edit_simulation import BUDGET
+from agent.memory.editing.whole_text import NOTHING_YET
 from agent.memory.history.history_log import HistoryEntry
 
 SHOWN = BUDGET  # characters of a document that the model is shown, and of all entries together

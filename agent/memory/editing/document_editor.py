@@ -18,8 +18,7 @@ import structlog
 from agent.memory.documents.file_documents import change_document
 from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.editing.edit_simulation import DocumentOutcome
-from agent.memory.editing.merge import ReviewReason
-from agent.memory.editing.staged_changes import stage_for_approval
+from agent.memory.editing.staged_changes import ReviewReason, stage_for_approval
 from agent.memory.editing.three_way_merge import MergeConflict, three_way
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -58,7 +57,7 @@ class DocumentEditor:
         if result.text == base or await change_document(self.documents, scope, name, reconcile, why=why):
             return result
         log.warning("memory.write_contended", scope=scope, name=name)
-        return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done}, staged=None)
+        return replace(result, waiting={**result.waiting, ReviewReason.BUSY: result.done})
 
     async def stage(
         self,
@@ -75,8 +74,7 @@ class DocumentEditor:
 
         The parameters are those of `stage_for_approval`. Raises OSError.
         """
-        held = [(why, operations, None) for why, operations in result.waiting.items()]
-        for why, operations, staged in [*held, *([(result.staged.why, (), result.staged)] if result.staged else [])]:
+        for why, operations in result.waiting.items():
             log.info("memory.change_staged", scope=scope, name=document, why=str(why), operations=len(operations))
             await asyncio.to_thread(
                 stage_for_approval,
@@ -85,7 +83,6 @@ class DocumentEditor:
                 entry(why),
                 why,
                 self.now(),
-                staged,
                 document=document,
                 operations=operations,
                 session=session,

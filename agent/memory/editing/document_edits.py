@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.memory.documents.version_store import TRACKED
@@ -21,6 +21,7 @@ from agent.memory.model_calls import UnusableAnswer, clean, read_call
 EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text
+_DIGITS = 10
 
 _TOOL: dict[str, Any] = {
     "type": "function",
@@ -41,6 +42,8 @@ _TOOL: dict[str, Any] = {
                             "text": {"type": "string", "description": "add, replace: the new line"},
                             "under": {"type": "string", "description": "the heading of its section, if any"},
                             "after": {"type": "string", "description": "add: the exact line it comes after, if any"},
+                            "source": {"type": "integer", "description": "the number of what it comes from"},
+                            "reason": {"type": "string", "description": "remove: why, in a few words"},
                         },
                         "required": ["document", "op"],
                     },
@@ -63,16 +66,36 @@ def edit_tools() -> list[dict[str, Any]]:
     return [copy.deepcopy(_TOOL)]
 
 
+def operations_schema() -> dict[str, Any]:
+    """Return the JSON schema of a list of operations on one document, for a tool that takes more than these."""
+    schema: dict[str, Any] = copy.deepcopy(_TOOL["function"]["parameters"]["properties"]["operations"])
+    del schema["items"]["properties"]["document"]
+    schema["items"]["required"] = ["op"]
+    return schema
+
+
 @dataclass(frozen=True, slots=True)
 class DocumentEdit:
-    """One operation on one document."""
+    """One operation on one document.
+
+    *source* is the number of the message or the history entry that it comes from, -1 if there is none. An edit that
+    changes what a line means needs approval unless it *has_evidence*: the person said so (`edit_review`).
+    """
 
     document: str
     operation: Operation
+    source: int = -1
+    has_evidence: bool = False
+    reason: str = ""
 
-    def record(self) -> dict[str, str]:
+    def record(self) -> dict[str, Any]:
         """Return the edit as JSON fields; `read_edit` reverses it."""
-        return {"document": self.document, **as_record(self.operation)}
+        known = {"source": self.source + 1, "evidence": self.has_evidence, "reason": self.reason}
+        return {
+            "document": self.document,
+            **as_record(self.operation),
+            **{name: value for name, value in known.items() if value},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +112,23 @@ def read_edit(record: object) -> DocumentEdit | None:
     operation = read_record(record)
     if operation is None or not isinstance(record, Mapping) or record.get("document") not in TRACKED:
         return None
-    return DocumentEdit(str(record["document"]), operation)
+    source, reason = record.get("source", 0), record.get("reason", "")
+    return DocumentEdit(
+        str(record["document"]),
+        operation,
+        source=source - 1 if isinstance(source, int) else -1,
+        has_evidence=record.get("evidence") is True,
+        reason=reason if isinstance(reason, str) else "",
+    )
 
 
 def read_edits(content: object, tool_calls: object) -> ParsedEdits | UnusableAnswer:
     """Return the edits in a model's answer, or the reason why there are none. Never raises."""
-    return read_call(content, tool_calls, EDIT_MEMORY, _read)
+    return read_call(content, tool_calls, EDIT_MEMORY, parse_operations)
 
 
-def _read(value: Mapping[str, Any]) -> ParsedEdits | UnusableAnswer:
+def parse_operations(value: Mapping[str, Any]) -> ParsedEdits | UnusableAnswer:
+    """Return the edits in the arguments of a tool, or the reason why there are none."""
     operations = value.get("operations")
     if not isinstance(operations, list):
         return UnusableAnswer("operations missing")
@@ -114,12 +145,21 @@ def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
         if not isinstance(each, Mapping):
             yield f"operation {n} is no object"
             continue
-        texts = {name: each.get(name) for name in ("document", "op", "old", "text", "under", "after")}
+        texts = {name: each.get(name) for name in ("document", "op", "old", "text", "under", "after", "reason")}
         if not all(text is None or isinstance(text, str) for text in texts.values()):
             yield f"operation {n} holds something else than text"
             continue
         fields_ = {name: clean(text) if name != "old" else _exact(text) for name, text in texts.items() if text}
-        yield _operation(n, fields_)
+        operation = _operation(n, fields_)
+        if isinstance(operation, DocumentEdit):
+            operation = replace(operation, source=_number(each.get("source")), reason=fields_.get("reason", ""))
+        yield operation
+
+
+def _number(value: object) -> int:
+    """Return a number that a model gave as one or as text, such as `#12`; -1 if it is none."""
+    text = str(value).strip().removeprefix("#") if isinstance(value, int | str) else ""
+    return int(text) if text.isdecimal() and len(text) < _DIGITS else -1
 
 
 def _operation(n: int, fields_: Mapping[str, str]) -> DocumentEdit | str:

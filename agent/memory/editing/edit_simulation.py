@@ -1,22 +1,36 @@
 """Apply edits to copies of documents, and decide which of the changes need approval.
 
-Nothing that was remembered disappears without an operation that names it, removals have a limit, and a text does not
-outgrow its budget. Everything is pure: the same edits of the same texts give the same result after a crash.
+Nothing that was remembered disappears without an operation that names it, removals have a limit, and a fact that is
+known is not added again. Everything is pure: the same edits of the same texts give the same result after a crash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.entry_matching import lost_entries, statements
-from agent.memory.editing.memory_entries import MemoryEntry, parse
-from agent.memory.editing.merge import BUDGET, ReviewReason, StagedRemoval, exceeds_removal_limit, merge
-from agent.memory.editing.text_operations import AddLines, MergeText, Operation, apply
+from agent.memory.editing.edit_review import needs_evidence
+from agent.memory.editing.entry_matching import (
+    AnalyzedEntry,
+    analyzed_replaces,
+    begins_alike,
+    denies,
+    is_bare,
+    is_same,
+    lost_entries,
+    statements,
+)
+from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse
+from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason
+from agent.memory.editing.text_operations import PATH, AddLines, Operation, ReplaceLines, apply, changed_texts
 
+BUDGET = 32_000  # characters of a document, about 8,000 tokens
+MOST_REMOVED_SHARE = 0.25
+MOST_REMOVED = 3
 _LONGEST_TITLE = 80
+_SHORTEST_CUT = 8  # characters of a line that may be another one, cut off
 
 
 class EditOutcome(StrEnum):
@@ -26,73 +40,103 @@ class EditOutcome(StrEnum):
     LOSES = "done, and something is gone"
     NOTHING = "changed nothing"
     REFUSED = "refused"
-    WAITS = "waits for a person"  # it would exceed the budget
+    WAITS = "waits for a person"
 
 
 @dataclass(frozen=True, slots=True)
 class EditResult:
-    """An edit and its outcome. `staged` is what a merge left for approval."""
+    """An edit, its outcome, and for an edit that waits the reason of the review."""
 
     edit: DocumentEdit
     fate: EditOutcome
     why: str = ""
-    staged: StagedRemoval | None = None
+    review: str = ""
 
 
 class EditSimulation:
     """Copies of the documents with the edits so far applied."""
 
     def __init__(self, base: Mapping[str, str], *, budget: int = BUDGET, may_lose: bool = True) -> None:
-        """Start with *base*; unless *may_lose*, an edit that removes something is left for approval."""
+        """Start with *base*; unless *may_lose*, an edit that removes something is left for approval.
+
+        *budget* is that of each document but MEMORY.md, whose oldest lines move to the archive.
+        """
         self.base = dict(base)
         self.texts = dict(base)
         self.results: list[EditResult] = []
         self.budget = budget
         self._may_lose = may_lose
 
-    def do(self, edits: Sequence[DocumentEdit]) -> Sequence[EditResult]:
-        """Apply the edits in order and return the result of each."""
-        results = [self._apply(edit) for edit in edits]
+    def do(self, edits: Sequence[DocumentEdit], *, is_final: bool = False) -> Sequence[EditResult]:
+        """Apply the edits in order and return the result of each.
+
+        If the model *is_final*, not asked again, what it adds goes elsewhere when the place it names does not exist.
+        """
+        results = [self._apply_final(edit) if is_final else self._apply(edit) for edit in edits]
         self.results += results
         return results
 
+    def _apply_final(self, edit: DocumentEdit) -> EditResult:
+        """Apply an edit, or the nearest one that fits: the line without its list mark, the end of the document."""
+        result = self._apply(edit)
+        for operation in _nearest(edit.operation, self.texts[edit.document]):
+            if result.fate is not EditOutcome.REFUSED:
+                break
+            result = self._apply(replace(edit, operation=operation))
+        return result
+
     def _apply(self, edit: DocumentEdit) -> EditResult:
         before = self.texts[edit.document]
-        if isinstance(edit.operation, MergeText):
-            merged = merge(before, edit.operation.text, budget=self.budget)
-            self.texts[edit.document] = merged.text
-            fate = EditOutcome.NOTHING if merged.text == before else EditOutcome.DONE
-            return EditResult(edit, fate, staged=merged.staged)
-        applied = apply([edit.operation], before)
-        if applied.refused and (section := _new_section(edit.operation)) is not None:
-            edit = DocumentEdit(edit.document, section)
+        if isinstance(edit.operation, AddLines):
+            resolved = _resolve_addition(edit.operation, before)
+            if resolved is None:
+                return EditResult(edit, EditOutcome.NOTHING)
+            edit = replace(edit, operation=resolved)
+        operation = edit.operation
+        applied = apply([operation], before)
+        if applied.refused and (section := _new_section(operation)) is not None:
+            operation, edit = section, replace(edit, operation=section)
             applied = apply([section], before)
         if applied.refused:
             return EditResult(edit, EditOutcome.REFUSED, applied.refused[0].why)
         if not applied.done:
             return EditResult(edit, EditOutcome.NOTHING)
         lost = lost_entries(before, applied.text)
-        if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
-            return EditResult(edit, EditOutcome.REFUSED, f"it would also take away: {hidden[0].raw[:80]}")
-        if lost and not self._may_lose:
-            return EditResult(edit, EditOutcome.WAITS)
-        if len(applied.text) > max(self.budget, len(before)):
-            return EditResult(edit, EditOutcome.WAITS, f"{edit.document} is full; make room first")
+        if refusal := self._refusal(edit, applied.text, lost):
+            return EditResult(edit, EditOutcome.REFUSED, refusal)
+        if review := self._review(edit, applied.text, is_loss=bool(lost)):
+            why = f"{edit.document} is full; make room first" if review is ReviewReason.OVER_BUDGET else ""
+            return EditResult(edit, EditOutcome.WAITS, why, review)
         self.texts[edit.document] = applied.text
         return EditResult(edit, EditOutcome.LOSES if lost else EditOutcome.DONE)
+
+    def _refusal(self, edit: DocumentEdit, after: str, lost: Sequence[MemoryEntry]) -> str:
+        """Return why an edit is not made, for the model, or an empty string."""
+        if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
+            return f"it would also take away: {hidden[0].raw[:80]}"
+        total = len(lost_entries(self.base[edit.document], after)) if lost else 0
+        needs_approval = total > MOST_ASKED and bool(_review_reason(self.base[edit.document], after))
+        # No question may offer to remove so much.
+        is_wipe = len(lost) > MOST_ASKED or needs_approval
+        return f"more than {MOST_ASKED} lines would be gone; remove fewer" if is_wipe else ""
+
+    def _review(self, edit: DocumentEdit, after: str, *, is_loss: bool) -> ReviewReason | None:
+        before = self.texts[edit.document]
+        if _changes_meaning(edit, before):
+            return ReviewReason.MEANING
+        if is_loss and not self._may_lose:
+            return ReviewReason.MANY
+        is_over = edit.document != MEMORY and len(after) > max(self.budget, len(before))
+        return ReviewReason.OVER_BUDGET if is_over else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentOutcome:
-    """The new text of a document, the operations that made it, and what needs approval.
-
-    `waiting` are operations by the reason of their review; `staged` is what a merge held back.
-    """
+    """The new text of a document, the operations that made it, and those that wait, by the reason of their review."""
 
     text: str
     done: tuple[Operation, ...] = ()
     waiting: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
-    staged: StagedRemoval | None = None
 
 
 def outcome(simulation: EditSimulation, document: str, *, only_propose: str = "") -> DocumentOutcome:
@@ -103,29 +147,84 @@ def outcome(simulation: EditSimulation, document: str, *, only_propose: str = ""
     base, text = simulation.base[document], simulation.texts[document]
     mine = [each for each in simulation.results if each.edit.document == document]
     done = [each.edit.operation for each in mine if each.fate in (EditOutcome.DONE, EditOutcome.LOSES)]
-    waiting: dict[str, tuple[Operation, ...]] = {
-        ReviewReason.OVER_BUDGET: tuple(each.edit.operation for each in mine if each.fate is EditOutcome.WAITS)
-    }
+    waiting: dict[str, list[Operation]] = {}
+    for each in mine:
+        if each.fate is EditOutcome.WAITS:
+            waiting.setdefault(each.review, []).append(each.edit.operation)
     if only_propose:
-        held = [each.edit.operation for each in mine if each.staged is not None and each.fate is EditOutcome.NOTHING]
-        proposed = (*done, *held, *waiting[ReviewReason.OVER_BUDGET])
+        proposed = (*done, *(operation for held in waiting.values() for operation in held))
         return DocumentOutcome(text=base, waiting={only_propose: proposed} if proposed else {})
     if why := _review_reason(base, text):
         kept = EditSimulation({document: base}, budget=simulation.budget, may_lose=False)
         kept.do([each.edit for each in mine if each.fate is EditOutcome.DONE])
-        stand = {id(each.edit) for each in kept.results if each.fate is EditOutcome.DONE}
-        waiting[why] = tuple(
+        stand = {id(each.edit.operation) for each in kept.results if each.fate is EditOutcome.DONE}
+        waiting[why] = [
             each.edit.operation
             for each in mine
-            if each.fate is EditOutcome.LOSES or (each.fate is EditOutcome.DONE and id(each.edit) not in stand)
-        )
-        text, done = kept.texts[document], [each.edit.operation for each in kept.results if id(each.edit) in stand]
+            if each.fate is EditOutcome.LOSES
+            or (each.fate is EditOutcome.DONE and id(each.edit.operation) not in stand)
+        ]
+        text = kept.texts[document]
+        done = [each.edit.operation for each in kept.results if id(each.edit.operation) in stand]
     return DocumentOutcome(
         text=text,
         done=tuple(done) if text != base else (),  # one edit may have reversed another
-        waiting={why: operations for why, operations in waiting.items() if operations},
-        staged=next((each.staged for each in mine if each.staged is not None), None),
+        waiting={why: tuple(operations) for why, operations in waiting.items() if operations},
     )
+
+
+# -- additions ---------------------------------------------------------------------------------------
+
+
+def _resolve_addition(addition: AddLines, text: str) -> Operation | None:
+    """Return the operation that an addition amounts to, or None if all of it is known.
+
+    A line that says all of a known one and more replaces it, and so does its bare denial.
+    """
+    added = [AnalyzedEntry(each) for each in _added_entries(addition)]
+    known = [AnalyzedEntry(each) for each in parse(text) if each.kind is not EntryKind.HEADING]
+    if added and all(any(_contains(each, new) for each in known) for new in added):
+        return None
+    if len(added) != 1 or added[0].entry.kind is EntryKind.FENCE or addition.text.startswith((" ", "\t")):
+        return addition
+    lines = [line.rstrip() for line in text.split("\n")]
+    for each in known:
+        raw = each.entry.raw
+        if not each.entry.parents and lines.count(raw) == 1 and _supersedes(added[0], each):
+            return ReplaceLines(raw, addition.text if added[0].entry.kind is each.entry.kind else f"- {added[0].text}")
+    return addition
+
+
+def _added_entries(addition: AddLines) -> list[MemoryEntry]:
+    """Return the entries of an addition but headings, under the headings that it names."""
+    titles = addition.under.split(PATH) if addition.under else []
+    above = "".join(f"{'#' * level} {title.lstrip('# ')}\n\n" for level, title in enumerate(titles, 1))
+    return [each for each in parse(above + addition.text) if each.kind is not EntryKind.HEADING and each.text]
+
+
+def _contains(known: AnalyzedEntry, new: AnalyzedEntry) -> bool:
+    """Return True if a known entry says all that *new* says, about the same subject; *new* may be cut off."""
+    if is_same(known.entry, new.entry):
+        return all(map(known.says, new.needed()))
+    is_cut = len(new.text) >= _SHORTEST_CUT and known.text.startswith(new.text)
+    return begins_alike(known, new) and (is_cut or analyzed_replaces(known, new))
+
+
+def _supersedes(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
+    is_there = not new.entry.headings or new.entry.headings[-1:] == known.entry.headings[-1:]
+    says_more = analyzed_replaces(new, known) or (denies(new, known) and is_bare(new, known))
+    return is_there and begins_alike(new, known) and says_more
+
+
+def _changes_meaning(edit: DocumentEdit, text: str) -> bool:
+    """Return True if the edit changes what something means, and the person did not say so."""
+    if edit.has_evidence:
+        return False
+    old, new = changed_texts(edit.operation)
+    if needs_evidence(old, new):
+        return True
+    known = [AnalyzedEntry(each) for each in parse(text)] if not old else []
+    return any(denies(AnalyzedEntry(each), one) for each in parse(new) for one in known)
 
 
 def _new_section(operation: Operation) -> AddLines | None:
@@ -135,10 +234,32 @@ def _new_section(operation: Operation) -> AddLines | None:
     """
     if not isinstance(operation, AddLines) or operation.after:
         return None
-    title = operation.under.lstrip("# ").strip()
+    title = operation.under.rpartition(PATH)[2].lstrip("# ").strip()
     if not title or "\n" in title or len(title) > _LONGEST_TITLE:
         return None
     return AddLines(f"## {title}\n\n{operation.text}")
+
+
+def _nearest(operation: Operation, text: str) -> Iterator[Operation]:
+    """Yield operations to try in place of one that does not fit the text."""
+    if isinstance(operation, AddLines):
+        yield AddLines(operation.text, operation.under)
+        yield AddLines(operation.text)
+        return
+    plain = _unmarked(operation.old)
+    lines = [line for line in text.splitlines() if _unmarked(line) == plain]
+    if len(lines) == 1:
+        yield replace(operation, old=lines[0], under="")
+    elif not lines and isinstance(operation, ReplaceLines):
+        yield AddLines(operation.new, operation.under)
+        yield AddLines(operation.new)
+
+
+def _unmarked(line: str) -> str:
+    return " ".join(line.strip().lstrip("-*+•").split()).rstrip(".").casefold()
+
+
+# -- removals ----------------------------------------------------------------------------------------
 
 
 def _review_reason(base: str, text: str) -> str:
@@ -151,9 +272,14 @@ def _review_reason(base: str, text: str) -> str:
     return ReviewReason.MANY if exceeds_removal_limit(lost, len(statements(parse(base)))) else ""
 
 
+def exceeds_removal_limit(removed: int, entries: int) -> bool:
+    """Return True if removing so many of the entries needs approval."""
+    return removed > MOST_REMOVED and removed > entries * MOST_REMOVED_SHARE
+
+
 def _is_named(entry: MemoryEntry, operation: Operation) -> bool:
     """Return True if the operation names a line of the entry."""
-    if isinstance(operation, AddLines | MergeText):
+    if isinstance(operation, AddLines):
         return False
     named = {line.strip() for line in operation.old.splitlines() if line.strip()}
     return any(line.strip() in named for line in entry.raw.splitlines())

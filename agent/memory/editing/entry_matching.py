@@ -40,12 +40,17 @@ _NO = frozenset(
     for line in (
         "no not never none nobody nothing without neither nor cannot don't doesn't didn't isn't aren't wasn't weren't",
         "won't can't couldn't shouldn't wouldn't hasn't haven't hadn't former formerly anymore",
-        "nicht nie niemals kein keine keinen keinem keiner ohne nichts non mai senza pas jamais sans aucun aucune",
-        "nunca sin nada ningún ninguna não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
+        "false untrue wrong incorrect mistaken denied denies disproved invalid revoked outgrown cured n/a ❌ 🚫",
+        "nicht nie niemals kein keine keinen keinem keiner keines keinerlei ohne nichts nein falsch unwahr ehemals",
+        "ehemalig ehemalige ehemaliger irrtümlich widerlegt ungültig widerrufen",
+        "non mai senza pas jamais sans aucun aucune ne faux fausse inexact démenti ancien ancienne nul nulle",
+        "nunca sin nada ningún ninguna ninguno tampoco falso falsa incorrecto incorrecta",
+        "não nem sem niet geen nooit zonder не нет никогда без ні nie nigdy bez",
         "inte aldrig ingen ikke aldri 不 没 無 无 非 未 否",
     )
     for word in line.split()
 )
+_DEGREE = frozenset(("longer", "any", "more", "mehr", "plus", "ya", "now", "actually", "since"))
 _ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))
 
 
@@ -56,7 +61,12 @@ class EntryWords:
     words: tuple[str, ...]  # folded, in order
     carrying: tuple[str, ...]  # without articles, pronouns and the like
     exact: tuple[str, ...]  # names and numbers, in order: never inflected, never swapped
-    is_negated: bool
+    negations: frozenset[str] = frozenset()
+
+    @property
+    def is_negated(self) -> bool:
+        """True if the text denies something, or strikes it out."""
+        return bool(self.negations)
 
 
 @lru_cache(maxsize=8_192)
@@ -66,7 +76,12 @@ def extract_words(text: str) -> EntryWords:
     words = tuple(word.casefold() for word in found)
     carrying = tuple(word for word in words if word not in _GLUE)
     exact = tuple(word for n, word in enumerate(words) if word not in _GLUE and _is_exact(found[n], first=n == 0))
-    return EntryWords(words, carrying, exact, any(word in _NO for word in words))
+    struck = ["~~"] if "~~" in text else []
+    return EntryWords(words, carrying, exact, frozenset([*filter(_is_negation, words), *struck]))
+
+
+def _is_negation(word: str) -> bool:
+    return word in _NO or word.endswith(("n't", "n’t")) or word.startswith(("non-", "ex-", "nicht-", "n'", "n’"))
 
 
 def _is_exact(word: str, *, first: bool) -> bool:
@@ -136,6 +151,27 @@ def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
     if its.is_negated and not mine.is_negated:
         return False
     return all(map(new.says, (*mine.carrying, *needed))) and _in_order(_anchors(mine), new.around + its.words)
+
+
+def begins_alike(whole: AnalyzedEntry, piece: AnalyzedEntry) -> bool:
+    """Return True if *whole* has no subject of its own before the words of *piece*: "Bob", "favourite"."""
+    for word in whole.said.words:
+        if piece.says(word) and word not in _GLUE:
+            return True
+        if word not in _GLUE and word not in _DEGREE and word not in whole.said.negations:
+            return False
+    return True
+
+
+def denies(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
+    """Return True if *new* repeats *known* with a negation, or without its own."""
+    topics = [word for word in known.said.carrying if word not in known.said.negations]
+    return known.said.is_negated is not new.said.is_negated and bool(topics) and all(map(new.says, topics))
+
+
+def is_bare(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
+    """Return True if *new* says nothing beyond *known* but a negation."""
+    return all(known.says(word) or word in new.said.negations or word in _DEGREE for word in new.said.carrying)
 
 
 def _anchors(mine: EntryWords) -> tuple[str, ...]:

@@ -14,9 +14,15 @@ from typing import Any
 
 from agent.memory.documents.file_documents import change_document
 from agent.memory.documents.version_store import APPROVED
-from agent.memory.editing.merge import ReviewReason
 from agent.memory.editing.staged_changes import EXPIRES_AFTER as EXPIRES_AFTER
-from agent.memory.editing.staged_changes import STAGED, StagedChange, StagedErasure, read_staged, stage_for_approval
+from agent.memory.editing.staged_changes import (
+    STAGED,
+    ReviewReason,
+    StagedChange,
+    StagedErasure,
+    read_staged,
+    stage_for_approval,
+)
 from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
@@ -44,7 +50,7 @@ class StagedChangeStore:
         self._writing = writing or asyncio.Lock()
 
     async def pending_changes(self, scope: str) -> list[StagedChange]:
-        """Return the scope's staged changes, the oldest first; delete expired ones."""
+        """Return the scope's staged changes, the oldest first; delete expired ones, and wipes of an older version."""
         changes = await asyncio.to_thread(self._read, scope)
         return [each for each in changes if each.erasure is None or not each.erasure.decided]
 
@@ -170,7 +176,7 @@ class StagedChangeStore:
         changes: list[StagedChange] = []
         for path in sorted(self._folder(scope).glob("*.json")):
             change = read_staged(self._disk.load(path) or b"")
-            if change is not None and self._now() > change.expires_at:
+            if change is not None and (change.is_wipe or self._now() > change.expires_at):
                 self._disk.remove(path)
             elif change is not None:
                 changes.append(change)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from base64 import b32encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from agent.memory.documents.version_store import TRACKED
-from agent.memory.editing.merge import StagedRemoval
 from agent.memory.editing.text_operations import (
     AddLines,
-    MergeText,
     Operation,
     RemoveLines,
     ReplaceLines,
@@ -22,6 +22,7 @@ from agent.memory.editing.text_operations import (
     as_record,
     read_record,
 )
+from agent.memory.editing.whole_text import edits_of_text
 from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
@@ -30,6 +31,7 @@ from agent.memory.storage.transcript_lines import format_time, parse_time
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
 MEMORY = "MEMORY.md"
+MOST_ASKED = 5  # lines that one question may offer to remove
 EXPIRES_AFTER = timedelta(days=14)
 ERASURE_EXPIRES_AFTER = timedelta(days=1)  # more matches are stored meanwhile
 
@@ -51,6 +53,19 @@ class StagedErasure:
     decided: str = ""  # the turn that approved it; its job removes the file
 
 
+class ReviewReason(StrEnum):
+    """Why a change needs approval, as stored with it."""
+
+    MANY = "many"  # it removes more than a quarter of the entries, and more than three
+    EMPTY = "empty"  # it leaves nothing
+    OVER_BUDGET = "over budget"
+    MEANING = "meaning"  # it denies a fact, or changes identity, permissions, health or money, without evidence
+    UNTRUSTED = "untrusted"  # it comes from content written by third parties
+    PERSONA = "soul"  # a group proposes a change of SOUL.md
+    TOO_LARGE = "too large"  # the document is far over its budget
+    BUSY = "busy"  # other writers won every compare-and-set
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedChange:
     """One change that waits for approval. `name` identifies it; often it is a history entry's id."""
@@ -59,8 +74,8 @@ class StagedChange:
     why: str
     at: datetime
     document: str = MEMORY
-    removals: tuple[RemoveLines, ...] = ()  # entries that a merge put back
     operations: tuple[Operation, ...] = ()
+    proposed: str = ""  # a whole document, as older versions stored it
     session: str = ""  # the session key where it arose; "" = none in particular
     person: str = ""  # the account to ask there
     cause: str = ""  # goes into the cause of the version
@@ -75,7 +90,7 @@ class StagedChange:
     @property
     def would_remove(self) -> tuple[str, ...]:
         """The lines that approval removes."""
-        return tuple(each.old for each in (*self.removals, *self.operations) if isinstance(each, RemoveLines))
+        return tuple(each.old for each in self.operations if isinstance(each, RemoveLines))
 
     @property
     def would_reword(self) -> tuple[tuple[str, str], ...]:
@@ -85,19 +100,22 @@ class StagedChange:
     @property
     def would_add(self) -> tuple[str, ...]:
         """The texts that approval adds."""
-        return tuple(each.text for each in self.operations if isinstance(each, AddLines | MergeText))
+        added = tuple(each.text for each in self.operations if isinstance(each, AddLines))
+        return (self.proposed, *added) if self.proposed else added
+
+    @property
+    def is_wipe(self) -> bool:
+        """True if approval would remove more lines than one question may offer; older versions stored such changes."""
+        return sum(len(each.splitlines()) for each in self.would_remove) > MOST_ASKED
 
     def apply_to(self, text: str) -> str:
         """Return *text* with the change; operations whose lines no longer exist are skipped."""
-        merges = [each for each in self.operations if isinstance(each, MergeText)]
-        text = apply(merges, text).text
-        for removal in self.removals:
-            for each in (removal, RemoveLines(removal.old)):  # its heading may have been renamed
-                applied = apply([each], text)
-                if not applied.refused:
-                    text = applied.text
-                    break
-        return apply([each for each in self.operations if not isinstance(each, MergeText)], text).text
+        for operation in (*edits_of_text(text, self.proposed), *self.operations):
+            applied = apply([operation], text)
+            if applied.refused and isinstance(operation, RemoveLines):  # its heading may have been renamed
+                applied = apply([RemoveLines(operation.old)], text)
+            text = applied.text
+        return text
 
 
 def read_staged(data: bytes) -> StagedChange | None:
@@ -112,17 +130,18 @@ def read_staged(data: bytes) -> StagedChange | None:
     document = str(stored.get("document", MEMORY))
     if document not in TRACKED and not is_plain_file(document):
         return None
+    # Older versions stored what a whole document would have removed and added.
     removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
-    merged = [str(stored.get("proposed", "")), *map(str, stored.get("additions") or [])]
-    operations = (read_record(each) for each in stored.get("operations") or [])
+    proposed = [str(stored.get("proposed", "")), *map(str, stored.get("additions") or [])]
+    operations = map(read_record, stored.get("operations") or [])
     texts = {name: str(stored.get(name, "")) for name in ("why", "session", "person", "cause", "asked")}
     return StagedChange(
         name=stored["entry"],
         at=at,
         document=document,
-        removals=tuple(RemoveLines(str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
+        proposed="\n".join(text for text in proposed if text.strip()),
         operations=(
-            *(MergeText(text) for text in merged if text.strip()),
+            *(RemoveLines(str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
             *(each for each in operations if each is not None),
         ),
         erasure=_read_erasure(stored.get("erasure")),
@@ -149,34 +168,47 @@ def stage_for_approval(
     entry: str,
     why: str,
     at: datetime,
-    removal: StagedRemoval | None = None,
     *,
-    document: str = "",
     operations: Sequence[Operation] = (),
+    document: str = "",
     session: str = "",
     person: str = "",
     cause: str = "",
     erasure: StagedErasure | None = None,
 ) -> None:
-    """Store a change under the name *entry*, unless one exists. Raises OSError.
+    """Store a change of *document* (MEMORY.md by default) under the name *entry*, unless one exists. Raises OSError.
 
-    It changes *document* (MEMORY.md by default): by what a merge held back, or by *operations*; or it is an *erasure*.
     *session* is where it arose and *person* the account to ask there; without them no question is sent. *cause* is the
-    cause that the version would have had without approval.
+    cause that the version would have had without approval. Operations that change more than five lines are stored as
+    several changes, each with a name of its own. An *erasure* has none.
     """
-    record: dict[str, Any] = {"v": 1, "entry": entry, "why": why, "at": format_time(at)}
     known = {"document": document, "session": session, "person": person, "cause": cause}
-    record |= {name: text for name, text in known.items() if text}
-    proposed = "\n".join(each.text for each in operations if isinstance(each, MergeText))
-    if edits := [as_record(each) for each in operations if not isinstance(each, MergeText)]:
-        record["operations"] = edits
-    if removal is not None:
-        record["removals"] = [dataclasses.asdict(omitted) for omitted in removal.removals]
-        record["additions"] = list(removal.additions)
-    if proposed:
-        record["proposed"] = proposed
-    if erasure is not None:
-        record["erasure"] = dataclasses.asdict(erasure)
-    path = folder / STAGED / f"{quote(entry)}.json"
-    if disk.size(path) is None:
-        disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+    for n, group in enumerate(list(_groups(operations)) or [[]]):
+        name = entry if not n else _derived_name(entry, n)
+        record: dict[str, Any] = {"v": 1, "entry": name, "why": why, "at": format_time(at)}
+        record |= {field: text for field, text in known.items() if text}
+        record |= {"operations": [as_record(each) for each in group]} if group else {}
+        record |= {"erasure": asdict(erasure)} if erasure is not None else {}
+        path = folder / STAGED / f"{quote(name)}.json"
+        if disk.size(path) is None:
+            disk.replace(path, json.dumps(record, ensure_ascii=False, indent=1).encode("utf-8", "replace") + b"\n")
+
+
+def _derived_name(entry: str, n: int) -> str:
+    """Return a name that differs from *entry* in its first letters, because users type only these."""
+    return "s" + b32encode(hashlib.sha256(f"{entry} {n}".encode()).digest()[:10]).decode("ascii").lower()
+
+
+def _groups(operations: Sequence[Operation]) -> Iterator[list[Operation]]:
+    """Yield the operations in groups that change at most five lines each."""
+    group: list[Operation] = []
+    lines = 0
+    for each in operations:
+        old = 0 if isinstance(each, AddLines) else len(each.old.splitlines())
+        if group and lines + old > MOST_ASKED:
+            yield group
+            group, lines = [], 0
+        group.append(each)
+        lines += old
+    if group:
+        yield group

@@ -1,7 +1,6 @@
-"""Operations on a document's text: add, replace or remove lines by their exact old text, or merge in a whole text.
+"""Operations on a document's text: add, replace or remove lines by their exact old text.
 
-This is the one grammar of edits. Dream, undo and approvals name the lines they change; a consolidation that returns
-the whole document is one `MergeText`.
+This is the one grammar of edits: consolidation, Dream, approvals and tools name the lines that they change.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from agent.memory.editing.memory_entries import EntryKind, parse
-from agent.memory.editing.merge import BUDGET, merge
+
+PATH = " > "  # between the titles of nested headings
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,23 @@ class RemoveLines:
     under: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeText:
-    """Add and reword entries to match *text*; entries that *text* omits stay."""
-
-    text: str
-
-
-Operation: TypeAlias = AddLines | ReplaceLines | RemoveLines | MergeText
+Operation: TypeAlias = AddLines | ReplaceLines | RemoveLines
 _KINDS: Mapping[str, type[Operation]] = {
     "add": AddLines,
     "replace": ReplaceLines,
     "remove": RemoveLines,
-    "merge": MergeText,
 }
+
+
+def changed_texts(operation: Operation) -> tuple[str, str]:
+    """Return the old text of an operation and the new one; "" where it has none."""
+    match operation:
+        case AddLines(text):
+            return "", text
+        case ReplaceLines(old, new):
+            return old, new
+        case RemoveLines(old):
+            return old, ""
 
 
 def as_record(operation: Operation) -> dict[str, str]:
@@ -120,8 +123,6 @@ def apply(operations: Sequence[Operation], text: str) -> AppliedOperations:
 
 
 def _apply_one(operation: Operation, text: str) -> str:
-    if isinstance(operation, MergeText):
-        return merge(text, operation.text, budget=BUDGET).text
     lines = text.replace("\r\n", "\n").rstrip("\n").split("\n") if text.strip() else []
     changed = _edit_lines(operation, lines)
     if changed == lines:
@@ -129,7 +130,7 @@ def _apply_one(operation: Operation, text: str) -> str:
     return "\n".join(changed).strip("\n") + "\n" if changed else ""
 
 
-def _edit_lines(operation: AddLines | ReplaceLines | RemoveLines, lines: list[str]) -> list[str]:
+def _edit_lines(operation: Operation, lines: list[str]) -> list[str]:
     if isinstance(operation, AddLines):
         return _add(operation, lines)
     low, high = _find(operation.old, operation.under, lines)
@@ -145,6 +146,8 @@ def _add(operation: AddLines, lines: list[str]) -> list[str]:
         raise _TargetNotFound("there is nothing to add")
     if operation.after:
         _, position = _find(operation.after, operation.under, lines)
+        while position < len(lines) and _indent(lines[position]) > _indent(new[0]):
+            position += 1  # what is nested in the line stays with it
     elif operation.under:
         start, position = _section(operation.under, lines)
         while position > start and not lines[position - 1].strip():
@@ -152,10 +155,20 @@ def _add(operation: AddLines, lines: list[str]) -> list[str]:
     else:
         start, position = 0, len(lines)
     around = lines if operation.after or not operation.under else lines[start:position]
-    if len(new) == 1 and new[0].rstrip() in (line.rstrip() for line in around):
+    if len(new) == 1 and new[0].rstrip() in _prose(around):
         return lines
     gap = [""] if position and _runs_on(lines[position - 1], new[0]) else []
     return [*lines[:position], *gap, *new, *lines[position:]]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _prose(lines: list[str]) -> set[str]:
+    """Return the lines that are not code."""
+    entries = (entry for entry in parse("\n".join(lines)) if entry.kind is not EntryKind.FENCE)
+    return {line.rstrip() for entry in entries for line in entry.raw.split("\n")}
 
 
 def _runs_on(before: str, new: str) -> bool:
@@ -185,13 +198,27 @@ def _find(old: str, under: str, lines: list[str]) -> tuple[int, int]:
 
 
 def _section(title: str, lines: list[str]) -> tuple[int, int]:
-    """Return the range of lines under a heading, up to the next heading of any level."""
-    titles = [(n, line.lstrip("# ").strip()) for n, line in enumerate(lines) if _is_heading(line)]
-    folded_title = title.lstrip("# ").strip().casefold()
-    for k, (n, each) in enumerate(titles):
-        if each.casefold() == folded_title:
-            return n + 1, titles[k + 1][0] if k + 1 < len(titles) else len(lines)
-    raise _TargetNotFound("no such heading")
+    """Return the range of lines under a heading, up to the next heading of any level.
+
+    Of headings with equal titles, `above > title` names the one below *above*.
+    """
+    names = [_title(each) for each in title.split(PATH)]
+    found: list[int] = []
+    path: list[tuple[int, str]] = []  # levels and titles down to the current heading
+    for n, line in enumerate(lines):
+        if _is_heading(line):
+            level = len(line) - len(line.lstrip("#"))
+            path = [each for each in path if each[0] < level] + [(level, _title(line))]
+            if path[-1][1] == _title(title) or [each for _, each in path[-len(names) :]] == names:
+                found.append(n)
+    if len(found) != 1:
+        raise _TargetNotFound("several headings have this title" if found else "no such heading")
+    start = found[0] + 1
+    return start, next((n for n in range(start, len(lines)) if _is_heading(lines[n])), len(lines))
+
+
+def _title(text: str) -> str:
+    return text.lstrip("# ").strip().casefold()
 
 
 def _heading_above(n: int, lines: list[str]) -> int:

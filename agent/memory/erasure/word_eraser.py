@@ -314,5 +314,6 @@ def _clear_payload(payload: Mapping[str, Any], pattern: ErasurePattern) -> dict[
     answer = dict(payload["answer"])
     answer["history_entry"] = without_sentences(str(answer["history_entry"]), pattern)
     for name in ("base", "memory_update"):
-        answer[name] = without_entries(str(answer[name]), pattern)[0]
+        answer[name] = without_entries(str(answer.get(name, "")), pattern)[0]
+    answer["operations"] = [each for each in answer.get("operations", ()) if not pattern.in_any(each)]
     return {**payload, "answer": answer}

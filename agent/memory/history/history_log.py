@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,17 @@ class HistoryEntry:
     origin: str = ""  # user, assistant, owner, untrusted
     entry: str = ""  # its id; the same id is never stored twice
     raw: str = ""  # the file that holds the messages, if no model could summarise them
+    sources: Mapping[str, int] = field(default_factory=dict)  # `line_fingerprint` of remembered lines -> message
+
+    def source_of(self, line: str) -> int | None:
+        """Return the index of the message that a remembered line comes from, None if the entry does not name it."""
+        return self.sources.get(line_fingerprint(line))
+
+
+def line_fingerprint(line: str) -> str:
+    """Return a short digest of a line of a document, without its list mark."""
+    text = line.strip().lstrip("-*+ ")
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class HistoryLog:
@@ -201,6 +213,7 @@ def _line(entry: HistoryEntry) -> Line:
     line: dict[str, Any] = {"cursor": entry.cursor, "timestamp": entry.timestamp, "content": entry.content}
     line |= {"session": entry.session, "from": entry.start, "to": entry.end}
     line |= {"origin": entry.origin, "entry": entry.entry}
+    line |= {"sources": dict(entry.sources)} if entry.sources else {}
     return line | ({"raw": entry.raw} if entry.raw else {})
 
 
@@ -209,12 +222,13 @@ def _read(raw: bytes) -> HistoryEntry | None:
     line = decode(raw)
     if line is None or not _is_index(line.get("cursor")):
         return None
-    start, end = line.get("from"), line.get("to")
+    start, end, sources = line.get("from"), line.get("to"), line.get("sources")
     texts = {name: str(line.get(name) or "") for name in ("timestamp", "content", "session", "origin", "entry", "raw")}
     return HistoryEntry(
         cursor=line["cursor"],
         start=start if isinstance(start, int) and _is_index(start) else 0,
         end=end if isinstance(end, int) and _is_index(end) else 0,
+        sources={str(name): n for name, n in sources.items() if _is_index(n)} if isinstance(sources, dict) else {},
         **texts,
     )
 

@@ -15,7 +15,7 @@ from datetime import datetime
 import structlog
 
 from agent.memory.editing.staged_change_store import StagedChangeStore
-from agent.memory.editing.staged_changes import StagedChange, StagedErasure
+from agent.memory.editing.staged_changes import MOST_ASKED, StagedChange, StagedErasure
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import quote
 from gateway.events import (
@@ -146,9 +146,9 @@ def _line(changes: StagedChange, language: str, *, is_shared: bool) -> str:
         translate("approvals.reword", language, old=_bare(old), new=_bare(new)) for old, new in changes.would_reword
     ]
     said += [translate("approvals.keep", language, line=_bare(text)) for text in changes.would_add]
-    first = "; ".join(said[:2])
-    if len(said) > 2:
-        first = translate("approvals.and_more", language, first=first, count=len(said) - 2)
+    first = "; ".join(said[:MOST_ASKED])
+    if len(said) > MOST_ASKED:  # additions; what would go is shown in full
+        first = translate("approvals.and_more", language, first=first, count=len(said) - MOST_ASKED)
     why = f"approvals.why_{changes.why}" if changes.why in ("untrusted", "many", _DELETED) else "approvals.why_other"
     return translate(why, language, what=first)
 

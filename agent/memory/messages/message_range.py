@@ -18,7 +18,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED, fact_line, facts_in
 from agent.memory.messages.sender_names import SenderNames
-from agent.memory.messages.taint import strip_untrusted
+from agent.memory.messages.taint import is_tainted_line, strip_untrusted
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.storage.transcript_lines import FORGOTTEN, indent_lines
 
@@ -92,9 +92,16 @@ def origin_of(messages: Sequence[Message]) -> str:
 
 
 def conversation(
-    messages: Sequence[Message], *, zone: str = "UTC", names: SenderNames | None = None, with_names: bool | None = None
+    messages: Sequence[Message],
+    *,
+    zone: str = "UTC",
+    names: SenderNames | None = None,
+    with_names: bool | None = None,
+    with_numbers: bool = False,
 ) -> list[str]:
     """Return ``[YYYY-MM-DD HH:MM] ROLE [tools: a, b]: content`` for each message with text.
+
+    *with_numbers* puts ``#12`` before the line of the message with the index 12.
 
     Tool results, untrusted content, tainted replies (`strip_untrusted`) and erased messages are left out; a reply
     names the tools that were called for it. Files are described; images are not included. *with_names* adds the sender
@@ -114,13 +121,14 @@ def conversation(
         said = "" if role in ("", "tool", "function") else _content(message)
         if said:
             who = _who(role, message, tools, names if with_names else None)
-            lines.append(f"[{moment(message.get('timestamp'), zone)}] {who}: {indent_lines(said)}")
+            number = f"#{message['i']} " if with_numbers and "i" in message else ""
+            lines.append(f"{number}[{moment(message.get('timestamp'), zone)}] {who}: {indent_lines(said)}")
             tools = []
     return lines
 
 
 def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int = 0) -> tuple[int, list[str]]:
-    """Return the number of *messages* that fit a prompt of so many tokens, and their lines; 0 = no limit.
+    """Return the number of *messages* that fit a prompt of so many tokens, and their numbered lines; 0 = no limit.
 
     The range ends before a user message and is never empty: a turn that is too long by itself is cut.
     """
@@ -128,11 +136,11 @@ def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int
     names = _names_in(messages)
     messages = strip_untrusted(messages)  # all at once, because earlier messages taint later ones
     if not tokens:
-        return len(messages), conversation(messages, zone=zone, names=names, with_names=with_names)
+        return len(messages), conversation(messages, zone=zone, names=names, with_names=with_names, with_numbers=True)
     lines: list[str] = []
     count = left = 0
     for start, end in _turns(messages):
-        more = conversation(messages[start:end], zone=zone, names=names, with_names=with_names)
+        more = conversation(messages[start:end], zone=zone, names=names, with_names=with_names, with_numbers=True)
         weight = sum(estimate_text(line) + 1 for line in more)
         if not lines and weight > tokens:
             more, weight = _shortened(more, tokens), tokens
@@ -189,6 +197,16 @@ def moment(stamp: object, zone: str = "UTC") -> str:
     except ValueError:
         return _UNDATED
     return f"{at.astimezone(ZoneInfo(zone)) if at.tzinfo else at:%Y-%m-%d %H:%M}"
+
+
+def own_words(messages: Sequence[Message]) -> list[tuple[int, str]]:
+    """Return index and text of the messages that people wrote while no untrusted content was in the prompt."""
+    tainted = {str(message.get("turn")) for message in messages if is_tainted_line(message)}
+    return [
+        (int(message.get("i", n)), _content(message))
+        for n, message in enumerate(messages)
+        if message.get("role") == "user" and str(message.get("turn")) not in tainted
+    ]
 
 
 def _content(message: Message) -> str:

@@ -52,10 +52,12 @@ class VersionSources:
             return None
         history = HistoryLog(scope_folder(self._home, scope) / "memory", self._disk)
         entries = [entry for entry in map(history.find, names) if entry is not None]
+        if exact := [entry for entry in entries if entry.source_of(line) is not None]:
+            return exact[-1]
         return entries[_closest([each.content for each in entries], line)] if entries else None
 
     def message(self, scope: str, entry: HistoryEntry, line: str) -> DisplayedMessage | None:
-        """Return the user's message that *entry* summarises; of several, the one most similar to *line*."""
+        """Return the message that *line* comes from; if *entry* does not name it, the most similar of the user's."""
         path = transcript_path(self._home, scope, entry.session) if entry.session else None
         transcript = self._transcript(path, entry) if path is not None else ""
         if path is None or not transcript:
@@ -66,6 +68,10 @@ class VersionSources:
         ]
         if not from_users:
             return None
+        source = entry.source_of(line)
+        for each in from_users:
+            if each.get("i") == source:
+                return _to_displayed(each)
         return _to_displayed(from_users[_closest([str(each.get("content")) for each in from_users], line)])
 
     def _transcript(self, path: Path, entry: HistoryEntry) -> str:

@@ -22,7 +22,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 SCOPE = "people/pocket%3aann"
 WINDOW = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
 
-Summarise = Callable[[int, str], dict[str, str]]
+Summarise = Callable[[int, str], dict[str, Any]]
 
 
 def politely(n: int, memory: str) -> dict[str, str]:

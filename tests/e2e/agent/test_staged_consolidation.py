@@ -6,6 +6,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.staged_change_store import EXPIRES_AFTER, StagedChangeStore
@@ -18,13 +19,51 @@ FACTS = [
 ]
 
 
-def forgetful(n: int, _: str) -> dict[str, str]:
-    """Answer as a model that leaves out all that was remembered."""
-    return {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": "- something new"}
+NEW = "- something new"
+GOING = FACTS[:5]
+
+
+def forgetful(n: int, _: str) -> dict[str, Any]:
+    """Answer as a model that removes five of six facts."""
+    removals = [{"op": "remove", "old": f"- {fact}", "reason": "sold", "source": 1} for fact in GOING]
+    return {"history_entry": f"[2026-11-22 10:00] {n}", "operations": [*removals, {"op": "add", "text": NEW}]}
+
+
+def wiping(n: int, _: str) -> dict[str, Any]:
+    """Answer as a model that removes everything, in several ways."""
+    removals = [{"op": "remove", "old": f"- {fact}"} for fact in FACTS]
+    if n == 1:
+        removals = [{"op": "remove", "old": "\n".join(f"- {fact}" for fact in FACTS)}]
+    return {"history_entry": f"[2026-11-22 10:00] {n}", "operations": removals}
+
+
+async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
+    """What would take six lines is refused as one edit; of six edits those within the limit wait, and one stays."""
+    async with at_work(SummaryModel(wiping)) as pocket:
+        for fact in FACTS:
+            await pocket.channel.ask("ann", f"/remember {fact}")
+        await talk(pocket, 20)
+        await quiet(pocket)
+        text = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        assert all(fact in text for fact in FACTS)
+        for waiting in await pocket.app.commands.memory.staging.pending_changes(SCOPE):
+            assert len(waiting.would_remove) <= 5
+
+
+async def test_a_question_of_an_older_version_that_would_wipe_memory_lapses(tmp_path: Path) -> None:
+    """It offered sixteen removals by one Yes; a smaller one is still asked."""
+    folder = tmp_path / SCOPE / "memory" / ".staged"
+    folder.mkdir(parents=True)
+    for name, count in (("ebig", 16), ("esmall", 5)):
+        removals = [{"raw": f"- fact {n}", "context": []} for n in range(count)]
+        staged = {"entry": name, "why": "many", "at": utc_now().isoformat(), "removals": removals, "additions": []}
+        (folder / f"{name}.json").write_text(json.dumps(staged))
+    staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=utc_now)
+    assert [each.name for each in await staging.pending_changes(SCOPE)] == ["esmall"]
 
 
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
-    """Six facts left out at once: all stand, the answer's own fact is added, and a yes takes the six out."""
+    """Five of six facts removed at once: all stand, the answer's own fact is added, and a yes takes the five out."""
     async with at_work(SummaryModel(forgetful)) as pocket:
         for fact in FACTS:
             await pocket.channel.ask("ann", f"/remember {fact}")
@@ -33,15 +72,15 @@ async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
         memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
         before = memory.read_text()
         assert all(fact in before for fact in FACTS)
-        assert "- something new" in before
+        assert NEW in before
         pending = await pocket.channel.ask("ann", "/memory pending")
-        assert pending.count("would remove") == len(FACTS)
+        assert pending.count("would remove") == len(GOING)
         found = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert found
         assert "no_such" not in await pocket.channel.ask("ann", "/memory approve zzzz")
         assert memory.read_text() == before
         assert (await pocket.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Approved.")
-        assert memory.read_text() == "- something new\n"
+        assert memory.read_text() == f"- {FACTS[5]}\n{NEW}\n"
         assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
         log = await pocket.channel.ask("ann", "/memory log")
         assert "was approved" in log
@@ -69,14 +108,14 @@ async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
         await talk(pocket, 6)
         await quiet(pocket)
         [waiting] = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
-        assert len(waiting.would_remove) == len(FACTS)
+        assert waiting.would_remove == tuple(f"- {fact}" for fact in GOING)
         late = StagedChangeStore(
             pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
         )
         assert await late.pending_changes(SCOPE) == []
         assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
         lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
-        assert {*(f"- {fact}" for fact in FACTS), "- something new"} == set(lines)
+        assert {*(f"- {fact}" for fact in FACTS), NEW} == set(lines)
 
 
 async def test_what_nobody_answers_lapses(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from agent.memory.editing.text_operations import AddLines, Operation, RemoveLine
 NAME = "MEMORY.md"
 
 
-def simulated(base: str, *operations: Operation, budget: int = 32_000) -> EditSimulation:
+def simulated(base: str, *operations: Operation, has_evidence: bool = False) -> EditSimulation:
     """Return the play of the operations on *base*."""
-    simulation = EditSimulation({NAME: base}, budget=budget)
-    simulation.do([DocumentEdit(NAME, each) for each in operations])
+    simulation = EditSimulation({NAME: base})
+    simulation.do([DocumentEdit(NAME, each, has_evidence=has_evidence) for each in operations])
     return simulation
 
 
@@ -128,18 +128,20 @@ def test_what_is_done_and_undone_is_no_change() -> None:
 
 
 def test_a_text_does_not_outgrow_its_budget() -> None:
-    """What has no room waits; what makes room first is done."""
-    simulation = simulated("- tea\n", AddLines("- " + "x" * 50), RemoveLines("- tea"), AddLines("- milk"), budget=20)
+    """What has no room waits; what makes room first is done. MEMORY.md has an archive and takes all of it."""
+    operations: list[Operation] = [AddLines("- " + "x" * 50), RemoveLines("- tea"), AddLines("- milk")]
+    simulation = EditSimulation({"USER.md": "- tea\n", NAME: "- tea\n"}, budget=20)
+    simulation.do([DocumentEdit("USER.md", each) for each in operations])
     assert fates(simulation) == [EditOutcome.WAITS, EditOutcome.LOSES, EditOutcome.DONE]
-    assert list(outcome(simulation, NAME).waiting) == ["over budget"]
+    assert list(outcome(simulation, "USER.md").waiting) == ["over budget"]
+    assert [each.fate for each in simulation.do([DocumentEdit(NAME, operations[0])])] == [EditOutcome.DONE]
 
 
 def test_what_stands_below_a_line_is_named_with_it() -> None:
     """Then the whole of it can be changed."""
     below = "- is allergic to\n  - nuts\n"
-    assert (
-        simulated(below, ReplaceLines(below, "- may eat\n  - nuts again")).texts[NAME] == "- may eat\n  - nuts again\n"
-    )
+    change = ReplaceLines(below, "- may eat\n  - nuts again")
+    assert simulated(below, change, has_evidence=True).texts[NAME] == "- may eat\n  - nuts again\n"
 
 
 def test_what_may_only_be_proposed_all_waits() -> None:
