@@ -198,10 +198,10 @@ class Consolidator:
         return f"{self.now().astimezone(ZoneInfo(self.zone(scope))):%Y-%m-%d %H:%M}"
 
 
-def _with_evidence(edit: DocumentEdit, own: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:
+def _with_evidence(edit: DocumentEdit, messages: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:
     """Return the edit with the message that it comes from, and whether the person says there what it changes."""
     old, new = changed_texts(edit.operation)
-    source = find_evidence(own, edit.source, old, new)
+    source = find_evidence(messages, edit.source, old, new)
     if source is not None:
         return replace(edit, source=source, has_evidence=True)
     return edit if edit.source in numbers else replace(edit, source=-1)

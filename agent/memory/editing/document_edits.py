@@ -78,7 +78,7 @@ def operations_schema() -> dict[str, Any]:
 class DocumentEdit:
     """One operation on one document.
 
-    *source* is the number of the message or the history entry that it comes from, -1 if there is none. An edit that
+    *source* is the number of the message or the history entry that it comes from, or -1. An edit that
     changes what a line means needs approval unless it *has_evidence*: the person said so (`edit_review`).
     """
 
@@ -128,7 +128,7 @@ def read_edits(content: object, tool_calls: object) -> ParsedEdits | UnusableAns
 
 
 def parse_operations(value: Mapping[str, Any]) -> ParsedEdits | UnusableAnswer:
-    """Return the edits in the arguments of a tool, or the reason why there are none."""
+    """Return the edits in the arguments of a tool, or the reason why these are unusable."""
     operations = value.get("operations")
     if not isinstance(operations, list):
         return UnusableAnswer("operations missing")
@@ -157,7 +157,7 @@ def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
 
 
 def _number(value: object) -> int:
-    """Return a number that a model gave as one or as text, such as `#12`; -1 if it is none."""
+    """Return a number that a model gave as one or as text, such as `#12`; else -1."""
     text = str(value).strip().removeprefix("#") if isinstance(value, int | str) else ""
     return int(text) if text.isdecimal() and len(text) < _DIGITS else -1
 

@@ -1,7 +1,7 @@
-"""Which edits change what a line means, and whether the person said so.
+"""Review of edits that change the meaning of a line: a message of the person must say the same.
 
-A denial, and any change of who somebody is, what they may do, their health or their money, needs approval unless a
-message of the person says the same. Word lists in English, German, French and Spanish; matched by word beginnings.
+A denial, and any change of who somebody is, what they may do, their health or their money, needs approval
+without such a message. Word lists in English, German, French and Spanish; matched by word beginnings.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def needs_evidence(old: str, new: str) -> bool:
 
 
 def find_evidence(messages: Sequence[tuple[int, str]], source: int, old: str, new: str) -> int | None:
-    """Return the number of the message that says what the edit does, *source* first; None if there is none.
+    """Return the number of a message that supports the edit, *source* first, or None.
 
     *messages* are the person's own, with their numbers.
     """

@@ -110,14 +110,14 @@ class EditSimulation:
         self.texts[edit.document] = applied.text
         return EditResult(edit, EditOutcome.LOSES if lost else EditOutcome.DONE)
 
-    def _refusal(self, edit: DocumentEdit, after: str, lost: Sequence[MemoryEntry]) -> str:
+    def _refusal(self, edit: DocumentEdit, after: str, removed: Sequence[MemoryEntry]) -> str:
         """Return why an edit is not made, for the model, or an empty string."""
-        if hidden := [entry for entry in lost if not _is_named(entry, edit.operation)]:
+        if hidden := [entry for entry in removed if not _is_named(entry, edit.operation)]:
             return f"it would also take away: {hidden[0].raw[:80]}"
-        total = len(lost_entries(self.base[edit.document], after)) if lost else 0
+        total = len(lost_entries(self.base[edit.document], after)) if removed else 0
         needs_approval = total > MOST_ASKED and bool(_review_reason(self.base[edit.document], after))
         # No question may offer to remove so much.
-        is_wipe = len(lost) > MOST_ASKED or needs_approval
+        is_wipe = len(removed) > MOST_ASKED or needs_approval
         return f"more than {MOST_ASKED} lines would be gone; remove fewer" if is_wipe else ""
 
     def _review(self, edit: DocumentEdit, after: str, *, is_loss: bool) -> ReviewReason | None:
@@ -202,18 +202,18 @@ def _added_entries(addition: AddLines) -> list[MemoryEntry]:
     return [each for each in parse(above + addition.text) if each.kind is not EntryKind.HEADING and each.text]
 
 
-def _contains(known: AnalyzedEntry, new: AnalyzedEntry) -> bool:
-    """Return True if a known entry says all that *new* says, about the same subject; *new* may be cut off."""
-    if is_same(known.entry, new.entry):
-        return all(map(known.says, new.needed()))
-    is_cut = len(new.text) >= _SHORTEST_CUT and known.text.startswith(new.text)
-    return begins_alike(known, new) and (is_cut or analyzed_replaces(known, new))
+def _contains(entry: AnalyzedEntry, new: AnalyzedEntry) -> bool:
+    """Return True if *entry* says all that *new* says, about the same subject; *new* may be cut off."""
+    if is_same(entry.entry, new.entry):
+        return all(map(entry.says, new.needed()))
+    is_cut = len(new.text) >= _SHORTEST_CUT and entry.text.startswith(new.text)
+    return begins_alike(entry, new) and (is_cut or analyzed_replaces(entry, new))
 
 
-def _supersedes(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
-    is_there = not new.entry.headings or new.entry.headings[-1:] == known.entry.headings[-1:]
-    says_more = analyzed_replaces(new, known) or (denies(new, known) and is_bare(new, known))
-    return is_there and begins_alike(new, known) and says_more
+def _supersedes(new: AnalyzedEntry, entry: AnalyzedEntry) -> bool:
+    is_there = not new.entry.headings or new.entry.headings[-1:] == entry.entry.headings[-1:]
+    says_more = analyzed_replaces(new, entry) or (denies(new, entry) and is_bare(new, entry))
+    return is_there and begins_alike(new, entry) and says_more
 
 
 def _changes_meaning(edit: DocumentEdit, text: str) -> bool:

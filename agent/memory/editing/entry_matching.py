@@ -154,7 +154,7 @@ def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
 
 
 def begins_alike(whole: AnalyzedEntry, piece: AnalyzedEntry) -> bool:
-    """Return True if *whole* has no subject of its own before the words of *piece*: "Bob", "favourite"."""
+    """Return True if *whole* has no other subject before the words of *piece*: "Bob", "favourite"."""
     for word in whole.said.words:
         if piece.says(word) and word not in _GLUE:
             return True
@@ -163,15 +163,15 @@ def begins_alike(whole: AnalyzedEntry, piece: AnalyzedEntry) -> bool:
     return True
 
 
-def denies(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
-    """Return True if *new* repeats *known* with a negation, or without its own."""
-    topics = [word for word in known.said.carrying if word not in known.said.negations]
-    return known.said.is_negated is not new.said.is_negated and bool(topics) and all(map(new.says, topics))
+def denies(new: AnalyzedEntry, entry: AnalyzedEntry) -> bool:
+    """Return True if *new* repeats *entry* with a negation, or without its own."""
+    topics = [word for word in entry.said.carrying if word not in entry.said.negations]
+    return entry.said.is_negated is not new.said.is_negated and bool(topics) and all(map(new.says, topics))
 
 
-def is_bare(new: AnalyzedEntry, known: AnalyzedEntry) -> bool:
-    """Return True if *new* says nothing beyond *known* but a negation."""
-    return all(known.says(word) or word in new.said.negations or word in _DEGREE for word in new.said.carrying)
+def is_bare(new: AnalyzedEntry, entry: AnalyzedEntry) -> bool:
+    """Return True if *new* says nothing beyond *entry* but a negation."""
+    return all(entry.says(word) or word in new.said.negations or word in _DEGREE for word in new.said.carrying)
 
 
 def _anchors(mine: EntryWords) -> tuple[str, ...]:

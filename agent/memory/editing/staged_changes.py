@@ -180,7 +180,7 @@ def stage_for_approval(
 
     *session* is where it arose and *person* the account to ask there; without them no question is sent. *cause* is the
     cause that the version would have had without approval. Operations that change more than five lines are stored as
-    several changes, each with a name of its own. An *erasure* has none.
+    several changes with different names.
     """
     known = {"document": document, "session": session, "person": person, "cause": cause}
     for n, group in enumerate(list(_groups(operations)) or [[]]):
