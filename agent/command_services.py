@@ -14,6 +14,7 @@ from agent.memory.dream.dream_service import DreamService
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
@@ -113,6 +114,7 @@ class MemoryCommandServices:
     sessions: SessionReader
     jobs: JobRunner
     archives_first: bool = False  # /new answers after its summary is stored
+    memory_window: int = DEFAULT_MEMORY_WINDOW  # of a chat without its own; 0 = no summaries
 
     async def archive(self, job: Job) -> bool:
         """Run /new's `summarise` job now if it is to be waited for; return False if it failed."""

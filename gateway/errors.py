@@ -122,6 +122,11 @@ class ModelTimeout(ModelFailed):
 class ModelRefused(ModelFailed):
     """The provider refuses this request for good (bad key, unknown model, bad request)."""
 
+    def __init__(self, message: str, *, is_about_account: bool = False) -> None:
+        """*is_about_account*: key, quota or model name is wrong, so that any request would be refused."""
+        super().__init__(message)
+        self.is_about_account = is_about_account
+
 
 class InvalidModelReply(ModelFailed):
     """An answer came that cannot be used: cut JSON, no content at all, too large."""

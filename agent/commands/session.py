@@ -8,6 +8,7 @@ from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
 from agent.commands.model import has_model
 from agent.llm.offline_model import hint
+from agent.memory.messages.message_range import DISABLED_MEMORY_WINDOW
 from agent.memory.storage.transcript_lines import FORGOTTEN
 from agent.turn import RETRY_PREFIX, retried_turn
 from gateway.events import InboundKind, Role
@@ -38,6 +39,9 @@ async def help_(context: CommandContext) -> CommandReply:
 async def new(context: CommandContext) -> CommandReply:
     """Archive the transcript and start another. The summary is a durable job; a setting makes /new wait for it."""
     session = context.turn.lease.session
+    window = context.turn.profile.memory_window
+    if (context.services.memory.memory_window if window is None else window) == DISABLED_MEMORY_WINDOW:
+        return CommandReply(text=context.translate("commands.new"), new_transcript=True)
     job = Job(
         id=f"summarise:{session.transcript}",
         kind="summarise",

@@ -50,6 +50,7 @@ _GUARDS = {
 _CHATTY = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy", "httpx", "httpcore", "openai", "aiohttp")
 # Providers read a cached prefix only up to a mark when they are of this family.
 _MARKED = ("claude",)
+_CACHED_PURPOSE = "answer"  # of prompts that the next turn, or the next step, sends again
 # Providers that refuse a history with calls beside no tools, as where a chat has none any more.
 _WANTS_A_TOOL = ("bedrock/",)
 _NO_TOOL = {
@@ -198,7 +199,7 @@ class LitellmModel:
                 extra["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
-        messages = outgoing(request.messages, self.name)
+        messages = outgoing(request.messages, self.name, marks=request.purpose == _CACHED_PURPOSE)
         if any(isinstance(message.get("content"), list) for message in messages) and not await self.sees():
             messages = [without_pictures(message) for message in messages]
         return await self._litellm.acompletion(
@@ -268,15 +269,17 @@ def offered_tools(request: ChatRequest, model: str) -> list[dict[str, Any]]:
     return [dict(tool) for tool in request.tools or ((_NO_TOOL,) if is_wanted else ())]
 
 
-def outgoing(messages: Sequence[Mapping[str, Any]], model: str) -> list[dict[str, Any]]:
+def outgoing(messages: Sequence[Mapping[str, Any]], model: str, *, marks: bool = True) -> list[dict[str, Any]]:
     """Return *messages* as sent to *model*: with its own reasoning restored, without that of other models.
 
-    Equal messages come out as equal bytes. For providers that cache only what is marked, the system
-    prompt and the last message carry a mark.
+    Equal messages come out as equal bytes. For providers that cache only what is marked, the system prompt and the
+    last message carry a mark; before tool results, which cannot carry one, the last message that can. *marks* is False
+    for a prompt that is not sent again: writing a cache costs more than sending the prompt.
     """
     sent = [_with_thinking(message, model) for message in messages]
-    if any(name in model.lower() for name in _MARKED) and sent:
-        for index in {0, len(sent) - 1}:
+    if marks and any(name in model.lower() for name in _MARKED) and sent:
+        last = next((n for n in range(len(sent) - 1, -1, -1) if _can_carry_mark(sent[n])), 0)
+        for index in {0, last}:
             sent[index] = _with_cache_mark(sent[index])
     return sent
 
@@ -305,12 +308,17 @@ def _is_picture(part: object) -> bool:
 _MARK = {"type": "ephemeral"}
 
 
+def _can_carry_mark(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    return isinstance(content, str | list) and bool(content) and message.get("role") != "tool"
+
+
 def _with_cache_mark(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
-    if isinstance(content, list) and content and message.get("role") != "tool":
-        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": _MARK}]}
-    if not isinstance(content, str) or not content or message.get("role") == "tool":
+    if not _can_carry_mark(message):
         return message
+    if isinstance(content, list):
+        return {**message, "content": [*content[:-1], {**content[-1], "cache_control": _MARK}]}
     return {**message, "content": [{"type": "text", "text": content, "cache_control": _MARK}]}
 
 

@@ -30,6 +30,7 @@ _OVERFLOW = re.compile(
 )
 _OVERFLOW_CODE = "context_length_exceeded"  # whatever the status: in a stream there is none
 _OVERFLOW_STATUS = frozenset({400, 413, 422})
+_ACCOUNT_STATUS = frozenset({401, 402, 403, 404})  # key, payment, rights, name of the model: true of every request
 # The limit as providers name it; what was sent stands in other places of the same sentence.
 _LIMIT = re.compile(
     r"(?:maximum (?:context|prompt) length (?:is|of)|available context size \(|n_ctx\W{1,4}|cannot exceed"
@@ -57,11 +58,11 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
     if status in {408, 504} or names & {"Timeout", "TimeoutException", "APITimeoutError"}:
         return ModelTimeout(said)
     if status == 429 and _QUOTA.search(text):
-        return ModelRefused(f"{said}, the account's quota is used up")
+        return ModelRefused(f"{said}, the account's quota is used up", is_about_account=True)
     if status in {429, 503, 529} or _BUSY.search(text):
         return ModelRateLimited(said, retry_after(_headers(chain), now))
     if status is not None and 400 <= status < 500:
-        return ModelRefused(said)
+        return ModelRefused(said, is_about_account=status in _ACCOUNT_STATUS)
     if status is not None or names & {"OSError", "HTTPError", "APIConnectionError"}:
         return ModelUnreachable(said)
     return InvalidModelReply(said)

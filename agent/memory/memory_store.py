@@ -176,7 +176,8 @@ class MemoryStore:
         base = await self._consolidator.current_memory(_SCOPE)
         answer = await self._consolidator.ask(provider, model, base, lines)
         if isinstance(answer, UnusableAnswer):
-            state = state.failed(self._now(), total)
+            add_failure = state.unanswered if answer.is_outage else state.failed
+            state = add_failure(self._now(), total)
             log.warning("consolidation.failed", session=session.key, reason=answer.reason, failures=state.failures)
             if state.failures >= FAILURES_BEFORE_RAW:
                 return await self._keep_raw(session, span, old)

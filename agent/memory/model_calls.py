@@ -13,7 +13,15 @@ from typing import Any, Protocol, TypeVar
 import structlog
 
 from agent.llm.chat_model import ChatModel, ChatRequest, TokenUsage, ToolCall
-from gateway.errors import ContextOverflow, ModelRateLimited, ModelRefused, ModelTimeout, ModelUnreachable
+from gateway.backoff import exponential_delay
+from gateway.errors import (
+    ContextOverflow,
+    InvalidModelReply,
+    ModelRateLimited,
+    ModelRefused,
+    ModelTimeout,
+    ModelUnreachable,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +35,8 @@ _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 _CONTROLS = {code: None for code in (*range(32), 127) if chr(code) not in "\n\t"}
 _NOT_NOW = (TimeoutError, OSError, ModelRateLimited, ModelUnreachable, ModelTimeout)
 _REFUSED = (ModelRefused, TypeError, ValueError, NotImplementedError)
+_REQUEST_STATUS = frozenset({400, 413, 415, 422})  # of this request; any other error status is the provider's state
+_FIRST_WAIT, _LONGEST_WAIT = timedelta(minutes=2), timedelta(days=1)  # between tries during an outage
 _ABOUT_TOOLS = re.compile(r"tool|\b400\b|bad.?request|unsupported|not support|invalid", re.IGNORECASE)
 _NONE = TokenUsage()
 
@@ -86,6 +96,12 @@ class UnusableAnswer:
     """Why an answer cannot be used; safe to log, it quotes nothing of the answer."""
 
     reason: str
+    is_outage: bool = False  # the model did not answer: rate limit, 5xx, timeout, no connection, key or quota
+
+
+def outage_delay(attempts: int) -> timedelta:
+    """Return how long a job waits after *attempts* in a row that the model did not answer: up to a day."""
+    return exponential_delay(attempts, _FIRST_WAIT, _LONGEST_WAIT)
 
 
 async def call_provider(
@@ -93,7 +109,7 @@ async def call_provider(
 ) -> Any:
     """Return the response to the first of *attempts* that the provider accepts, or UnusableAnswer. Never raises.
 
-    An attempt is the arguments of `chat`. After another failure (busy, unreachable, timeout) no further one is made.
+    An attempt is the arguments of `chat`. No further one is made after an outage (busy, unreachable, timeout, key).
     """
     refused = ""
     for attempt in attempts:
@@ -102,23 +118,23 @@ async def call_provider(
                 response = await provider.chat(model=model, **attempt)
         except _NOT_NOW as error:
             log.warning("consolidation.not_now", error=type(error).__name__)
-            return UnusableAnswer(type(error).__name__)
+            return UnusableAnswer(type(error).__name__, is_outage=True)
         except ContextOverflow:
             return UnusableAnswer(TOO_LONG)
         except Exception as error:  # noqa: BLE001 - the provider's boundary: its libraries raise whatever they like
             if type(error).__name__ == "ContextWindowExceededError":  # litellm's own, in the hands of a library
                 return UnusableAnswer(TOO_LONG)
-            if not isinstance(error, _REFUSED) and not _ABOUT_TOOLS.search(f"{type(error).__name__} {error}"):
+            if _is_outage(error) or not _may_be_about_tools(error):
                 # No trace and no text of it: providers quote what they were sent.
                 log.warning("consolidation.provider_failed", error=type(error).__name__)
-                return UnusableAnswer(type(error).__name__)
+                return UnusableAnswer(type(error).__name__, is_outage=not isinstance(error, InvalidModelReply))
             refused = type(error).__name__
             continue
         if getattr(response, "finish_reason", None) == "error":  # some providers return errors instead of raising
             refused = "the provider's error"
             if _ABOUT_TOOLS.search(str(getattr(response, "content", None))):
                 continue
-            return UnusableAnswer(refused)
+            return UnusableAnswer(refused, is_outage=True)
         return response
     log.warning("consolidation.refused", error=refused)
     return UnusableAnswer(f"refused: {refused}")
@@ -127,6 +143,18 @@ async def call_provider(
 def is_cut(response: Any) -> bool:
     """Return True if a token limit ended the response early: whatever it contains, it is not all of it."""
     return getattr(response, "finish_reason", None) == "length"
+
+
+def _is_outage(error: Exception) -> bool:
+    """Return True if any other request would fail like this one."""
+    if isinstance(error, ModelRefused):
+        return error.is_about_account
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and status not in _REQUEST_STATUS
+
+
+def _may_be_about_tools(error: Exception) -> bool:
+    return isinstance(error, _REFUSED) or bool(_ABOUT_TOOLS.search(f"{type(error).__name__} {error}"))
 
 
 # -- parsing ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from agent.chat_profiles import ModelCatalog
 from agent.command_services import CommandServices
 from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
+from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.jobs.memory_jobs import MemoryJobs
@@ -67,6 +68,7 @@ class GatewayApp:
     linker: AccountLinker
     background: JobRunner
     dreamer: Dreamer
+    raw_archives: RawArchiveJobs
     dispatcher: OutboxDispatcher
     model: ModelClient  # the usual one
     models: ModelCatalog

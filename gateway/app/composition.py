@@ -28,7 +28,7 @@ from gateway.app.channels import (
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store
 from gateway.app.isolation import settle_scopes
-from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy
+from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy, build_raw_archives
 from gateway.app.memory_operations import MemoryOperations
 from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
@@ -147,12 +147,14 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     privacy = build_privacy(context, memory, channels.file_limit, zone=locales.zone)
     slots = WorkerSlots(settings.agent.workers)
     dreamer = build_dreamer(context, memory, models.dream, zone=locales.zone, command_prefix=command_prefix)
+    raw_archives = build_raw_archives(context, memory, models.memory, zone=locales.zone)
     jobs = build_job_runner(
         context,
         memory,
-        model=models.default,
+        model=models.memory,
         token_budget=usage.token_budget,
         dreamer=dreamer,
+        raw_archives=raw_archives,
         exports=privacy.exports,
         zone=locales.zone,
         slots=slots,
@@ -174,6 +176,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         models=models,
         model_health=model_health,
         dreamer=dreamer,
+        raw_archives=raw_archives,
         jobs=jobs,
         slots=slots,
     )
@@ -207,6 +210,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         linker=memory.linker,
         background=parts.jobs,
         dreamer=parts.dreamer,
+        raw_archives=parts.raw_archives,
         dispatcher=parts.dispatcher,
         model=parts.models.default,
         models=parts.models.catalog,

@@ -15,6 +15,7 @@ from agent.memory.account_links.memory_merge import MemoryMerger
 from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
 from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
+from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
@@ -70,7 +71,8 @@ class MemoryServices:
     scope_lock: ScopeLock
     linking: AccountLinkService
     linker: AccountLinker
-    consolidates: bool  # a model other than the offline one is configured, so that there are summaries
+    can_summarise: bool  # a model other than the offline one is configured
+    consolidates: bool  # there are summaries: such a model, and a chat whose `memory_window` is not 0
 
 
 def build_memory(
@@ -79,7 +81,9 @@ def build_memory(
     """Build memory over the files of the home; *index* is the search index, *projector* writes the transcripts."""
     settings, home, store, now = context.settings, context.home.path, context.store, context.now
     # The offline model cannot summarise.
-    consolidates = bool(settings.llm.model or context.plugins.models)
+    can_summarise = bool(settings.llm.model or context.plugins.models)
+    windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
+    consolidates = can_summarise and any(windows)
     versions = VersionStore(home)
     documents = FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), versions, now=now))
     flush = settings.tools.memory_flush
@@ -88,7 +92,7 @@ def build_memory(
         store.records,
         capacity=settings.agent.session_cache,
         window=settings.agents.defaults.memory_window,
-        consolidates=consolidates,
+        consolidates=can_summarise,
         keep=KeepPolicy(settings.consolidation.keep),
         flush=flush.threshold_tokens if flush.enabled else None,
     )
@@ -124,7 +128,7 @@ def build_memory(
         projector=projector,
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, sessions),
-        dreams=DreamService(documents, versions, can_run=consolidates),
+        dreams=DreamService(documents, versions, can_run=can_summarise),
         erasure=_build_erasure(
             context,
             documents=documents,
@@ -141,6 +145,7 @@ def build_memory(
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, now=now),
         linker=linker,
+        can_summarise=can_summarise,
         consolidates=consolidates,
     )
 
@@ -280,6 +285,24 @@ def build_dreamer(
     )
 
 
+def build_raw_archives(
+    context: AppContext, memory: MemoryServices, model: ModelClient, *, zone: Callable[[str], str]
+) -> RawArchiveJobs:
+    """Build the jobs that summarise raw archives with *model*."""
+    home, now = context.home.path, context.now
+    return RawArchiveJobs(
+        home=home,
+        consolidator=Consolidator(home=home, documents=memory.documents, zone=zone, now=now),
+        jobs=context.store.jobs,
+        writing=memory.jobs.writing,
+        model=model,
+        zone=zone,
+        now=now,
+        is_scheduled=memory.consolidates,
+        token_limit=model.prompt_limit,
+    )
+
+
 def build_job_runner(
     context: AppContext,
     memory: MemoryServices,
@@ -287,6 +310,7 @@ def build_job_runner(
     model: ModelClient,
     token_budget: TokenBudget,
     dreamer: Dreamer,
+    raw_archives: RawArchiveJobs,
     exports: ExportJobs,
     zone: Callable[[str], str],
     slots: WorkerSlots,
@@ -296,7 +320,7 @@ def build_job_runner(
     session_memory = context.settings.tools.session_memory
     reader = MessageReader(home, store.records, flush=memory.projector.flush)
     consolidation = ConsolidationJobs(
-        consolidator=Consolidator(home=home, documents=memory.documents, zone=zone, now=now),
+        consolidator=raw_archives.consolidator,
         jobs=store.jobs,
         reader=reader,
         records=store.records,
@@ -307,7 +331,7 @@ def build_job_runner(
         zone=zone,
         now=now,
         notes=session_memory.enabled,
-        flushes=memory.consolidates,
+        flushes=memory.can_summarise,
         token_limit=model.prompt_limit,
     )
     flushes = FlushJobs(
@@ -346,14 +370,14 @@ def build_job_runner(
     )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
-        **dreamer.after_each(consolidation.quick),
+        **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,
         **deletions.quick,
         **exports.quick,
     }
-    slow: Mapping[str, Handler] = {}
+    slow: Mapping[str, Handler] = dict(dreamer.slow) if memory.can_summarise else {}
     if memory.consolidates:
-        slow = {**consolidation.slow, **notes.slow, **flushes.slow, **dreamer.slow}
+        slow = {**consolidation.slow, **raw_archives.slow, **notes.slow, **flushes.slow, **slow}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
     in_scope = {**memory.erasure.long, **deletions.long, **exports.long}
     return JobRunner(

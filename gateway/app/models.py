@@ -23,6 +23,7 @@ class ModelServices:
 
     default: ModelClient
     catalog: ModelCatalog  # the default one and every other that a chat can have
+    memory: ModelClient  # of summaries, notes and flushes: the default one, unless `memory.model` names another
     dream: ModelClient  # the default one, unless `dream.model_override` names another
 
 
@@ -57,13 +58,20 @@ class ModelFactory:
                 self._windows.set_window(model.name, self._llm.context_window)
         return self._client(models)
 
+    def build_memory(self, default: ModelClient) -> ModelClient:
+        """Return the client of `memory.model`; *default* where that is not set."""
+        return self._build_background(self._settings.memory.model, default, "memory.model")
+
     def build_dream(self, default: ModelClient) -> ModelClient:
         """Return the client of `dream.model_override`; *default* where that is not set."""
         name = self._settings.agents.defaults.dream.model_override
+        return self._build_background(name, default, "agents.defaults.dream.model_override")
+
+    def _build_background(self, name: str | None, default: ModelClient, setting: str) -> ModelClient:
         if not name:
             return default
         own = [each for each in self._own if each.name == name]
-        return self._client(own or self._open((name, *self._llm.fallbacks)))
+        return self._client(own or self._open((name, *self._llm.fallbacks), setting=setting))
 
     def build_catalog(self, default: ModelClient) -> ModelCatalog:
         """Return *default* and every other model that a chat can have, each with the same fallbacks."""
@@ -102,19 +110,23 @@ class ModelFactory:
 async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
     """Build every model client; close their connections on exit. Raises SettingsError."""
     default = factory.build_default()
-    services = ModelServices(default, factory.build_catalog(default), factory.build_dream(default))
+    background = (factory.build_memory(default), factory.build_dream(default))
+    services = ModelServices(default, factory.build_catalog(default), *background)
     try:
         yield services
     finally:
-        if services.dream is not default:
-            await services.dream.close()
+        for client in background:
+            if client is not default:
+                await client.close()
         await services.catalog.close()
 
 
 def configured_models(settings: Settings) -> tuple[str, ...]:
     """Return the models that conversations may be sent to, as litellm names them."""
     llm = settings.llm
-    names = (llm.model, *llm.fallbacks, *llm.models, *(entry.model for entry in settings.chats.values()))
+    background = (settings.memory.model, settings.agents.defaults.dream.model_override)
+    chats = (entry.model for entry in settings.chats.values())
+    names = (llm.model, *llm.fallbacks, *llm.models, *chats, *background)
     return tuple(dict.fromkeys(llm.entry(name).model for name in names if name))
 
 

@@ -77,7 +77,9 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
         if ready is not None:
             ready(app)
         alerts = _start(services, alerts=app.alerts.run)
-        warming = _start(services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up)
+        warming = _start(
+            services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up, raw_archives=app.raw_archives.catch_up
+        )
         await stop.wait()
         log.info("app.stopping", turns=len(app.pool.turns))
         await _end(warming)

@@ -30,6 +30,7 @@ from agent.command_services import (
 from agent.commands import CommandRouter
 from agent.llm.model_client import UsageRecorder
 from agent.locks import WorkerSlots
+from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.dream.dreamer import Dreamer
 from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.privacy.privacy_service import PrivacyService
@@ -86,6 +87,7 @@ class GatewaySubsystems:
     models: ModelServices
     model_health: ModelSource
     dreamer: Dreamer
+    raw_archives: RawArchiveJobs
     jobs: JobRunner
     slots: WorkerSlots
 
@@ -127,6 +129,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             sessions=memory.sessions,
             jobs=parts.jobs,
             archives_first=settings.memory.new_waits,
+            memory_window=settings.agents.defaults.memory_window,
         ),
         people=PeopleCommandServices(access=parts.access.decisions, pairing=parts.access.pairing, links=memory.linking),
         chats=ChatCommandServices(

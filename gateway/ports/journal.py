@@ -395,8 +395,19 @@ class JobQueue(Protocol):
         """Remove *job*."""
         ...
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
-        """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn."""
+    async def put_off(
+        self,
+        job: Job,
+        delay: timedelta,
+        reason: str,
+        *,
+        counts: bool = True,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make *job* due again after *delay*; its attempt is counted, unless it only had to wait for its turn.
+
+        *payload* replaces that of the job, if given.
+        """
         ...
 
     async def count(self) -> tuple[JobQueueStats, ...]:

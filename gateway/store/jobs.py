@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
+from typing import Any
 
 from gateway.ports.journal import Job, JobQueueStats
 from gateway.store.engine import StoreEngine
@@ -78,13 +79,23 @@ class SqliteJobs:
             lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
         )
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
-        """Make *job* due again after *delay*, its attempt counted if it *counts*."""
+    async def put_off(
+        self,
+        job: Job,
+        delay: timedelta,
+        reason: str,
+        *,
+        counts: bool = True,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Make *job* due again after *delay*, its attempt counted if it *counts*, with another *payload* if given."""
         due_at = micros(self._engine.clock() + delay)
+        data = None if payload is None else write_json(payload)
         await self._engine.writer.submit(
             lambda database: database.execute(
-                "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ? WHERE id = ?",
-                (int(counts), due_at, quote(reason), quote(job.id)),
+                "UPDATE job SET leased = 0, attempts = attempts + ?, due_at = ?, reason = ?,"
+                " payload = coalesce(?, payload) WHERE id = ?",
+                (int(counts), due_at, quote(reason), data, quote(job.id)),
             ).close(),
             lambda _: self._engine.queued_job.set(),
         )

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
+from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.history.history_log import HistoryLog
+from agent.memory.jobs.job_runner import Handler
 from agent.memory.messages.message_range import MessageRange
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.notes.note_jobs import FlushJobs
+from agent.memory.notes.note_jobs import FlushJobs, SessionNoteJobs
 from agent.memory.prompt.due_jobs import consolidation_job
 from agent.memory.scopes import scope_folder
 from agent.memory.storage import transcript_lines as build
@@ -36,11 +39,14 @@ class ConsolidationModel:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.fails = 0
+        self.fails = 0  # calls that the model will not answer
+        self.bad_answers = 0  # calls that it will answer without a summary
         self.takes = 0  # characters; a longer question is refused
         self.refused = 0
         self.shown: list[str] = []  # the questions that were answered
         self.is_asked = asyncio.Event()
+        self.is_down: Callable[[], bool] = lambda: False
+        self.outage: Exception = ModelUnreachable("down")
         self.bullets = "- a lasting fact"
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
@@ -52,11 +58,20 @@ class ConsolidationModel:
         self.calls += 1
         self.is_asked.set()
         self.shown.append(shown)
+        if self.is_down():
+            raise self.outage
         if request.purpose == "flush":
             return ChatReply(text=self.bullets, tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         if self.fails:
             self.fails -= 1
             raise ModelUnreachable("down")
+        if self.bad_answers:
+            self.bad_answers -= 1
+            return ChatReply(text="no", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
+        if request.purpose == "note":
+            note = json.dumps({"slug": "talk", "summary": "They talked."})
+            call = ToolCall("c", "create_session_memory", note)
+            return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         saved = {"history_entry": "[2026-11-21 21:00] They talked.", "memory_update": "- old fact\n- new fact"}
         call = ToolCall("c", "save_memory", json.dumps(saved))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
@@ -104,7 +119,15 @@ class KilledJobQueue(FakeJobs):
 class ConsolidationScene:
     """A home with six turns in a transcript, and a consolidator over it whose disk can die."""
 
-    def __init__(self, home: Path, *, question: str = "question", origin: str = "user", turns: int = TURNS) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        question: str = "question",
+        origin: str = "user",
+        turns: int = TURNS,
+        is_numbered: bool = True,
+    ) -> None:
         self.home = home
         self.prompt_limit = 0
         self.disk = Disk()
@@ -115,8 +138,9 @@ class ConsolidationScene:
         self.told: Callable[[TurnRecord], None] = lambda _: None
         for n in range(turns):
             turn = turn_name(n)
+            text = f"{question} {n}" if is_numbered else question
             said = (
-                build.message(2 * n, turn, "user", f"{question} {n}", START, mid=f"m{n}", origin=origin),
+                build.message(2 * n, turn, "user", text, START, mid=f"m{n}", origin=origin),
                 build.message(2 * n + 1, turn, "assistant", f"answer {n}", START),
             )
             self.records.commit(
@@ -160,6 +184,61 @@ class ConsolidationScene:
             token_limit=self._room,
         )
 
+    def raw_archives(self, disk: Disk | None = None) -> RawArchiveJobs:
+        """Return what summarises the raw archives of such a process."""
+        disk = disk or self.disk
+        documents = FileDocumentStore(self.home, disk=disk)
+        return RawArchiveJobs(
+            home=self.home,
+            consolidator=Consolidator(
+                home=self.home, documents=documents, zone=lambda _: "UTC", now=self.clock, disk=disk
+            ),
+            jobs=self.jobs,
+            writing=asyncio.Lock(),
+            model=self.model,
+            zone=lambda _: "UTC",
+            now=self.clock,
+            token_limit=self._room,
+        )
+
+    def notes(self) -> SessionNoteJobs:
+        """Return what writes the notes of such a process."""
+        reader = MessageReader(
+            self.home, self.records, flush=TranscriptProjector(self.home, self.records, disk=self.disk).flush
+        )
+        return SessionNoteJobs(
+            home=self.home,
+            reader=reader,
+            model=self.model,
+            zone=lambda _: "UTC",
+            now=self.clock,
+            max_messages=20,
+            min_user_messages=3,
+        )
+
+    def clock(self) -> datetime:
+        """Return the queue's time."""
+        return self.jobs.now
+
+    async def run_until(self, end: datetime, handlers_of: Callable[[], Mapping[str, Handler]]) -> None:
+        """Run each job when it is due, in a new process every time, until *end*."""
+        while True:
+            handlers = handlers_of()
+            due = [job for job in self.jobs.jobs.values() if job.kind in handlers]
+            job = min(due, key=lambda each: each.due_at, default=None)
+            if job is None or job.due_at > end:
+                self.jobs.now = end
+                return
+            self.jobs.now = max(self.jobs.now, job.due_at)
+            await self._do(job, handlers[job.kind])
+
+    async def _do(self, job: Job, handler: Handler) -> None:
+        later = await handler(job)
+        if later is None:
+            await self.jobs.finish(job)
+        else:
+            await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts, payload=later.payload)
+
     def adopt(self, record: TurnRecord) -> None:
         """Take a pointer, and tell whoever has the conversation open."""
         self.adopted.append(record)
@@ -186,16 +265,12 @@ class ConsolidationScene:
             disk=disk,
         )
 
-    async def run(self, *workers: ConsolidationJobs | FlushJobs) -> None:
+    async def run(self, *workers: ConsolidationJobs | FlushJobs | RawArchiveJobs) -> None:
         """Run every job that is there to its end, as the background does."""
         handlers = {kind: handler for each in workers for kind, handler in {**each.slow, **each.quick}.items()}
         while jobs := [job for job in self.jobs.jobs.values() if job.kind in handlers]:
             for job in jobs:
-                later = await handlers[job.kind](job)
-                if later is None:
-                    await self.jobs.finish(job)
-                else:
-                    await self.jobs.put_off(job, later.delay, later.reason, counts=later.counts)
+                await self._do(job, handlers[job.kind])
 
     def pointers(self) -> list[int]:
         """Return every pointer that was committed, in order."""
@@ -208,7 +283,7 @@ class ConsolidationScene:
         return HistoryLog(scope_folder(self.home, SCOPE) / "memory")
 
 
-async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: str) -> ConsolidationScene:
+async def begin(home: Path, *, turns: int = TURNS, until: int = 8, **fields: Any) -> ConsolidationScene:
     """Return a world with a fact in memory and a consolidation of its first messages due, eight by default."""
     world = ConsolidationScene(home, turns=turns, **fields)
     await FileDocumentStore(home).write(SCOPE, "MEMORY.md", "- old fact\n", was="", why="t")

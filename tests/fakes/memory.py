@@ -141,7 +141,15 @@ class FakeJobs:
         """Remove, once or twice."""
         self.jobs.pop(job.id, None)
 
-    async def put_off(self, job: Job, delay: timedelta, reason: str, *, counts: bool = True) -> None:
+    async def put_off(
+        self,
+        job: Job,
+        delay: timedelta,
+        reason: str,
+        *,
+        counts: bool = True,
+        payload: Mapping[str, Any] | None = None,
+    ) -> None:
         """Count the attempt and make it due later."""
         self.reasons.append(reason)
         self.leased.discard(job.id)
@@ -150,7 +158,7 @@ class FakeJobs:
                 id=job.id,
                 kind=job.kind,
                 scope=job.scope,
-                payload=job.payload,
+                payload=job.payload if payload is None else payload,
                 due_at=self.now + delay,
                 attempts=job.attempts + counts,
             )

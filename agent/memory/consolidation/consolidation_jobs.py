@@ -21,8 +21,9 @@ from agent.memory.consolidation.consolidator import FAILURES_BEFORE_RAW, Consoli
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
 from agent.memory.messages.message_reader import MessageReader
+from agent.memory.messages.small_talk import is_small_talk
 from agent.memory.messages.token_estimate import estimate_text
-from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, unlimited
+from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import (
     APPLY,
     CONSOLIDATE,
@@ -32,6 +33,7 @@ from agent.memory.prompt.due_jobs import (
     SUMMARISE,
     ConversationSpan,
     consolidation_job,
+    raw_summary_job,
 )
 from agent.memory.storage import transcript_lines as build
 from gateway.events import SessionKey
@@ -41,11 +43,13 @@ log = structlog.get_logger(__name__)
 
 _NOT_BEFORE = timedelta(hours=1)
 _ARCHIVE_TRIES = 24  # while another consolidation of the same conversation is running
-_WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first failure, after the second
+_WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first bad answer, after the second
 _ARCHIVE_ROUNDS = 1_000  # of what /new archived: no turn comes after it
 _INSTRUCTIONS = 400  # tokens of a question around memory and conversation
 _SQUEEZES = 3  # times that a question is made smaller when the model says that it is too long
+_MOST_SMALL_TALK = 40  # messages of a conversation that may be greetings alone
 _NOT_YET = timedelta(seconds=5)
+_BEFORE_RAW_SUMMARY = timedelta(days=1)  # a model that gave three bad answers is not asked again at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +112,10 @@ class ConsolidationJobs:
         if end < int(job.payload.get("length", 0)) and job.attempts < FAILURES_BEFORE_RAW:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         if start >= end:
+            return None
+        if end - start <= _MOST_SMALL_TALK and is_small_talk(
+            await self.reader.messages(job.scope, key, transcript, start, end)
+        ):
             return None
         whole = ConversationSpan(scope=job.scope, key=key, transcript=transcript, start=start, end=end)
         return await self._consolidate(job, whole, rounds=_ARCHIVE_ROUNDS)
@@ -198,17 +206,30 @@ class ConsolidationJobs:
     async def _failed(
         self, job: Job, span: ConversationSpan, messages: list[Line], answer: UnusableAnswer
     ) -> RetryJobLater | None:
-        """Wait before asking again; after three failures keep the messages themselves, and let the window move on."""
-        failures = job.attempts + 1
-        log.warning("consolidation.failed", key=str(span.key), reason=answer.reason, failures=failures)
-        if failures < FAILURES_BEFORE_RAW and answer.reason != TOO_LONG:
-            return RetryJobLater(_WAITS[failures - 1], answer.reason)
+        """Wait before asking again; after three bad answers keep the messages themselves, and let the window move on.
+
+        An outage is not an answer: the job waits until the model answers.
+        """
+        bad_answers = int(job.payload.get("bad_answers", 0)) + (not answer.is_outage)
+        log.warning(
+            "consolidation.failed",
+            key=str(span.key),
+            reason=answer.reason,
+            bad_answers=bad_answers,
+            attempts=job.attempts + 1,
+        )
+        if answer.is_outage:
+            return RetryJobLater(outage_delay(job.attempts + 1), answer.reason)
+        if bad_answers < FAILURES_BEFORE_RAW and answer.reason != TOO_LONG:
+            payload = {**job.payload, "bad_answers": bad_answers}
+            return RetryJobLater(_WAITS[bad_answers - 1], answer.reason, payload=payload)
         await self._keep_raw(span, messages)
         return None
 
     async def _keep_raw(self, span: ConversationSpan, messages: list[Line]) -> None:
         async with self.writing:
             await self.consolidator.keep_raw(span.scope, str(span.key), _range(span), messages)
+            await self.jobs.put(raw_summary_job(span.scope, span.entry, self.now() + _BEFORE_RAW_SUMMARY))
             await self._move_pointer(span)
 
     async def _move_pointer(self, span: ConversationSpan) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from agent.memory.consolidation.consolidator import StoredAnswer, TranscriptRange
 from agent.memory.editing.staged_changes import PENDING
 from agent.memory.messages.message_range import Message
+from agent.memory.model_calls import outage_delay
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, format_time, parse_time
@@ -28,7 +29,8 @@ _WAITS = (timedelta(0), timedelta(minutes=5))  # after the first failure, after 
 class ConsolidationState:
     """Progress of the consolidation of one session."""
 
-    failures: int = 0  # in a row
+    failures: int = 0  # bad answers in a row
+    outages: int = 0  # calls in a row that the model did not answer
     length: int = 0  # messages there were at the last failure
     retry_at: datetime | None = None
     answer: StoredAnswer | None = None
@@ -37,7 +39,12 @@ class ConsolidationState:
     def failed(self, at: datetime, length: int) -> ConsolidationState:
         """Return the state after one more failure."""
         wait = _WAITS[min(self.failures, len(_WAITS) - 1)]
-        return dataclasses.replace(self, failures=self.failures + 1, length=length, retry_at=at + wait)
+        return dataclasses.replace(self, failures=self.failures + 1, outages=0, length=length, retry_at=at + wait)
+
+    def unanswered(self, at: datetime, length: int) -> ConsolidationState:
+        """Return the state after one more call that the model did not answer, which is not a failure of its answers."""
+        retry_at = at + outage_delay(self.outages + 1)
+        return dataclasses.replace(self, outages=self.outages + 1, length=length, retry_at=retry_at)
 
     def waits(self, at: datetime, length: int) -> bool:
         """Return True if the next attempt is not due yet; a call about the same messages is a deliberate retry."""
@@ -61,6 +68,7 @@ class ConsolidationStateStore:
             answer, done = record.get("answer"), record.get("done")
             return ConsolidationState(
                 failures=int(record.get("failures", 0)),
+                outages=int(record.get("outages", 0)),
                 length=int(record.get("length", 0)),
                 retry_at=parse_time(record.get("retry_at")),
                 answer=StoredAnswer(**answer) if answer else None,

@@ -24,7 +24,7 @@ from agent.memory.erasure.word_match import (
 )
 from agent.memory.history.history_log import HistoryLog, redact_history
 from agent.memory.jobs.memory_jobs import REMEMBER
-from agent.memory.prompt.due_jobs import APPLY, FLUSHED
+from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, FLUSHED
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.disk import Disk
@@ -41,7 +41,7 @@ _MOST_EXAMPLES = 5
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
-_JOBS = frozenset({REMEMBER, APPLY, FLUSHED})
+_JOBS = frozenset({REMEMBER, APPLY, APPLY_RAW, FLUSHED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,7 @@ class HistoryLog:
     def append(self, *entries: HistoryEntry) -> tuple[HistoryEntry, ...]:
         """Store the entries, each id once, and return them as stored. Durable on return; raises OSError.
 
+        The summary of messages that were kept raw replaces the text of their entry, whose cursor and time stay.
         Cursors only grow and are never reused. HISTORY.md is updated too; if that fails, the next append repairs it.
         """
         with self._disk.lock(self._folder / LOCK):
@@ -119,6 +120,11 @@ class HistoryLog:
                 archive.sync()
             return self._append([replace(entry, raw=RAW_JSONL)])[0]
 
+    def raw_messages(self, entry: str) -> list[Line]:
+        """Return the messages that the raw archive holds for this entry."""
+        lines = map(decode, (self._disk.load(self._folder / RAW_JSONL) or b"").splitlines())
+        return [line["message"] for line in lines if line and line.get("entry") == entry and line.get("message")]
+
     def rebuild(self) -> int:
         """Rewrite HISTORY.md and return its number of entries; text that a person wrote into it is copied to a file."""
         with self._disk.lock(self._folder / LOCK):
@@ -146,6 +152,7 @@ class HistoryLog:
         cursor = max(last.cursor if last else 0, self._number(CURSOR), self._number(DREAM_CURSOR))
         stored: list[HistoryEntry] = []
         new: list[HistoryEntry] = []
+        summarised: dict[str, HistoryEntry] = {}
         mine: dict[str, HistoryEntry] = {}
         for entry in entries:
             known = mine.get(entry.entry) or self.find(entry.entry)
@@ -155,13 +162,30 @@ class HistoryLog:
                 new.append(known)
                 if entry.entry:
                     mine[entry.entry] = known
+            elif known.raw and not entry.raw:
+                known = replace(known, content=entry.content, origin=entry.origin, raw="")
+                summarised[known.entry] = known
             stored.append(known)
+        if summarised:
+            self._replace_raw(summarised)
         if new:
             self._file.append(b"".join(encode(_line(entry)) for entry in new))
         elif stored:
             self._file.sync()
         self._follow(last, new, cursor)
         return tuple(stored)
+
+    def _replace_raw(self, summarised: Mapping[str, HistoryEntry]) -> None:
+        def change(line: dict[str, object]) -> dict[str, object]:
+            entry = summarised.get(str(line.get("entry", "")))
+            return line if entry is None else dict(_line(entry))
+
+        before = self.after(0)
+        # The copy first: a crash in between leaves the entry raw, so that both are written again.
+        self._markdown.replace(
+            [_pair(each) for each in before], [_pair(summarised.get(each.entry, each)) for each in before]
+        )
+        _rewrite(self._file.path, self._disk, change)
 
     def _follow(self, last: HistoryEntry | None, new: Sequence[HistoryEntry], cursor: int) -> None:
         """Update the derived files; a failure is logged, the record itself is safe."""

@@ -58,6 +58,13 @@ class HistoryMarkdown:
         self._copy_edited(derived)
         self._disk.replace(self._path, derived)
 
+    def replace(self, before: Sequence[TimedText], after: Sequence[TimedText]) -> None:
+        """Overwrite the text of *before* by that of *after*; copy it first if a person edited it. Idempotent."""
+        derived = _bytes(after)
+        if self._disk.load(self._path) != derived:
+            self._copy_edited(_bytes(before))
+            self._disk.replace(self._path, derived)
+
     def _copy_edited(self, derived: bytes) -> None:
         current = self._disk.load(self._path) or b""
         if not derived.startswith(current):

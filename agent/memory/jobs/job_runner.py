@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -38,6 +38,7 @@ class RetryJobLater:
     delay: timedelta
     reason: str  # for the operator; quotes no message
     counts: bool = True  # as an attempt; a job that only waits was not tried
+    payload: Mapping[str, Any] | None = None  # replaces the job's; None = unchanged
 
 
 Handler: TypeAlias = Callable[[Job], Awaitable[RetryJobLater | None]]  # None = done
@@ -261,7 +262,7 @@ class JobRunner:
             await self._jobs.finish(job)
             tally.done += 1
         else:
-            await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts)
+            await self._jobs.put_off(job, later.delay, later.reason, counts=later.counts, payload=later.payload)
             tally.failures += later.counts
             log.info("background.later", job=job.id, kind=job.kind, reason=later.reason)
         if self._meter is not None:

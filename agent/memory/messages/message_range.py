@@ -143,7 +143,7 @@ def fit_to_tokens(messages: Sequence[Message], *, zone: str = "UTC", tokens: int
         more = conversation(messages[start:end], zone=zone, names=names, with_names=with_names, with_numbers=True)
         weight = sum(estimate_text(line) + 1 for line in more)
         if not lines and weight > tokens:
-            more, weight = _shortened(more, tokens), tokens
+            more, weight = shorten_lines(more, tokens), tokens
         left = tokens - weight if not lines else left - weight
         if left < 0:
             break
@@ -161,8 +161,8 @@ def _turns(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
             start = n
 
 
-def _shortened(lines: Sequence[str], tokens: int) -> list[str]:
-    """Return the lines of one turn, the longest cut until they weigh no more than *tokens*."""
+def shorten_lines(lines: Sequence[str], tokens: int) -> list[str]:
+    """Return *lines*, the longest cut until they weigh no more than *tokens* or each is short."""
     limit = max(map(len, lines))
     shown = list(lines)
     while limit > _LEAST_SHOWN and sum(estimate_text(line) + 1 for line in shown) > tokens:

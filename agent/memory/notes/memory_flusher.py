@@ -12,6 +12,7 @@ import structlog
 
 from agent.memory.messages.message_range import Message, conversation
 from agent.memory.messages.token_estimate import estimate_text
+from agent.memory.model_calls import UnusableAnswer
 from agent.memory.notes.note_writer import NoteWriter
 
 log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ class MemoryFlusher(NoteWriter):
         """Flush if the prompt is within *threshold_tokens* of the budget; return True if this call did.
 
         A cycle is identified by the first of *messages*: a consolidation or /new starts another one. It is durably
-        marked as flushed when the model has answered. Raises OSError.
+        marked as flushed when the model has answered. If it fails, the newest lines are kept unchanged. Raises OSError.
         """
         if estimated_tokens <= context_window - threshold_tokens or not messages:
             return False
@@ -60,24 +61,33 @@ class MemoryFlusher(NoteWriter):
         if await asyncio.to_thread(self.was_flushed, session_key, cycle):
             return False
         section = await self.extract(messages)
+        if isinstance(section, UnusableAnswer):
+            section = self.excerpt(messages)
         await asyncio.to_thread(self.write, session_key, cycle, section)
         return True
 
-    async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> FlushSection:
-        """Return the facts that a model finds worth keeping in the newest *messages* that fit *tokens*; 0 = in all.
-
-        If the model fails, the newest lines are kept unchanged.
-        """
-        at = self._local_now()
-        section = FlushSection(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
+    async def extract(self, messages: Sequence[Message], *, tokens: int = 0) -> FlushSection | UnusableAnswer:
+        """Return the facts that a model finds worth keeping in the newest *messages* that fit *tokens*; 0 = in all."""
+        section = self._section()
         path = self.memory_dir / section.name
         existing = (await asyncio.to_thread(self._disk.load, path) or b"").decode("utf-8", "replace")
         lines = newest(conversation(messages, zone=self._zone), tokens)
         bullets = await self._extract(lines, section.name, existing) if lines else []
+        if isinstance(bullets, UnusableAnswer):
+            return bullets
         fresh = [line for line in bullets if line.strip() not in {each.strip() for each in existing.splitlines()}]
         return replace(section, bullets=tuple(fresh))
 
-    async def _extract(self, lines: Sequence[str], name: str, existing: str) -> list[str]:
+    def excerpt(self, messages: Sequence[Message]) -> FlushSection:
+        """Return the newest lines unchanged, in place of a model's facts."""
+        lines = conversation(messages, zone=self._zone)
+        return replace(self._section(), bullets=tuple(f"- {line}" for line in lines[-_EXCERPT:]))
+
+    def _section(self) -> FlushSection:
+        at = self._local_now()
+        return FlushSection(day=f"{at:%Y-%m-%d}", at=f"{at:%H:%M}")
+
+    async def _extract(self, lines: Sequence[str], name: str, existing: str) -> list[str] | UnusableAnswer:
         system = (
             "You are a memory extraction agent. Review the conversation below and extract\n"
             "important facts, decisions, preferences, and action items worth remembering.\n\n"
@@ -87,11 +97,10 @@ class MemoryFlusher(NoteWriter):
         )
         shown = f"## Already in the file\n{existing[-_SHOWN:]}\n\n" if existing.strip() else ""
         asked = f"{shown}## Conversation\n" + "\n".join(lines)
-        try:
-            response = await self._ask(system, asked)
-        except Exception:  # the provider's boundary: keep the lines unchanged
-            log.exception("flush.model_failed")
-            return [f"- {line}" for line in lines[-_EXCERPT:]]
+        response = await self._ask((system, asked, {}))
+        if isinstance(response, UnusableAnswer):
+            log.warning("flush.model_failed", reason=response.reason)
+            return response
         text = getattr(response, "content", None)
         if not isinstance(text, str) or text.strip().strip('"').lower() == SILENT:
             return []

@@ -17,7 +17,7 @@ from agent.llm.chat_model import ChatModel
 from agent.memory.documents.file_documents import read_epoch
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.model_calls import ModelProvider
+from agent.memory.model_calls import ModelProvider, UnusableAnswer, outage_delay
 from agent.memory.notes.memory_flusher import FlushSection, MemoryFlusher
 from agent.memory.notes.session_note_writer import SessionMemoryWriter
 from agent.memory.prompt.due_jobs import FLUSH, FLUSHED, NOTE, ConversationSpan, after_flush
@@ -70,6 +70,10 @@ class FlushJobs:
         if len(messages) < span.end - span.start and job.attempts < _TRIES:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         section = await flusher.extract(messages, tokens=await self.token_limit() * 3 // 4)
+        if isinstance(section, UnusableAnswer):
+            if section.is_outage:
+                return RetryJobLater(outage_delay(job.attempts + 1), section.reason)
+            section = flusher.excerpt(messages)
         payload = {**job.payload, "section": asdict(section)}
         async with self.writing:
             if await read_epoch(self.documents, span.scope) != epoch:
@@ -140,5 +144,10 @@ class SessionNoteJobs:
             min_user_messages=self.min_user_messages,
             now=self.now,
         )
-        await writer.write_session_memory(str(key), messages, self.max_messages)
+        recent = writer.recent_messages(messages, self.max_messages)
+        summary = await writer.summarise(recent) if recent else None
+        if isinstance(summary, UnusableAnswer) and summary.is_outage:
+            return RetryJobLater(outage_delay(job.attempts + 1), summary.reason)
+        if summary is not None:
+            await writer.write_note(str(key), recent, summary)
         return None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from agent.memory.model_calls import LlmProvider
+from agent.memory.model_calls import LlmProvider, call_provider
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import utc_now
 
@@ -41,8 +40,13 @@ class NoteWriter:
     def _local_now(self) -> datetime:
         return self._now().astimezone(ZoneInfo(self._zone))
 
-    async def _ask(self, system: str, text: str, **more: Any) -> Any:
-        """Return the provider's response; raises what the provider does, or TimeoutError."""
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-        async with asyncio.timeout(self._deadline.total_seconds()):
-            return await self.provider.chat(messages=messages, model=self.model, **more)
+    async def _ask(self, *attempts: tuple[str, str, Mapping[str, Any]]) -> Any:
+        """Return the response to the first attempt that the provider accepts, or UnusableAnswer. Never raises.
+
+        An attempt is a system prompt, a text, and further arguments of `chat`.
+        """
+        asked = [
+            {"messages": [{"role": "system", "content": system}, {"role": "user", "content": text}], **more}
+            for system, text, more in attempts
+        ]
+        return await call_provider(self.provider, self.model, asked, deadline=self._deadline)

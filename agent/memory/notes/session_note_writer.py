@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import hashlib
 import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 import structlog
 
 from agent.memory.messages.message_range import Message, conversation
+from agent.memory.messages.small_talk import is_small_talk
 from agent.memory.messages.taint import strip_untrusted
-from agent.memory.model_calls import LlmProvider
+from agent.memory.model_calls import LlmProvider, UnusableAnswer, clean, read_call
 from agent.memory.notes.note_writer import NoteWriter
 
 log = structlog.get_logger(__name__)
@@ -50,6 +53,18 @@ _TOOL: dict[str, Any] = {
 }
 
 
+_TOOL_CHOICE = {"type": "function", "function": {"name": _NAME}}
+_AS_JSON = 'Answer with JSON and nothing else: {"slug": "<short kebab-case file name>", "summary": "<markdown>"}'
+
+
+@dataclass(frozen=True, slots=True)
+class NoteSummary:
+    """A model's summary of a session, and the slug of its note's file name."""
+
+    slug: str
+    text: str
+
+
 class SessionMemoryWriter(NoteWriter):
     """Writes notes into a workspace's `memory/`. Times are of *zone*."""
 
@@ -62,7 +77,7 @@ class SessionMemoryWriter(NoteWriter):
         min_user_messages: int = MIN_USER_MESSAGES,
         **more: Any,
     ) -> None:
-        """Skip sessions of fewer than *min_user_messages*; *more* as `Scribe` takes it."""
+        """Skip sessions of fewer than *min_user_messages*; *more* as `NoteWriter` takes it."""
         super().__init__(workspace, provider, model, **more)
         self._least = min_user_messages
 
@@ -73,29 +88,46 @@ class SessionMemoryWriter(NoteWriter):
 
         A model that fails leaves a raw excerpt. A second note of that day and slug gets `-2`. Raises OSError.
         """
+        recent = self.recent_messages(messages, max_messages)
+        if not recent:
+            return None
+        return await self.write_note(session_key, recent, await self.summarise(recent))
+
+    def recent_messages(self, messages: Sequence[Message], max_messages: int) -> list[Message]:
+        """Return the newest messages that a note is about; none for a session that is not worth one."""
         said = [message for message in strip_untrusted(messages) if message.get("role") in ("user", "assistant")]
         recent = [message for message in said if _text(message)][-max_messages:]
-        if sum(message.get("role") == "user" for message in recent) < self._least:
-            return None
-        slug, summary = await self._summarise(recent)
+        is_short = sum(message.get("role") == "user" for message in recent) < self._least
+        return [] if is_short or is_small_talk(recent) else recent
+
+    async def summarise(self, recent: Sequence[Message]) -> NoteSummary | UnusableAnswer:
+        """Return the model's summary.
+
+        The tool is forced; a provider that refuses this is asked with `auto`, then without tools for JSON.
+        """
+        lines = "\n".join(conversation(recent, zone=self._zone))
+        response = await self._ask(
+            (_SYSTEM, lines, {"tools": [copy.deepcopy(_TOOL)], "tool_choice": copy.deepcopy(_TOOL_CHOICE)}),
+            (_SYSTEM, lines, {"tools": [copy.deepcopy(_TOOL)], "tool_choice": "auto"}),
+            (f"{_SYSTEM} {_AS_JSON}", lines, {}),
+        )
+        answer: NoteSummary | UnusableAnswer = response
+        if not isinstance(response, UnusableAnswer):
+            content, calls = (getattr(response, name, None) for name in ("content", "tool_calls"))
+            answer = read_call(content, calls, _NAME, _read_summary)
+        if isinstance(answer, UnusableAnswer):
+            log.warning("notes.model_failed", reason=answer.reason)
+        return answer
+
+    async def write_note(
+        self, session_key: str, recent: Sequence[Message], answer: NoteSummary | UnusableAnswer
+    ) -> Path:
+        """Write the note, with an excerpt of *recent* in place of an unusable answer. Idempotent; raises OSError."""
+        slug, summary = ("session", "") if isinstance(answer, UnusableAnswer) else (answer.slug, answer.text)
         at = self._local_now()
         mark = f"<!-- {_name_of(session_key, recent)} -->"
         text = f"{self._note(session_key, at, summary, recent)}\n{mark}\n"
         return await asyncio.to_thread(self._write, f"{at:%Y-%m-%d}-{slug}", text, mark)
-
-    async def _summarise(self, recent: Sequence[Message]) -> tuple[str, str]:
-        lines = "\n".join(conversation(recent, zone=self._zone))
-        try:
-            choice = {"type": "function", "function": {"name": _NAME}}
-            response = await self._ask(_SYSTEM, lines, tools=[_TOOL], tool_choice=choice)
-            found = _arguments(getattr(response, "tool_calls", None))
-        except Exception:  # the provider's boundary: a note without a summary is a note
-            log.exception("notes.model_failed")
-            found = {}
-        summary = found.get("summary")
-        if not isinstance(summary, str) or not summary.strip():
-            return "session", ""
-        return slugify(str(found.get("slug", ""))), summary.strip()
 
     @staticmethod
     def _note(session_key: str, at: datetime, summary: str, recent: Sequence[Message]) -> str:
@@ -140,19 +172,11 @@ def slugify(text: str) -> str:
     return words[:_LONGEST_SLUG].strip("-") or "session"
 
 
-def _arguments(tool_calls: object) -> Mapping[str, Any]:
-    for call in tool_calls if isinstance(tool_calls, list | tuple) else ():
-        if getattr(call, "name", None) != _NAME:
-            continue
-        arguments = getattr(call, "arguments", None)
-        try:
-            found = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except (ValueError, RecursionError):
-            continue
-        found = found[0] if isinstance(found, list) and len(found) == 1 else found
-        if isinstance(found, Mapping):
-            return found
-    return {}
+def _read_summary(value: Mapping[str, Any]) -> NoteSummary | UnusableAnswer:
+    text = value.get("summary")
+    if not isinstance(text, str) or not text.strip():
+        return UnusableAnswer("summary missing")
+    return NoteSummary(slugify(str(value.get("slug", ""))), clean(text))
 
 
 def _text(message: Message) -> str:

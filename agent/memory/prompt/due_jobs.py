@@ -13,6 +13,7 @@ from gateway.ports import Job, TurnRecord
 
 CONSOLIDATE, APPLY, SUMMARISE = "consolidate", "apply", "summarise"
 FLUSH, FLUSHED, NOTE = "flush", "flushed", "note"
+SUMMARISE_RAW, APPLY_RAW = "summarise_raw", "apply_raw"  # of messages in the raw archive
 ROUNDS = 5  # questions that one compaction takes at most; the next turn sees whether more is due
 
 
@@ -89,6 +90,11 @@ def flush_job(
     span = ConversationSpan(scope=scope, key=key, transcript=transcript, start=range_.start, end=range_.end)
     payload = {**span.payload(), "then": [then.start, then.end] if then else []}
     return Job(id=f"{FLUSH}:{span.cycle}", kind=FLUSH, scope=scope, payload=payload, due_at=now)
+
+
+def raw_summary_job(scope: str, entry: str, at: datetime) -> Job:
+    """Return the job that summarises the raw archive of a history entry, from *at* on."""
+    return Job(id=f"{SUMMARISE_RAW}:{entry}", kind=SUMMARISE_RAW, scope=scope, payload={"entry": entry}, due_at=at)
 
 
 def after_flush(job: Job, now: datetime) -> Job | None:

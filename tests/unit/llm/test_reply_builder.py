@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.llm.chat_model import ModelConfig, estimate
-from agent.llm.litellm_model import outgoing
+from agent.llm.chat_model import ChatRequest, ModelConfig, estimate
+from agent.llm.litellm_model import LitellmModel, outgoing
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder, clean
 from gateway.errors import (
@@ -137,6 +137,39 @@ def test_only_marking_providers_get_marks() -> None:
     marked = outgoing(messages, "anthropic/claude-x")
     assert [isinstance(message["content"], list) for message in marked] == [True, False, True]
     assert messages[0]["content"] == "s"
+    assert outgoing(messages, "anthropic/claude-x", marks=False) == messages
+
+
+def test_a_mark_stands_before_tool_results() -> None:
+    """The step after a tool reads what the step before wrote: its mark is where that one was, or behind it."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "result"},
+    ]
+    first, second = (outgoing(messages[:count], "anthropic/claude-x") for count in (2, 4))
+    assert second[:2] == first
+    assert [isinstance(message["content"], list) for message in second] == [True, True, False, False]
+    messages[2]["content"] = "I look."
+    spoken = outgoing(messages, "anthropic/claude-x")
+    assert [isinstance(message["content"], list) for message in spoken] == [True, False, True, False]
+
+
+async def test_background_prompts_carry_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A summary's prompt is sent once: writing it to a cache would cost a quarter more."""
+    model = LitellmModel(ModelConfig(model="anthropic/claude-x", vision="off"))
+    sent: dict[str, Any] = {}
+
+    async def complete(**arguments: Any) -> None:
+        sent.update(arguments)
+
+    monkeypatch.setattr(model, "_litellm", SimpleNamespace(acompletion=complete))
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]
+    for purpose, is_marked in (("answer", True), ("consolidation", False), ("dream", False), ("note", False)):
+        await model._call(ChatRequest(messages=messages, turn="t", purpose=purpose))
+        assert [isinstance(each["content"], list) for each in sent["messages"]] == [is_marked] * 2
 
 
 def test_an_estimate_grows_with_the_prompt() -> None:

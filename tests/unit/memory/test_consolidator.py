@@ -37,10 +37,10 @@ async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) 
         assert world.model.calls == 1, at
 
 
-async def test_after_three_failures_the_messages_themselves_are_kept(tmp_path: Path) -> None:
+async def test_after_three_bad_answers_the_messages_themselves_are_kept(tmp_path: Path) -> None:
     """The window moves on, memory is as it was, and the raw archive holds what was said."""
     world = await begin(tmp_path)
-    world.model.fails = 99
+    world.model.bad_answers = 99
     await world.run(world.consolidator())
     assert world.model.calls == 3
     [entry] = world.history.after(0)

@@ -82,7 +82,7 @@ async def test_trouble_is_not_asked_again_at_once() -> None:
         (SimpleNamespace(content="Error: overloaded", finish_reason="error"), "the provider's error"),
     ):
         provider = ScriptedAttempts(trouble)
-        assert await answer(provider) == UnusableAnswer(reason)
+        assert await answer(provider) == UnusableAnswer(reason, is_outage=True)
         assert len(provider.asked) == 1
 
 
@@ -93,5 +93,5 @@ async def test_hangs_for_minutes(clock: VirtualClock) -> None:
         async def chat(self, **asked: Any) -> Any:
             await asyncio.Event().wait()
 
-    assert await answer(HangingProvider()) == UnusableAnswer("TimeoutError")
+    assert await answer(HangingProvider()) == UnusableAnswer("TimeoutError", is_outage=True)
     assert clock.seconds == 30

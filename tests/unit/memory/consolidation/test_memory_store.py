@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,9 +142,9 @@ async def test_bad_or_missing_fields_count_as_success(tmp_path: Path) -> None:
 
 
 async def test_a_call_per_message_while_the_model_keeps_failing(tmp_path: Path) -> None:
-    """After two failures new messages wait their five minutes; the third puts the raw messages away."""
+    """After two bad answers new messages wait their five minutes; the third puts the raw messages away."""
     watch, session = ManualClock(), talk(50)
-    store, provider = MemoryStore(tmp_path, now=watch), ScriptedProvider(RuntimeError("down"))
+    store, provider = MemoryStore(tmp_path, now=watch), ScriptedProvider(SimpleNamespace(content="no", tool_calls=[]))
     for n in range(10):
         session.messages.append({"role": "user", "content": f"more {n}"})
         assert not await store.consolidate(session, provider, "m")
