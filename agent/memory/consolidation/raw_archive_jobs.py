@@ -81,7 +81,7 @@ class RawArchiveJobs:
         epoch = await self.consolidator.epoch(scope)
         messages = await asyncio.to_thread(history.raw_messages, entry.entry)
         base = await self.consolidator.current_memory(scope)
-        lines = conversation(messages, zone=self.zone(scope))
+        lines = conversation(messages, zone=self.zone(scope), with_numbers=True)
         if not lines:  # tool results alone, or erased: the entry stays as it is
             async with self.writing:
                 await asyncio.to_thread(history.append, replace(entry, raw=""))

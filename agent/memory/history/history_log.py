@@ -163,7 +163,7 @@ class HistoryLog:
                 if entry.entry:
                     mine[entry.entry] = known
             elif known.raw and not entry.raw:
-                known = replace(known, content=entry.content, origin=entry.origin, raw="")
+                known = replace(entry, cursor=known.cursor, timestamp=known.timestamp)
                 summarised[known.entry] = known
             stored.append(known)
         if summarised:
