@@ -143,7 +143,7 @@ def test_only_marking_providers_get_marks() -> None:
 def test_a_mark_stands_before_tool_results() -> None:
     """The step after a tool reads what the step before wrote: its mark is where that one was, or behind it."""
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
