@@ -19,9 +19,9 @@ from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
 from agent.memory.consolidation.consolidator import FAILURES_BEFORE_RAW, Consolidator, StoredAnswer, TranscriptRange
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
 from agent.memory.messages.message_reader import MessageReader
-from agent.memory.messages.small_talk import is_small_talk
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import TOO_LONG, ModelProvider, UnusableAnswer, outage_delay, unlimited
 from agent.memory.prompt.due_jobs import (
@@ -47,7 +47,7 @@ _WAITS = (timedelta(minutes=2), timedelta(minutes=30))  # after the first bad an
 _ARCHIVE_ROUNDS = 1_000  # of what /new archived: no turn comes after it
 _INSTRUCTIONS = 400  # tokens of a question around memory and conversation
 _SQUEEZES = 3  # times that a question is made smaller when the model says that it is too long
-_MOST_SMALL_TALK = 40  # messages of a conversation that may be greetings alone
+_MOST_GREETINGS = 40  # messages of a conversation that may be greetings alone
 _NOT_YET = timedelta(seconds=5)
 _BEFORE_RAW_SUMMARY = timedelta(days=1)  # a model that gave three bad answers is not asked again at once
 
@@ -113,7 +113,7 @@ class ConsolidationJobs:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         if start >= end:
             return None
-        if end - start <= _MOST_SMALL_TALK and is_small_talk(
+        if end - start <= _MOST_GREETINGS and has_only_greetings(
             await self.reader.messages(job.scope, key, transcript, start, end)
         ):
             return None

@@ -16,8 +16,8 @@ from typing import Any
 
 import structlog
 
+from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import Message, conversation
-from agent.memory.messages.small_talk import is_small_talk
 from agent.memory.messages.taint import strip_untrusted
 from agent.memory.model_calls import LlmProvider, UnusableAnswer, clean, read_call
 from agent.memory.notes.note_writer import NoteWriter
@@ -98,7 +98,7 @@ class SessionMemoryWriter(NoteWriter):
         said = [message for message in strip_untrusted(messages) if message.get("role") in ("user", "assistant")]
         recent = [message for message in said if _text(message)][-max_messages:]
         is_short = sum(message.get("role") == "user" for message in recent) < self._least
-        return [] if is_short or is_small_talk(recent) else recent
+        return [] if is_short or has_only_greetings(recent) else recent
 
     async def summarise(self, recent: Sequence[Message]) -> NoteSummary | UnusableAnswer:
         """Return the model's summary.

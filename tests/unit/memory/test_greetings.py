@@ -1,10 +1,10 @@
-"""Which conversations are small talk: greetings in four languages, and nothing that may be an answer or a fact."""
+"""Which conversations are greetings alone, in four languages; nothing that may be an answer or a fact is one."""
 
 from __future__ import annotations
 
 import pytest
 
-from agent.memory.messages.small_talk import is_small_talk
+from agent.memory.messages.greetings import has_only_greetings
 
 GREETINGS = ["hi", "Hi!", "heyyy", "Hello there", "How's it going?", "Guten Morgen!", "Grüß Gott", "👋", "hi 👋🏽"]
 GREETINGS += [
@@ -19,22 +19,22 @@ OTHERS += ["hola Ana", "how are the cats", "good", "moin moin 12", "test results
 
 
 @pytest.mark.parametrize("text", GREETINGS)
-def test_greetings_are_small_talk(text: str) -> None:
+def test_greetings_are_recognised(text: str) -> None:
     """In any of the four languages, stretched, punctuated, five times in a row."""
     said = [{"role": "user", "content": text}, {"role": "assistant", "content": "Hello! How can I help?"}]
-    assert is_small_talk(said * 5)
+    assert has_only_greetings(said * 5)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_what_may_be_an_answer_or_a_fact_is_not(text: str) -> None:
     """One such message among greetings is enough; when in doubt, the conversation is summarised."""
-    assert not is_small_talk([*([{"role": "user", "content": "hi"}] * 4), {"role": "user", "content": text}])
+    assert not has_only_greetings([*([{"role": "user", "content": "hi"}] * 4), {"role": "user", "content": text}])
 
 
-def test_files_and_tools_are_not_small_talk() -> None:
+def test_files_and_tools_are_more_than_greetings() -> None:
     """A greeting with a photo, a quotation or a tool's work beside it says something."""
-    assert not is_small_talk([{"role": "user", "content": "hi", "files": [{"name": "a.png"}]}])
-    assert not is_small_talk([{"role": "user", "content": "hi", "quoted": "the address is 12 Elm St"}])
-    assert not is_small_talk([{"role": "user", "content": "hi"}, {"role": "tool", "content": "3"}])
-    assert not is_small_talk([{"role": "user", "content": [{"type": "text", "text": "hi"}]}])
-    assert not is_small_talk([])
+    assert not has_only_greetings([{"role": "user", "content": "hi", "files": [{"name": "a.png"}]}])
+    assert not has_only_greetings([{"role": "user", "content": "hi", "quoted": "the address is 12 Elm St"}])
+    assert not has_only_greetings([{"role": "user", "content": "hi"}, {"role": "tool", "content": "3"}])
+    assert not has_only_greetings([{"role": "user", "content": [{"type": "text", "text": "hi"}]}])
+    assert not has_only_greetings([])

@@ -1,4 +1,4 @@
-"""Small talk: conversations of greetings alone, which memory does not summarise. Decided by words, without a model.
+"""Conversations of greetings alone, which memory does not summarise. Decided by words, without a model.
 
 Only greetings, thanks and test words of the four languages count. Yes, no, ok and a thumb may answer a question, so
 that a conversation with one of them is summarised.
@@ -31,7 +31,7 @@ _WAVE = re.compile("[\U0001f44b\U0001f3fb-\U0001f3ff\\s.,;:!?¡¿'’…-]*")  #
 _CONTENT_KEYS = ("files", "quoted")
 
 
-def is_small_talk(messages: Iterable[Mapping[str, Any]]) -> bool:
+def has_only_greetings(messages: Iterable[Mapping[str, Any]]) -> bool:
     """Return True if the user messages are greetings alone, without files, and no tool was called."""
     said = False
     for message in messages:
