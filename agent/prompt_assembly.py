@@ -9,6 +9,7 @@ import asyncio
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -215,6 +216,7 @@ def local(at: datetime, zone: str) -> str:
     return f"{day} {moment.day} {month} {moment:%H:%M} {moment.tzname()}"
 
 
+@lru_cache(maxsize=1_024)
 def clean_name(name: str) -> str:
     """Make a display name harmless in a prompt: one line, no brackets, colons or controls, at most 64 characters."""
     flat = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in name)

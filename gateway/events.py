@@ -132,6 +132,7 @@ def _decode_colons(text: str) -> str:
     return text.replace("%3a", ":").replace("%25", "%")
 
 
+@lru_cache(maxsize=4_096)
 def quote_file_name(text: str) -> str:
     """Return a file name for *text*: two texts never share one, and no file system confuses two of them.
 

@@ -172,21 +172,21 @@ class ModelClient:
             spent = ChatReply(text="", tool_calls=(), model=model.name, tokens=tokens, cost=None)
             raise
         finally:
-            self._measure(request.purpose, outcome, begun, watch.first if watch else None)
-            if spent is not None:
-                self._account(spent)
+            self._measure(request.purpose, outcome, begun, watch.first if watch else None, spent)
             call.end(spent, was_refused=was_refused)
         return spent
 
-    def _measure(self, purpose: str, outcome: str, started: datetime, first: datetime | None) -> None:
+    def _measure(
+        self, purpose: str, outcome: str, started: datetime, first: datetime | None, reply: ChatReply | None
+    ) -> None:
         # Never below zero: a clock may have been set back.
         self._meter.time("model_seconds", max((self._now() - started).total_seconds(), 0.0), purpose=purpose)
         if first is not None:
             self._meter.time("model_first_token_seconds", max((first - started).total_seconds(), 0.0), purpose=purpose)
         self._meter.count("model_calls", purpose=purpose, outcome=outcome)
-
-    def _account(self, usage: ChatReply) -> None:
-        tokens = usage.tokens
+        if reply is None:
+            return
+        tokens = reply.tokens
         for direction, amount in (("in", tokens.input), ("out", tokens.output), ("cached", tokens.cached)):
             if amount:
                 self._meter.count("model_tokens", amount, direction=direction)

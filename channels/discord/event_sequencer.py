@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gateway.backoff import exponential_delay
 from gateway.errors import RetryLater, SendFailed, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -130,7 +131,7 @@ class EventSequencer:
                 else:
                     failures += 1
                     self._read.pop(chat, None)
-                    await asyncio.sleep(min(_FIRST_PAUSE * 2.0 ** (failures - 1), _LONGEST_PAUSE))
+                    await asyncio.sleep(exponential_delay(failures, _FIRST_PAUSE, _LONGEST_PAUSE))
         finally:
             del self._queues[chat]
 

@@ -18,6 +18,7 @@ from channels.discord.gateway_client import DiscordGatewayClient
 from channels.discord.inbound import DiscordInbound
 from channels.discord.read_cursors import DiscordReadCursors
 from channels.discord.setup import is_discord, not_discord
+from gateway.backoff import exponential_delay
 from gateway.errors import LoginRefused, OutcomeUnknown, ParlourError, SettingsError, StoreUnavailable, UserError
 
 log = structlog.get_logger(__name__)
@@ -111,7 +112,7 @@ class DiscordGateway:
 
     async def _stay_connected(self, token: str) -> Exception | None:
         """Reconnect with backoff; return the error that makes it pointless."""
-        loop, pause = asyncio.get_running_loop(), _PAUSES[0]
+        loop, failures = asyncio.get_running_loop(), 0
         was_connected = False
         while True:
             began = loop.time()
@@ -136,10 +137,10 @@ class DiscordGateway:
                 await _close(client)
             if not was_connected:
                 return failure
+            failures = 1 if loop.time() - began > _STABLE_AFTER else failures + 1
+            pause = exponential_delay(failures, *_PAUSES)
             log.warning("discord.disconnected", channel=self._name, error=type(failure).__name__, seconds=pause)
-            pause = _PAUSES[0] if loop.time() - began > _STABLE_AFTER else pause
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _PAUSES[1])
 
     def _note_frame(self, frame: str) -> None:
         self._received_at = (asyncio.get_running_loop().time(), self._now())

@@ -125,18 +125,15 @@ class TokenBucket:
         """Count one call and return 0 if it may go now; else count nothing and return `delay`."""
         delay = self.delay(reserve=reserve)
         if not delay:
-            self._count()
+            self._full_at = max(self._full_at, self._clock()) + self._interval
         return delay
 
     async def acquire(self) -> None:
         """Count one call and wait until it may go; callers are served in order."""
         delay = self.delay()
-        self._count()
+        self._full_at = max(self._full_at, self._clock()) + self._interval
         if delay:
             await asyncio.sleep(delay)
-
-    def _count(self) -> None:
-        self._full_at = max(self._full_at, self._clock()) + self._interval
 
 
 class ChatRateLimits:

@@ -34,6 +34,7 @@ from telegram.error import (
 from telegram.request import HTTPXRequest
 
 from channels.kit.background import ChatRateLimits, Clock, TokenBucket, loop_time
+from gateway.backoff import exponential_delay
 from gateway.errors import (
     FormatRefused,
     LoginRefused,
@@ -293,7 +294,7 @@ class ApiRetrier:
         self._failures += 1
         if self._failures > 1:  # one broken poll is common
             self.contact_at = None
-        pause = min(self._waits.first * 2.0 ** min(self._failures - 1, 10), self._waits.longest)
+        pause = exponential_delay(self._failures, self._waits.first, self._waits.longest)
         log.warning("telegram.unreachable", channel=self._name, reason=describe_error(error), seconds=pause)
         return pause
 

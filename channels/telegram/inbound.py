@@ -27,6 +27,8 @@ from gateway.events import InboundKind, InboundMessage
 from gateway.i18n import translate
 from gateway.ports import ChannelContext, IntakeResult, IntakeVerdict, PlatformEvent, ReplyPolicy
 
+_MEMBERSHIP_UPDATES = ("my_chat_member", "chat_member")
+
 
 class TelegramInbound:
     """Takes the updates of one bot in."""
@@ -85,11 +87,13 @@ class TelegramInbound:
         return policy.group_policy == "open" and not self.reads_all
 
     async def _note_membership(self, update: Mapping[str, Any]) -> None:
+        if (ids := parse_migration(update)) is not None:
+            await self._chats.save_migration(*ids)
+        elif update.keys().isdisjoint(_MEMBERSHIP_UPDATES):
+            return
         changed = rights_changed(update)
         if changed is not None:
             self._members.admins.forget(changed)
-        if (ids := parse_migration(update)) is not None:
-            await self._chats.save_migration(*ids)
         membership = parse_membership(update, channel=self._name, bot=self.bot)
         if membership is not None:
             await self._intake.membership_changed(membership)

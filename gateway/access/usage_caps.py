@@ -119,7 +119,7 @@ class UsageCapTracker:
         all_exceeded = [exceeded for rule in rules if (exceeded := self._find_exceeded(rule, turn, now)) is not None]
         if all_exceeded:
             return self._mark_notified(max(all_exceeded, key=lambda exceeded: exceeded.until), turn, now)
-        tallies = counter_names(sender.account, str(message.key), is_own=_is_own(message))
+        tallies = counter_names(sender.account, str(message.key), is_own=message.kind is InboundKind.JOB)
         self._tallies.begin(tallies, turn, now)
         self._entered[turn] = _ActiveTurn(tallies, rules)
         return None
@@ -188,19 +188,21 @@ class UsageCapTracker:
     def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
         """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
         limits, chat = self._limits(sender), str(message.key.parent)
-        is_own = _is_own(message)
-        first, accounts = not sender.is_named, sender.accounts
+        accounts = sender.accounts
+        turns, tokens = limits.person_turns, limits.person_tokens
+        own_turns = FIRST_TURNS if turns is None else turns
+        own_tokens = FIRST_TOKENS if tokens is None else tokens
         mine, here = tuple(f"person/{each}" for each in accounts), (f"chat/{chat}",)
         own = (f"own/{chat}",)
         wanted: list[tuple[CapKind, int, tuple[str, ...], str]] = []
-        if is_own:  # a reminder that schedules the next one would never stop by itself
+        if message.kind is InboundKind.JOB:  # a reminder that schedules the next one would never stop by itself
             wanted = [
-                (CapKind.OWN_TURNS, _or_default(limits.person_turns, FIRST_TURNS), own, chat),
-                (CapKind.OWN_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS), own, chat),
+                (CapKind.OWN_TURNS, own_turns, own, chat),
+                (CapKind.OWN_TOKENS, own_tokens, own, chat),
             ]
         wanted += [
-            (CapKind.PERSON_TURNS, _or_default(limits.person_turns, FIRST_TURNS if first else 0), mine, accounts[0]),
-            (CapKind.PERSON_TOKENS, _or_default(limits.person_tokens, FIRST_TOKENS if first else 0), mine, accounts[0]),
+            (CapKind.PERSON_TURNS, turns or 0 if sender.is_named else own_turns, mine, accounts[0]),
+            (CapKind.PERSON_TOKENS, tokens or 0 if sender.is_named else own_tokens, mine, accounts[0]),
             (CapKind.CHAT_TURNS, limits.chat_turns or 0, here, chat),
             (CapKind.CHAT_TOKENS, limits.chat_tokens or 0, here, chat),
             (CapKind.HOUSE_TOKENS, limits.installation_tokens or 0, (HOUSE,), chat),
@@ -262,14 +264,6 @@ class UsageCapTracker:
         local = now.astimezone(self._zone)
         midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)
         return midnight.astimezone(UTC)  # two times of one zone are compared in no time
-
-
-def _is_own(message: InboundMessage) -> bool:
-    return message.kind is InboundKind.JOB
-
-
-def _or_default(value: int | None, otherwise: int) -> int:
-    return otherwise if value is None else value
 
 
 def _half_free(before: Sequence[datetime], limit: int) -> datetime:

@@ -51,7 +51,9 @@ class ChatDeliveryWorker:
 
     async def _step(self) -> bool:
         """Bring one part one step on; False when there is nothing to do."""
-        await self._rest(self._context.pauses.remaining(self._key), self._context.pauses.reason(self._key))
+        seconds, reason = self._context.pauses.remaining(self._key)
+        if seconds:
+            await self._rest(seconds, reason)
         if self._context.stopping.is_set():
             return False
         delivery = await self._next()
@@ -181,15 +183,14 @@ class ChatDeliveryWorker:
         self._context.meter.count("delivery_retries", channel=self._channel.name, reason=reason)
 
     async def _rest(self, seconds: float, reason: str) -> None:
-        if seconds > 0:
-            now = self._context.now()
-            since = self.delayed.since if self.delayed else now
-            until = now + timedelta(seconds=seconds)
-            self.delayed = DelayedDelivery(key=self._key, since=since, until=until, reason=reason)
-            self.is_resting = True
-            self._context.quieter.set()
-            await self._context.backoff_sleep(seconds)
-            self.is_resting = False
+        now = self._context.now()
+        since = self.delayed.since if self.delayed else now
+        until = now + timedelta(seconds=seconds)
+        self.delayed = DelayedDelivery(key=self._key, since=since, until=until, reason=reason)
+        self.is_resting = True
+        self._context.quieter.set()
+        await self._context.backoff_sleep(seconds)
+        self.is_resting = False
 
 
 T = TypeVar("T")

@@ -61,16 +61,15 @@ class ChatBackoff:
         until = asyncio.get_running_loop().time() + seconds
         self._until[key.parent] = max((until, reason), self._until.get(key.parent, (until, reason)))
 
-    def reason(self, key: SessionKey) -> str:
-        """Return why the chat's pause lasts."""
-        return self._until.get(key.parent, (0.0, ""))[1]
-
-    def remaining(self, key: SessionKey) -> float:
-        """Return the remaining seconds of the chat's back-off, or 0."""
-        left = self._until.get(key.parent, (0.0, ""))[0] - asyncio.get_running_loop().time()
+    def remaining(self, key: SessionKey) -> tuple[float, str]:
+        """Return the remaining seconds of the chat's back-off, or 0, and its reason."""
+        if (found := self._until.get(key.parent)) is None:
+            return 0.0, ""
+        left = found[0] - asyncio.get_running_loop().time()
         if left <= 0:
-            self._until.pop(key.parent, None)
-        return max(left, 0.0)
+            del self._until[key.parent]
+            return 0.0, ""
+        return left, found[1]
 
 
 @dataclass(slots=True, kw_only=True)

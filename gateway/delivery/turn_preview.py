@@ -147,7 +147,7 @@ class TurnPreview:
 
     def _seconds_left(self) -> float:
         due = self._due - self._loop.time() if self._due is not None else 0.0
-        return max(due, self._context.pauses.remaining(self._lease.key))
+        return max(due, self._context.pauses.remaining(self._lease.key)[0])
 
     # -- typing and status ---------------------------------------------------------------------
 

@@ -189,7 +189,7 @@ class SqliteJournal:
             return
         engine = self._engine
         engine.recorded.set()
-        for key in turn_commits.chats_of(new.commit):
+        for key in {message.key for message in new.commit.outbound}:
             engine.chats.put(key)
         if new.jobs:
             engine.queued_job.set()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -43,9 +42,9 @@ class SqliteOutbox:
         """Yield each chat that has something to deliver."""
         return self._engine.chats.stream()
 
-    def _wake_next(self, finished: FinishedMessage) -> None:
-        if finished.chat is not None:
-            self._engine.chats.put(finished.chat)
+    def _wake_next(self, chat: SessionKey | None) -> None:
+        if chat is not None:
+            self._engine.chats.put(chat)
 
     async def next(self, key: SessionKey) -> PendingDelivery | None:
         """Return the chat's oldest message with an unfinished part."""
@@ -148,13 +147,6 @@ _END = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT
 _SHOWN = frozenset({"sending", "sent", "unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedMessage:
-    """A chat whose message ended and that has another one."""
-
-    chat: SessionKey | None = None
-
-
 def part_place(id_: str) -> tuple[str, int]:
     """Return the message column and number of a part id."""
     message, _, number = id_.rpartition(".")
@@ -215,7 +207,7 @@ def freeze(
     payloads: Sequence[tuple[int, str]],
     at: int,
     adopted: AdoptedRange,
-) -> tuple[tuple[OutboxPart, ...], FinishedMessage]:
+) -> tuple[tuple[OutboxPart, ...], SessionKey | None]:
     """Store the parts unless they are stored; the first is marked as sending, and has the preview.
 
     Parts that may have been sent before the journal was restored are all of unknown outcome.
@@ -223,7 +215,7 @@ def freeze(
     id_ = quote(message.id)
     stored = _parts(database, id_, message.key)
     if stored:
-        return stored, FinishedMessage()
+        return stored, None
     database.execute("UPDATE outbox SET open = 1 WHERE id = ? AND open = 3", (id_,))
     is_unknown = is_uncertain(database, id_, adopted)
     for place, (n, payload) in enumerate(payloads):
@@ -234,7 +226,7 @@ def freeze(
         return (), _finish(database, id_, at)
     if _preview_for(database, id_, message.key, message.visible_to) is not None:
         database.execute("UPDATE part SET adopted = ? WHERE message = ?", (id_, preview_of(id_)))
-    return _parts(database, id_, message.key), FinishedMessage()
+    return _parts(database, id_, message.key), None
 
 
 def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
@@ -244,12 +236,12 @@ def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
 
 def mark_sent(
     database: sqlite3.Connection, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int
-) -> FinishedMessage:
+) -> SessionKey | None:
     """Store a receipt, mark the next part, and end the message when it was the last."""
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
     if then is not None and mark_sending(database, then, at):
-        return FinishedMessage()
+        return None
     return _finish(database, id_, at)
 
 
@@ -267,7 +259,7 @@ def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str,
     )
 
 
-def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> FinishedMessage:
+def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> SessionKey | None:
     """Dead-letter a part and what follows it."""
     id_, n = part_place(part)
     buried = database.execute(
@@ -285,16 +277,17 @@ def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> Finis
     return _finish(database, id_, at)
 
 
-def _finish(database: sqlite3.Connection, id_: str, at: int) -> FinishedMessage:
+def _finish(database: sqlite3.Connection, id_: str, at: int) -> SessionKey | None:
+    """End a message without unfinished parts; return its chat if that has another message."""
     if id_.endswith(".0") or database.execute(_UNFINISHED, (id_,)).fetchone() is not None:
-        return FinishedMessage()
+        return None
     ended = database.execute(_END, (at, id_)).fetchall()
     if not ended:
-        return FinishedMessage()
+        return None
     database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open = 2", (at, preview_of(id_)))
     column = ended[0][0]
     more = database.execute(_FIRST, (column,)).fetchone()
-    return FinishedMessage(read_key(column) if more is not None else None)
+    return read_key(column) if more is not None else None
 
 
 def open_preview(
@@ -338,9 +331,8 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
         shown |= numbers
         if numbers:
             replaced_by.add(id_)
-        ended = _finish(database, id_, at)
-        if ended.chat is not None:
-            chats.add(ended.chat)
+        if (chat := _finish(database, id_, at)) is not None:
+            chats.add(chat)
     preview = database.execute(_PREVIEW, (f"{prefix}.0",)).fetchone()
     if preview is not None and preview[1] in _SHOWN and preview[6] not in replaced_by:
         shown.add(0)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import LeaseLost
-from gateway.events import SessionKey
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
 from gateway.store.inbox import enqueue, enqueue_reply
@@ -260,8 +259,3 @@ def last_turn(database: sqlite3.Connection, key: str) -> TurnRecord | None:
     """Return the last answered turn of the key's current transcript."""
     found = database.execute("SELECT last_turn FROM session WHERE key = ?", (key,)).fetchone()
     return find_record(database, unquote(found[0])) if found is not None and found[0] else None
-
-
-def chats_of(commit: TurnCommit) -> set[SessionKey]:
-    """Return the chats with new deliveries."""
-    return {message.key for message in commit.outbound}

@@ -279,7 +279,9 @@ class BatchWriter:
                 if not self._queue and not is_kept_due:
                     await self._wait()
                     continue
-                await self._gather()
+                # Callers that the last batch woke, and those whom they wake, ask for more: it goes in one commit.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 self._batch = self._next_batch()
                 await self._store(self._batch)
                 self._batch = []
@@ -288,12 +290,6 @@ class BatchWriter:
         finally:  # no caller may wait for a closed writer
             self._is_closing = True
             self._fail([*self._batch, *self._queue], StoreUnavailable("the journal's writer has ended"))
-
-    @staticmethod
-    async def _gather() -> None:
-        """Let those whom the last batch woke, and those whom they wake, ask for more: then it goes in one commit."""
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()

@@ -318,13 +318,29 @@ def pack(markdown: str, writer: PartWriter, *, note: Callable[[], str], least: i
     """
     # No part holds more than `limit` characters, so that the rest is out of reach, four times over for blank lines.
     size = 4 * writer.limit * (writer.max_parts + 1)
-    packer = _TextPacker(sanitize(markdown[:size]), writer, least)
+    text = sanitize(markdown[:size])
+    if len(markdown) <= size and (whole := _write_whole(text, writer)) is not None:
+        return whole
+    packer = _TextPacker(text, writer, least)
     parts = list(islice(packer.parts(), writer.max_parts + 1))
     if len(parts) <= writer.max_parts and len(markdown) <= size:
         return [written for _, written in parts]
     kept, cut_off = parts[: writer.max_parts - 1], parts[writer.max_parts - 1 : writer.max_parts]
     source = cut_off[0][0] if cut_off else ""
     return [*(written for _, written in kept), packer.end_with(source, note())]
+
+
+def _write_whole(text: str, writer: PartWriter) -> list[WrittenPart] | None:
+    """Return a text without code fences as one message, as most answers are; None where it has to be cut."""
+    if "```" in text or "~~~" in text or len(text) > writer.limit or weight(text) > MOST_WEIGHT:
+        return None
+    source = text[_match_end(_BLANK_LINES, text, 0) :].rstrip()
+    if not source:
+        return []
+    written = writer.write(source) if width(source, writer.unit) <= writer.limit else None
+    if written is None or written.fill > 1:
+        return None
+    return [written] if written.payload or written.plain else []
 
 
 @dataclass(slots=True)

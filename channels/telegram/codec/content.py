@@ -26,7 +26,8 @@ FILE_SCHEME = "telegram-file:"  # the address that holds the token is asked for 
 def message_text(message: Mapping[str, Any]) -> str:
     """Return the words of a message, hidden addresses written out, or what stands for them; "" for none."""
     if "text" in message or "caption" in message:
-        return sanitize(_with_addresses(message))
+        has_entities = "entities" in message or "caption_entities" in message
+        return sanitize(_with_addresses(message) if has_entities else str(message.get("text", message.get("caption"))))
     return sanitize(_other(message))
 
 
@@ -37,9 +38,11 @@ def typed_command(message: Mapping[str, Any], user: str, handle: str) -> str:
     """
     if "forward_origin" in message or "via_bot" in message:
         return ""
+    if not (entities := _entities(message)):
+        return find_command(sanitize(str(message.get("text", message.get("caption", "")))), handle)
     units = _units(message)
     head = _head(units, message, user, handle)
-    for entity in sorted(_entities(message), key=lambda each: int(each["offset"]), reverse=True):
+    for entity in sorted(entities, key=lambda each: int(each["offset"]), reverse=True):
         kind, start, end = entity["type"], int(entity["offset"]), int(entity["offset"]) + int(entity["length"])
         if kind in _NOT_TYPED and start <= head < end:
             return ""
@@ -67,8 +70,9 @@ def _head(units: bytes, message: Mapping[str, Any], user: str, handle: str) -> i
 
 def iter_entities(message: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield each entity of a message: its type, its text, and the id of the user it names, or ""."""
-    units = _units(message)
-    for entity in _entities(message):
+    entities = _entities(message)
+    units = _units(message) if entities else b""
+    for entity in entities:
         start = 2 * int(entity["offset"])
         word = _decoded(units[start : start + 2 * int(entity["length"])])
         yield str(entity["type"]), word, _whose(entity)

@@ -76,7 +76,8 @@ async def test_previews_leave_room_for_answers() -> None:
         receipt = await up.channel.send(part)
         for _ in range(20):
             await up.channel.edit(receipt.message_id, part)
-        up.channel._outbound.preview_edits._count()  # whatever time passed since gave back less than this
+        edits = up.channel._outbound.preview_edits
+        edits._full_at += edits._interval  # whatever time passed since gave back less than this
         with pytest.raises(RetryLater) as wait:
             await up.channel.edit(receipt.message_id, part)
         assert timedelta(0) < wait.value.delay < timedelta(seconds=3)
