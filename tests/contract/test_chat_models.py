@@ -14,6 +14,8 @@ from agent.llm.model_registry import open_model
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import open_server
 
+pytestmark = pytest.mark.xdist_group("litellm")
+
 
 @pytest.fixture(params=["offline", "scripted", "client", "litellm"])
 async def model(request: pytest.FixtureRequest) -> AsyncIterator[ChatModel]:

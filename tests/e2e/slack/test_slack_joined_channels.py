@@ -192,6 +192,6 @@ async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.
             server.faults[method] = [SlackFault(status=429, error="ratelimited", retry_after=1)] * 2
         async with running(server, house) as up:
             assert (texts(house), house.state.notes["heard-until"]) == ([], stopped)
-            up.channel._catch_up.every = 0.01
+            up.channel._catch_up.every = 0.1
             await eventually(lambda: texts(house) == ["hello"])
             await eventually(lambda: house.state.notes["heard-until"] != stopped)

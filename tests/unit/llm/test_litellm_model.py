@@ -29,6 +29,7 @@ from gateway.errors import (
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter, memory_tools, request
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAnswer, ScriptedToolCall, open_server
 
+pytestmark = pytest.mark.xdist_group("litellm")
 TEXT = "Paris is the capital of France. " * 8
 BOTH = pytest.mark.parametrize("sink", [None, lambda _text: None], ids=["plain", "streamed"])
 

@@ -16,6 +16,7 @@ from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.proxies import Names, open_http_proxy, open_socks
 
+pytestmark = pytest.mark.xdist_group("litellm")
 HOST = "models.example"
 BASE = f"http://{HOST}/v1"
 
