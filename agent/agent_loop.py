@@ -20,6 +20,7 @@ from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, bind_recall
 from agent.tools.toolbox import LoopDetector
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
+from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, Line, Preview, SearchIndex, TurnLease, TurnStep
@@ -123,6 +124,7 @@ class AgentLoop:
         images: ImageInliner,
         search: SearchIndex,
         outgoing: OutgoingFiles,
+        memory_tools: TurnMemoryTools,
         now: Callable[[], datetime],
     ) -> None:
         """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
@@ -134,6 +136,7 @@ class AgentLoop:
         self._images = images
         self._search = search
         self._outgoing = outgoing
+        self._memory_tools = memory_tools
         self._now = now
 
     async def think(self, context: LoopContext) -> LoopResult:
@@ -252,6 +255,7 @@ class AgentLoop:
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft
+        is_tainted = draft.is_tainted_call(call)
         return ToolContext(
             person=turn.account.name,
             sender=turn.message.sender,
@@ -262,7 +266,9 @@ class AgentLoop:
             now=self._now(),
             recall=bind_recall(self._search, turn.scope, effects.taint),
             remember=effects.remember.append,
-            is_tainted=draft.is_tainted_call(call),
+            is_tainted=is_tainted,
+            edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),
+            ask_to_erase=self._memory_tools.bind_erasure(turn, effects),
             send=self._outgoing.bind(
                 turn.scope,
                 turn.key,

@@ -10,25 +10,30 @@ from typing import Any
 
 from agent.attachments.file_facts import UNTRUSTED, attachment_of, fact_of
 from agent.llm.chat_model import ChatReply, ToolCall
+from agent.memory.erasure.word_eraser import ASK_ERASURE
+from agent.memory.jobs.chat_edits import EDIT
 from agent.memory.jobs.memory_jobs import remember_job
 from agent.memory.messages.taint import TAINTED, has_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.prompt.trim_lines import apply_trims, is_trim
 from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
-from gateway.events import Attachment
+from gateway.events import Attachment, PlatformAccount
 from gateway.ports import InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
 
-_STAGED = ("remember", "send")  # fields of a tool's line: what the answer takes with it
+_STAGED = ("remember", "send", "edit", "forget")  # fields of a tool's line: what the answer takes with it
 _IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 
 
 @dataclass(slots=True)
 class StagedEffects:
-    """Effects of a tool call that happen with the turn's commit."""
+    """Effects of a tool call that happen with the turn's commit, and changes that the answer has to name."""
 
     remember: list[str] = field(default_factory=list)
     send: list[Attachment] = field(default_factory=list)
+    edits: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, that wait for approval
+    erasures: list[Mapping[str, Any]] = field(default_factory=list)  # words, whose erasure the person is asked about
+    changes: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, made already; the answer names them
     is_untrusted: bool = False  # the call read untrusted text from memory
 
     def taint(self) -> None:
@@ -137,6 +142,11 @@ class TurnDraft:
         return str(line.get("content", "")), str(line.get("stopped", ""))
 
     @property
+    def memory_changes(self) -> list[Mapping[str, Any]]:
+        """Changes of memory that tools made; a resumed turn has them too, since its lines hold them."""
+        return [change for line in self.lines for change in line.get("edited", ())]
+
+    @property
     def has_staged(self) -> bool:
         """True if a tool staged an effect."""
         return any(line.get(name) for line in self.lines for name in _STAGED)
@@ -187,6 +197,9 @@ class TurnDraft:
         extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
         if effects is not None and effects.remember:
             extra["remember"] = list(effects.remember)
+        if effects is not None:
+            staged = {"edit": effects.edits, "forget": effects.erasures, "edited": effects.changes}
+            extra |= {name: list(records) for name, records in staged.items() if records}
         if effects is not None and effects.send:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
@@ -262,22 +275,21 @@ class TurnDraft:
         """Return the turn's memory operations in *scope*; a resumed turn has them too, since its lines hold them."""
         jobs: list[Job] = []
         origin = "user"
+        known = {"turn": self._lease.turn, "by": account, "session": str(self._lease.key)}
         for line in self.lines:
             if line.get("role") == "assistant":  # requested the results that follow
                 origin = UNTRUSTED if line.get(TAINTED) else "user"
+            place = f"{line.get('i')}"
             for n, fact in enumerate(line.get("remember", ())):
-                jobs.append(
-                    remember_job(
-                        fact,
-                        turn=self._lease.turn,
-                        scope=scope,
-                        origin=origin,
-                        by=account,
-                        at=at,
-                        place=f"{line['i']}.{n}",
-                        session=str(self._lease.key),
-                    )
-                )
+                jobs.append(remember_job(fact, scope=scope, origin=origin, at=at, place=f"{place}.{n}", **known))
+            staged = [*((EDIT, each) for each in line.get("edit", ()))]
+            staged += [
+                (ASK_ERASURE, {**each, "sender": PlatformAccount.from_name(account).id})
+                for each in line.get("forget", ())
+            ]
+            for n, (kind, record) in enumerate(staged):
+                name = f"{kind}:{self._lease.turn}.{place}.{n}"
+                jobs.append(Job(id=name, kind=kind, scope=scope, payload={**record, **known}, due_at=at))
         return tuple(jobs)
 
     def _now(self) -> datetime:

@@ -11,7 +11,7 @@ from agent.agent_loop import LoopContext, LoopResult, PromptFitter
 from agent.attachments.file_facts import fact_of
 from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
-from agent.memory.jobs.approval_questions import question_scope
+from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
@@ -216,7 +216,7 @@ class TurnRunner:
         text = f"{result.text}\n\n{translate('delivery.cut', language)}" if result.is_cut else result.text
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
-        for line in _doubt_lines(draft, turn):
+        for line in (*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn)):
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}"
         reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments)
@@ -237,7 +237,7 @@ class TurnRunner:
     ) -> MessageOutcome:
         """Commit a turn without an answer: people read the notice, the model never does. Return *outcome*."""
         turn, draft, now = context.turn, context.draft, self._services.now()
-        lines = [line, *_doubt_lines(draft, turn)]
+        lines = [line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn)]
         if draft.drop_staged():
             lines.append(translate("delivery.staged_dropped", turn.language))
             draft.add(draft.message("assistant", "", now, dropped=True))
@@ -284,7 +284,7 @@ class TurnRunner:
             await self._services.journal.step(turn.lease, opening)
         line = translate("delivery.stopped_here" if draft.streamed else "commands.stopped_turn", turn.language)
         dropped = [translate("delivery.staged_dropped", turn.language)] if draft.has_staged else []
-        ending = " ".join([line, *_doubt_lines(draft, turn), *dropped])
+        ending = " ".join([line, *_edit_lines(draft, turn), *_doubt_lines(draft, turn), *dropped])
         await self._services.journal.step(turn.lease, draft.stop(ending))
 
 
@@ -296,6 +296,27 @@ def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:
     return [
         translate("delivery.outcome_unknown", turn.language, what=", ".join(names), reference=short_turn_id(turn.id))
     ]
+
+
+def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
+    """Return a line for each memory change of the turn that says how to undo it, unless *text* names the version."""
+    lines = []
+    for change in draft.memory_changes:
+        versions = [str(each) for each in change["versions"]]
+        if versions and all(each in text for each in versions):
+            continue
+        parts = [_change_part(str(old), str(new), turn.language) for old, new in change["changes"]]
+        if (rest := int(change["count"]) - len(parts)) > 0:
+            parts.append(translate("erasure.more", turn.language, count=rest))
+        undo = ", ".join(f"`/memory undo {each}`" for each in versions)
+        lines.append(translate("memory.edited", turn.language, what="; ".join(parts), undo=undo))
+    return lines
+
+
+def _change_part(old: str, new: str, language: str) -> str:
+    kind = "removed" if not new else "replaced" if old else "added"
+    old, new = (short(text.strip().removeprefix("- ")) for text in (old, new))
+    return translate(f"memory.edit_{kind}", language, old=old, new=new)
 
 
 def _cap_line(exceeded: ExceededCap, turn: Turn) -> str:

@@ -44,6 +44,7 @@ KEY_FIELDS = {
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "delay", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},
+    "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},
     "approvals.why_{}": {"untrusted", "many", "deleted"},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},

@@ -11,7 +11,7 @@ from gateway.events import Role
 
 
 async def ask(context: CommandContext, pattern: ErasurePattern, *, is_purge: bool) -> CommandReply:
-    """Return what an erasure would clear, with a yes and a no; nothing is erased before the yes."""
+    """Return the preview of an erasure, with a yes and a no; nothing is erased before the yes."""
     erasure = context.services.memory.erasure
     requester = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=context.may_all)
     # The purged words must not be stored as typed either.
@@ -60,7 +60,7 @@ def _result_lines(context: CommandContext, result: WordErasureResult) -> list[st
 
 
 async def _remaining_lines(context: CommandContext, erasure: StagedErasure, *, may_all: bool) -> list[str]:
-    """Return what is erased in the background, and what is not erased."""
+    """Return the lines about the erasure in the background, and about data that is out of reach."""
     if not erasure.is_purge:
         return [context.translate("erasure.purge_does"), context.translate("erasure.remains")]
     return [

@@ -11,6 +11,7 @@ from agent.commands.declaration import CommandNeed, command
 from agent.memory.documents.version_store import APPROVED, BY_HAND, CONSOLIDATION, IMPORTED, DocumentVersion
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
+from agent.memory.jobs.chat_edits import EDIT_CAUSE
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, REMEMBER, remember_job
 from agent.memory.scopes import SHARED
 from agent.memory.versioning.memory_service import UNDO, LineOrigin, NoSuchVersion, UndoConflict
@@ -107,6 +108,7 @@ async def _usage(context: CommandContext, _: str) -> str:
 _CAUSES = {  # by the beginning of a version's cause; a longer one before its prefix
     BY_HAND: "memory.cause_hand",
     REMEMBER: "memory.cause_remember",
+    EDIT_CAUSE: "memory.cause_edit",
     UNDO: "memory.cause_undo",
     CONSOLIDATION: "memory.cause_consolidation",
     RESTORE: "memory.cause_restore",

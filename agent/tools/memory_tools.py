@@ -1,11 +1,15 @@
-"""The memory tools: search, read and remember."""
+"""The memory tools: search, read, remember, correct and forget."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, tool
@@ -13,6 +17,8 @@ from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SearchHit, SearchHits
 
 NOTHING = "No memories found"
+MOST_EDITS = 20  # operations of one call
+LONGEST_EDIT = 4_000  # bytes of a line
 
 REMEMBERED = "will be remembered when this answer is sent"
 ASKED = "will be remembered if the person says yes: they are asked when this answer is sent"
@@ -125,6 +131,57 @@ async def remember(
         raise ToolFailed(f"a fact is at most {LONGEST_FACT} characters; this one has {len(kept)}")
     context.remember(kept)
     return ASKED if context.is_tainted else REMEMBERED
+
+
+class MemoryEditOperation(BaseModel):
+    """One change of a line, as the model gives it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    op: Literal["add", "replace", "remove"]
+    old: Annotated[str, Field(description="the exact line")] = ""
+    text: str = ""
+    under: Annotated[str, Field(description="heading")] = ""
+    document: Literal["MEMORY.md", "USER.md"] = "MEMORY.md"
+
+
+@tool(
+    "Correct or forget lines of your memory when a person asks or corrects you; say how to undo it. `erase`: words to"
+    " erase from messages too, after the person has confirmed.",
+    gives=["memory"],
+)
+async def memory_edit(context: ToolContext, operations: tuple[MemoryEditOperation, ...] = (), erase: str = "") -> str:
+    """Apply the changes at once, or stage them for approval; return the changes and how to undo them.
+
+    With *erase* the person is asked after the turn whether these words are to be erased everywhere.
+    """
+    if not operations and not erase.strip():
+        raise ToolFailed("give at least one operation, or words to erase")
+    if len(operations) > MOST_EDITS:
+        raise ToolFailed(f"at most {MOST_EDITS} operations in one call; these are {len(operations)}")
+    edits = [_document_edit(n, each) for n, each in enumerate(operations, 1)]
+    done = [await context.edit(edits)] if edits else []
+    if erase.strip():
+        done.append(await context.ask_to_erase(_required_query(erase)))
+    return "\n".join(done)
+
+
+def _document_edit(n: int, operation: MemoryEditOperation) -> DocumentEdit:
+    old, text = operation.old.strip("\n"), " ".join(operation.text.split())
+    for name, value in (("old", old), ("text", text), ("under", operation.under)):
+        if len(value.encode("utf-8", "replace")) > LONGEST_EDIT:
+            raise ToolFailed(f"operation {n}: {name} is longer than {LONGEST_EDIT} bytes")
+    if len(old.splitlines()) > 1 and operation.op == "replace":
+        raise ToolFailed(f"operation {n}: replace one line at a time")
+    match operation.op:
+        case "add" if text:
+            return DocumentEdit(operation.document, AddLines(text, operation.under))
+        case "replace" if old.strip() and text:
+            return DocumentEdit(operation.document, ReplaceLines(old, text, operation.under))
+        case "remove" if old.strip():
+            return DocumentEdit(operation.document, RemoveLines(old, operation.under))
+    needed = {"add": "text", "replace": "old and text", "remove": "old"}[operation.op]
+    raise ToolFailed(f"operation {n}: {operation.op} needs {needed}")
 
 
 def facts_in(result: str) -> list[str]:

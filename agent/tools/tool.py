@@ -18,6 +18,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from agent.memory.editing.document_edits import DocumentEdit
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, Sender, SessionKey
@@ -61,6 +62,16 @@ async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - t
     raise ToolFailed("files cannot be sent here")
 
 
+async def no_edits(edits: Sequence[DocumentEdit]) -> str:  # noqa: ARG001 - the signature of `ToolContext.edit`
+    """Change nothing: the context has no memory that can be edited."""
+    raise ToolFailed("memory cannot be edited here")
+
+
+async def no_erasure(words: str) -> str:  # noqa: ARG001 - the signature of `ToolContext.ask_to_erase`
+    """Ask nothing: the context has no memory that can be erased."""
+    raise ToolFailed("memory cannot be erased here")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
@@ -74,6 +85,8 @@ class ToolContext:
     now: datetime
     recall: RecallAccess  # `bind(index, scope)`
     remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+    edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
+    ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
     send: FileSender = no_files  # stages a file; it is sent when the turn is committed
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
@@ -150,7 +163,7 @@ def tool(
     def decorate(function: Callable[..., Awaitable[str]]) -> Tool:
         own = name or function.__name__
         arguments = _arguments(function, own)
-        parameters = _plain(arguments.model_json_schema())
+        parameters = _plain(_without_references(arguments.model_json_schema()))
         schema = {"description": description, "name": own, "parameters": parameters}
         return Tool(
             name=own,
@@ -192,6 +205,20 @@ def _described(hint: Any) -> Any:
     return Annotated[kind, *fields]
 
 
+def _without_references(schema: Any, definitions: Mapping[str, Any] | None = None) -> Any:
+    """Write the definitions of nested objects where they are used; not every provider resolves references."""
+    if isinstance(schema, list):
+        return [_without_references(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    known = schema.get("$defs", {}) if definitions is None else definitions
+    if "$ref" in schema:
+        definition = known[schema["$ref"].rpartition("/")[2]]
+        # The description of a class is a docstring, for readers of the code.
+        return _without_references({name: each for name, each in definition.items() if name != "description"}, known)
+    return {name: _without_references(each, known) for name, each in schema.items() if name != "$defs"}
+
+
 def _plain(schema: Any, *, is_named: bool = False) -> Any:
     """Drop pydantic's titles and sort keys, so that another pydantic gives the same bytes.
 
@@ -206,4 +233,4 @@ def _plain(schema: Any, *, is_named: bool = False) -> Any:
     return {name: _plain(schema[name], is_named=name in _NAMED) for name in sorted(schema) if name != "title"}
 
 
-_NAMED = frozenset({"properties", "$defs"})
+_NAMED = frozenset({"properties"})

@@ -29,8 +29,9 @@ from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
 from agent.memory.erasure.scope_eraser import ScopeEraser
 from agent.memory.erasure.scope_files import DerivedIndex
-from agent.memory.erasure.word_eraser import WordEraser
+from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
+from agent.memory.jobs.chat_edits import EDIT, ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
 from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
 from agent.memory.jobs.token_budget import TokenBudget
@@ -68,6 +69,7 @@ class MemoryServices:
     dreams: DreamService
     erasure: EraseService
     staging: StagedChangeStore
+    editor: ChatMemoryEditor
     scope_lock: ScopeLock
     linking: AccountLinkService
     linker: AccountLinker
@@ -142,6 +144,7 @@ def build_memory(
             reopen=reopen,
         ),
         staging=staging,
+        editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, now=now),
         linker=linker,
@@ -370,6 +373,8 @@ def build_job_runner(
     )
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
+        EDIT: memory.editor.stage,
+        ASK_ERASURE: memory.erasure.ask,
         **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,
         **deletions.quick,

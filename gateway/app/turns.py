@@ -39,6 +39,7 @@ from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
 from agent.turn import RunningTurns
+from agent.turn_memory import TurnMemoryTools
 from agent.turn_runner import TurnRunner
 from agent.turn_services import RetryingJournal, TurnServices
 from agent.worker_pool import WorkerPool
@@ -174,6 +175,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             images=ImageInliner(parts.blobs),
             search=parts.recall,
             outgoing=outgoing,
+            memory_tools=TurnMemoryTools(memory.editor, memory.erasure),
             now=context.now,
         ),
         router=parts.router,

@@ -82,7 +82,8 @@ class StagedChangeStore:
     async def claim_erasure(self, scope: str, name: str, turn: str) -> StagedChange | None:
         """Record that *turn* approves the one erasure whose name begins with *name*, and return it as it was before.
 
-        Return None if there is none, or another turn approved it. A repeated turn gets it again. Raises OSError.
+        Return None if no erasure has this name, or another turn approved it. A repeated turn gets it again. Raises
+        OSError.
         """
         async with self._writing:
             changes = [each for each in await asyncio.to_thread(self._read, scope) if each.name.startswith(name)]

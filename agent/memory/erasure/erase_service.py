@@ -70,13 +70,15 @@ class EraseService:
         requester: ErasureRequester,
         *,
         turn: str,
+        cause: str = "",
         is_purge: bool = False,
         session: str = "",
     ) -> StagedChange | WordErasureResult:
         """Stage an erasure for approval by the requester; return the result of the search if it found nothing.
 
-        A purge is always staged: earlier versions and other copies may contain words that are found nowhere else. With
-        *session* a question is sent there after the turn. Safe to retry.
+        The messages of *turn* are kept; it is also the cause, unless *cause* is given. A purge is always staged:
+        earlier versions and other copies may contain words that are found nowhere else. With *session* a question is
+        sent there after the turn. Safe to retry.
         """
         preview = await self.word_eraser.preview(scope, pattern, requester, turn=turn)
         if not preview.result.total and not is_purge:
@@ -93,8 +95,18 @@ class EraseService:
             messages=preview.result.messages,
             examples=preview.examples,
         )
-        cause = f"{turn}.{pattern.request}"
+        cause = f"{cause or turn}.{pattern.request}"
         return await self.staging.stage_erasure(scope, cause, erasure, person=requester.person, session=session)
+
+    async def ask(self, job: Job) -> None:
+        """Stage the erasure that a turn's tool asked for; its question is sent to the session afterwards."""
+        payload = job.payload
+        pattern = ErasurePattern(str(payload["words"]), str(payload["language"]))
+        requester = ErasureRequester(
+            person=str(payload["by"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
+        )
+        # The turn's own message is no command: it is in prompts, so it is erased too.
+        await self.stage(job.scope, pattern, requester, turn="", cause=job.id, session=str(payload["session"]))
 
     async def approve(
         self, scope: str, name: str, *, may_all: bool, key: SessionKey, upto: int, turn: str

@@ -95,7 +95,7 @@ class PhraseMatcher:
 
     @property
     def spelling(self) -> str:
-        """The request as one folded line, for searches in data that is no text."""
+        """The request as one folded line, for searches in binary data."""
         return self._literal or _flatten(self._request)
 
     @property

@@ -23,6 +23,7 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_log import HistoryLog, redact_history
+from agent.memory.jobs.chat_edits import EDIT
 from agent.memory.jobs.memory_jobs import REMEMBER
 from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, FLUSHED
 from agent.memory.scopes import scope_folder
@@ -34,6 +35,7 @@ from gateway.ports import JobQueue, Line
 
 log = structlog.get_logger(__name__)
 
+ASK_ERASURE = "ask_erasure"  # kind of the job that asks whether words are to be erased
 DOCUMENTS = ("MEMORY.md", "USER.md", "SOUL.md")
 _MAX_ATTEMPTS = 5
 _NOTES = "[0-9][0-9][0-9][0-9]-[0-9][0-9]-[0-9][0-9]*.md"
@@ -41,7 +43,7 @@ _MOST_EXAMPLES = 5
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
-_JOBS = frozenset({REMEMBER, APPLY, APPLY_RAW, FLUSHED})
+_JOBS = frozenset({REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class WordErasureResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErasurePreview:
-    """What an erasure would clear now, with a few of the lines, shortened."""
+    """Amounts that an erasure would clear now, and a few of the lines, shortened."""
 
     result: WordErasureResult
     examples: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ class WordEraser:
     async def preview(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str
     ) -> ErasurePreview:
-        """Return what `forget` would clear now, and change nothing. Raises OSError."""
+        """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
         remembered: list[str] = []
         others = 0
         for name in DOCUMENTS:

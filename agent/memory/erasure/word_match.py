@@ -27,7 +27,7 @@ _TEXT_FIELDS = {
     "notice": ("asked", "content"),
     "delta": ("text",),
 }
-_REMOVED_FIELDS = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send")
+_REMOVED_FIELDS = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send", "edit", "edited", "forget")
 # Identifiers in lines and other records: they contain no user text, and other records refer to them.
 _ID_FIELDS = frozenset(
     {"kind", "role", "turn", "mid", "key", "transcript", "session", "entry", "id", "type", "tool_call_id", "blob"}
@@ -112,7 +112,7 @@ def _is_erasable(entry: MemoryEntry, pattern: ErasurePattern, is_allowed: Callab
 
 
 def matching_excerpt(value: object, pattern: ErasurePattern) -> str:
-    """Return the first sentence in the JSON *value* that contains the words, cut around them; "" if there is none."""
+    """Return the first sentence in the JSON *value* that contains the words, cut around them; "" without a match."""
     if isinstance(value, Mapping):
         value = [each for name, each in value.items() if name not in _ID_FIELDS]
     if isinstance(value, list | tuple):

@@ -16,7 +16,8 @@ from agent.memory.storage.transcript_lines import FORGOTTEN, parse_time, utc_now
 from agent.memory.storage.transcript_reader import read_messages
 from gateway.ports import DisplayedMessage, Line
 
-_REMEMBER = "remember:"  # then the turn, the line's index and a number: the cause of a remembered fact
+# Then the turn and a place in it: the cause of a fact that a person asked to remember, and of an edit they asked for.
+_REQUESTS = ("remember:", "edit:")
 
 
 def cause_of(version: DocumentVersion) -> str:
@@ -29,9 +30,9 @@ def cause_of(version: DocumentVersion) -> str:
 
 
 def remembering_turn(version: DocumentVersion) -> str:
-    """Return the turn that asked to remember a fact, "" for other causes."""
+    """Return the turn that asked for the change, "" for other causes."""
     cause = cause_of(version)
-    return cause.removeprefix(_REMEMBER).split(".")[0] if cause.startswith(_REMEMBER) else ""
+    return cause.partition(":")[2].split(".")[0] if cause.startswith(_REQUESTS) else ""
 
 
 class VersionSources:

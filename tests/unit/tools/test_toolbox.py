@@ -178,7 +178,8 @@ def test_the_prompt_says_what_is_missing() -> None:
 def test_the_installed_tools() -> None:
     """What the package brings is found by entry point."""
     box = Toolbox.load(add)
-    assert box.names == ("add", "memory_get", "memory_search", "remember", "send_file", "vector_search")
+    memory = ("memory_edit", "memory_get", "memory_search")
+    assert box.names == ("add", *memory, "remember", "send_file", "vector_search")
     assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
 
 

@@ -1,0 +1,297 @@
+"""Edits of memory documents that a person asks for in a turn, applied when the model calls its tool.
+
+Each edit is a separate version, so that the answer can name it. The version's cause names the tool call: a repeated
+turn finds it and does not apply the edit again. Edits from a tainted prompt, and more than a few removals, are staged
+with the turn's commit instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from base64 import b32encode
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+
+from agent.memory.documents.file_documents import VersionedDocuments
+from agent.memory.documents.version_store import DocumentVersion, VersionStore
+from agent.memory.editing.document_edits import DocumentEdit, read_edit
+from agent.memory.editing.entry_matching import lost_entries
+from agent.memory.editing.staged_changes import MOST_ASKED, ReviewReason, stage_for_approval
+from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.jobs.memory_jobs import as_bullet
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from gateway.errors import ToolFailed
+from gateway.ports import Job
+
+EDIT = "memory_edit"  # kind of the job that stages edits
+EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
+_MAX_ATTEMPTS = 5
+_MAX_VERSIONS = 200  # of a scope that are searched for those of a turn
+_MOST_CLOSEST = 3  # lines that are shown for a line that does not exist
+_CLOSENESS = 0.4
+_LIKENESS = 0.6  # of a line and the one that replaces it
+_SHOWN = 300  # characters of a line that is shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEditRequest:
+    """The sender, scope and tool call of an edit. All of it comes from the turn."""
+
+    scope: str
+    account: str
+    turn: str
+    call: str
+    may_all: bool  # an admin may change lines that other people added
+    is_tainted: bool = False
+
+    @property
+    def cause(self) -> str:
+        """The cause of the version; it is the same when the turn is repeated."""
+        return f"{EDIT_CAUSE}{self.turn}.{_short_name(self.call)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """A line that was added (no *old*), removed (no *new*), or replaced."""
+
+    old: str = ""
+    new: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatEditResult:
+    """The changes of an edit and the versions that hold them, or the edits that wait for approval."""
+
+    changes: tuple[LineChange, ...] = ()
+    versions: tuple[str, ...] = ()
+    held: tuple[DocumentEdit, ...] = ()
+    why: str = ""  # the reason that edits are held
+
+
+class ChatMemoryEditor:
+    """Applies edits that a person asks for. Idempotent by tool call."""
+
+    def __init__(
+        self,
+        home: Path,
+        documents: VersionedDocuments,
+        versions: VersionStore,
+        *,
+        writing: asyncio.Lock,
+        now: Callable[[], datetime],
+        disk: Disk | None = None,
+    ) -> None:
+        """Change documents under *writing*, which every job that changes memory holds."""
+        self._home = home
+        self._documents = documents
+        self._versions = versions
+        self._writing = writing
+        self._now = now
+        self._disk = disk or Disk()
+
+    async def edit(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> ChatEditResult:
+        """Apply *edits*, or none of them. Raises ToolFailed, with the closest lines for one that does not exist."""
+        async with self._writing:
+            earlier = await asyncio.to_thread(self._turn_versions, request)
+            done = {name for each in earlier if each.why == request.cause for name in each.names}
+            if not done:
+                resolved, lost = await self._check(request, edits)
+                lost += await asyncio.to_thread(lambda: sum(self._count_lost(request.scope, each) for each in earlier))
+                if request.is_tainted or lost > MOST_ASKED:
+                    return ChatEditResult(
+                        held=tuple(resolved), why=ReviewReason.UNTRUSTED if request.is_tainted else ReviewReason.MANY
+                    )
+            for name in _names(edits):
+                if name not in done:
+                    await self._write(request, name, [each for each in edits if each.document == name])
+            return await asyncio.to_thread(self._report, request)
+
+    async def _check(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> tuple[list[DocumentEdit], int]:
+        """Return the edits with their exact lines, and the number of lines that would be lost."""
+        resolved: list[DocumentEdit] = []
+        lost = 0
+        for name in _names(edits):
+            text = (await self._documents.read(request.scope, name)).text
+            mine = _resolve([each for each in edits if each.document == name], text)
+            lost += _loss(text, _apply(mine, text))
+            resolved += mine
+        if not request.may_all:
+            await asyncio.to_thread(self._check_authors, request, resolved)
+        return resolved, lost
+
+    def _check_authors(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> None:
+        for edit in edits:
+            old = "" if isinstance(edit.operation, AddLines) else _old(edit.operation)
+            for line in filter(str.strip, old.splitlines()):
+                source = self._versions.source(request.scope, edit.document, line)
+                if source is None or source.by != request.account:
+                    raise ToolFailed(
+                        "nothing was changed: this line was added by other people, so only an admin of this chat may"
+                        f" change it: {line[:_SHOWN]}"
+                    )
+
+    async def _write(self, request: ChatEditRequest, name: str, edits: Sequence[DocumentEdit]) -> None:
+        for _ in range(_MAX_ATTEMPTS):
+            document = await self._documents.read(request.scope, name)
+            text = _apply(_resolve(edits, document.text), document.text)
+            if text == document.text or await self._documents.write(
+                request.scope, name, text, was=document.rev, why=request.cause, by=request.account
+            ):
+                return
+        raise ToolFailed(f"{name} is being written to all the time; try again")
+
+    def _report(self, request: ChatEditRequest) -> ChatEditResult:
+        versions = [each for each in self._turn_versions(request) if each.why == request.cause]
+        return ChatEditResult(
+            changes=tuple(
+                change
+                for version in versions
+                for before, after in self._texts(request.scope, version)
+                for change in _line_changes(before, after)
+            ),
+            versions=tuple(each.short for each in versions),
+        )
+
+    def _turn_versions(self, request: ChatEditRequest) -> list[DocumentVersion]:
+        """Return the versions of the turn's edits, the oldest first."""
+        beginning = f"{EDIT_CAUSE}{request.turn}."
+        newest = self._versions.log(request.scope, limit=_MAX_VERSIONS)
+        return [each for each in reversed(newest) if each.why.startswith(beginning)]
+
+    def _count_lost(self, scope: str, version: DocumentVersion) -> int:
+        return sum(_loss(before, after) for before, after in self._texts(scope, version))
+
+    def _texts(self, scope: str, version: DocumentVersion) -> list[tuple[str, str]]:
+        """Return the changed documents before and after *version*."""
+        before = self._versions.documents_before(scope, version.sha) or {}
+        after = self._versions.texts(scope, version.sha)
+        return [(_text(before, name), _text(after, name)) for name in version.names]
+
+    async def stage(self, job: Job) -> None:
+        """Stage the edits of a committed turn: by document, with no more than five removals in one question."""
+        payload = job.payload
+        edits = [each for each in map(read_edit, payload["edits"]) if each is not None]
+        folder = scope_folder(self._home, job.scope) / "memory"
+        async with self._writing:
+            for name in _names(edits):
+                for n, piece in enumerate(_pieces([each.operation for each in edits if each.document == name])):
+                    await asyncio.to_thread(
+                        stage_for_approval,
+                        folder,
+                        self._disk,
+                        f"m{_short_name(f'{job.id}.{name}.{n}')}",
+                        str(payload["why"]),
+                        self._now(),
+                        document=name,
+                        operations=piece,
+                        session=str(payload["session"]),
+                        person=str(payload["by"]),
+                        cause=str(payload["cause"]),
+                    )
+
+
+def _names(edits: Sequence[DocumentEdit]) -> list[str]:
+    return list(dict.fromkeys(each.document for each in edits))
+
+
+def _resolve(edits: Sequence[DocumentEdit], text: str) -> list[DocumentEdit]:
+    """Return the edits with lines as the document has them; models leave out the bullets."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    resolved: list[DocumentEdit] = []
+    for edit in edits:
+        operation = edit.operation
+        if isinstance(operation, AddLines):
+            operation = replace(operation, text=as_bullet(operation.text) or "")
+        elif isinstance(operation, ReplaceLines):
+            old = _with_bullets(operation.old, lines)
+            new = " ".join(operation.new.split())
+            operation = replace(operation, old=old, new=(as_bullet(new) or "") if _is_bullet(old) else new)
+        elif isinstance(operation, RemoveLines):
+            # One by one, so that a question can offer a few of them.
+            split = [_with_bullets(line, lines) for line in operation.old.splitlines() if line.strip()]
+            resolved += [replace(edit, operation=replace(operation, old=line)) for line in split[:-1]]
+            operation = replace(operation, old=split[-1] if split else "")
+        resolved.append(replace(edit, operation=operation))
+    return resolved
+
+
+def _with_bullets(old: str, lines: Sequence[str]) -> str:
+    if old.rstrip() in lines:
+        return old
+    found = [line for line in lines if _is_bullet(line) and as_bullet(line) == as_bullet(old)]
+    return found[0] if len(found) == 1 else old
+
+
+def _is_bullet(line: str) -> bool:
+    return line.lstrip()[:2] in ("- ", "* ")
+
+
+def _old(operation: Operation) -> str:
+    return operation.old if isinstance(operation, ReplaceLines | RemoveLines) else ""
+
+
+def _apply(edits: Sequence[DocumentEdit], text: str) -> str:
+    applied = apply([each.operation for each in edits], text)
+    if not applied.refused:
+        return applied.text
+    refused = applied.refused[0]
+    given = _old(refused.operation)[:_SHOWN]
+    raise ToolFailed(f"nothing was changed: {refused.why}: {given}\n{_closest(refused.operation, text)}")
+
+
+def _closest(operation: Operation, text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    near = difflib.get_close_matches(_old(operation), lines, n=_MOST_CLOSEST, cutoff=_CLOSENESS)
+    if not near:
+        return "No line is like it. `memory_search` finds facts that are remembered elsewhere."
+    return "\n".join(["Give a line exactly as it is. The closest lines are:", *(line[:_SHOWN] for line in near)])
+
+
+def _loss(before: str, after: str) -> int:
+    """Return the number of lines of *before* that *after* has no successor for."""
+    gone = len([each for each in _line_changes(before, after) if not each.new])
+    return max(gone, len(lost_entries(before, after)))
+
+
+def _line_changes(before: str, after: str) -> list[LineChange]:
+    """Return the changed lines, without blank ones; a line and one like it in its place are a replacement."""
+    old, new = ([line for line in text.splitlines() if line.strip()] for text in (before, after))
+    changes: list[LineChange] = []
+    for tag, low, high, start, stop in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        added = new[start:stop]
+        for line in old[low:high]:
+            successor = next(iter(difflib.get_close_matches(line, added, n=1, cutoff=_LIKENESS)), "")
+            changes.append(LineChange(line, successor))
+            if successor:
+                added.remove(successor)
+        changes += [LineChange(new=line) for line in added]
+    return changes
+
+
+def _pieces(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Return *operations* in groups that remove or replace at most five lines each."""
+    pieces: list[list[Operation]] = [[]]
+    size = 0
+    for operation in operations:
+        weight = 0 if isinstance(operation, AddLines) else 1
+        if size + weight > MOST_ASKED:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(operation)
+        size += weight
+    return [each for each in pieces if each]
+
+
+def _text(texts: dict[str, bytes], name: str) -> str:
+    return texts.get(name, b"").decode("utf-8", "replace")
+
+
+def _short_name(text: str) -> str:
+    return b32encode(sha256(text.encode("utf-8", "surrogatepass")).digest()[:10]).decode("ascii").lower()

@@ -1,0 +1,107 @@
+"""Editing and erasing of memory for the tools of a turn, bound to its sender, scope and rights."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.erasure.erase_service import EraseService
+from agent.memory.erasure.word_eraser import ErasureRequester
+from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
+from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
+from agent.turn import Turn
+from agent.turn_draft import StagedEffects
+from gateway.errors import ToolFailed
+from gateway.events import Role
+
+_MOST_SHOWN = 5  # changed lines that an answer names
+_LONGEST_SHOWN = 200
+_HELD = {
+    "untrusted": "Not changed yet: text by other people is in this conversation, so the person is asked to confirm",
+    "many": "Not changed yet: so many lines are removed only after the person has confirmed. They are asked",
+}
+
+
+class TurnMemoryTools:
+    """Changes of memory by tools; the rights are those of `/remember` and `/forget`."""
+
+    def __init__(self, editor: ChatMemoryEditor, erasure: EraseService) -> None:
+        self._editor = editor
+        self._erasure = erasure
+
+    def bind_edit(
+        self, turn: Turn, call: str, effects: StagedEffects, *, is_tainted: bool
+    ) -> Callable[[Sequence[DocumentEdit]], Awaitable[str]]:
+        """Return the function that edits the memory of the turn's scope, once per *call*."""
+        request = ChatEditRequest(
+            scope=turn.scope,
+            account=turn.account.name,
+            turn=turn.id,
+            call=call,
+            may_all=_may_all(turn),
+            is_tainted=is_tainted,
+        )
+
+        async def edit(edits: Sequence[DocumentEdit]) -> str:
+            done = await self._editor.edit(request, edits)
+            if done.held:
+                records = [each.record() for each in done.held]
+                effects.edits.append({"edits": records, "why": done.why, "cause": request.cause})
+                return f"{_HELD[done.why]} when this answer is sent."
+            if done.changes:
+                effects.changes.append(_record(done))
+            return _describe(done)
+
+        return edit
+
+    def bind_erasure(self, turn: Turn, effects: StagedEffects) -> Callable[[str], Awaitable[str]]:
+        """Return the function that stages the question whether words are to be erased."""
+
+        async def ask(words: str) -> str:
+            pattern = ErasurePattern.of(words, turn.language)
+            if pattern is None:
+                raise ToolFailed(f"give words of at least {SHORTEST} characters, or a short text in double quotes")
+            requester = ErasureRequester(
+                person=turn.account.name, sender=turn.message.sender.id, may_all=_may_all(turn)
+            )
+            preview = await self._erasure.word_eraser.preview(turn.scope, pattern, requester, turn="")
+            found = preview.result
+            if not found.total:
+                near = await self._erasure.word_eraser.near_words(turn.scope, pattern)
+                similar = f" Similar words: {', '.join(near)}." if near else ""
+                return f"Nothing matches these words.{similar}"
+            effects.erasures.append({"words": words, "language": turn.language, "may_all": requester.may_all})
+            return (
+                f"{found.remembered} remembered lines, {found.summaries} summary lines and {found.messages} messages"
+                " match. The person is shown them and asked to confirm when this answer is sent."
+            )
+
+        return ask
+
+
+def _may_all(turn: Turn) -> bool:
+    return not turn.is_shared or turn.role.covers(Role.ADMIN)
+
+
+def _record(result: ChatEditResult) -> dict[str, object]:
+    """Return the change for the transcript line of the tool's result, from which the answer names it."""
+    shown = [[_short(each.old), _short(each.new)] for each in result.changes[:_MOST_SHOWN]]
+    return {"versions": list(result.versions), "changes": shown, "count": len(result.changes)}
+
+
+def _describe(result: ChatEditResult) -> str:
+    """Return the changes as text for the model."""
+    if not result.changes:
+        return "Nothing changed: your memory is already like that."
+    undo = " and ".join(f"`/memory undo {each}`" for each in result.versions)
+    return "\n".join(["Changed:", *map(_line, result.changes), f"The person can undo it with {undo}." if undo else ""])
+
+
+def _line(change: LineChange) -> str:
+    if change.old and change.new:
+        return f"replaced: {change.old}\n      by: {change.new}"
+    return f"removed: {change.old}" if change.old else f"added: {change.new}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
