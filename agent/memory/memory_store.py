@@ -30,6 +30,7 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_store import BY_HAND
 from agent.memory.editing.document_editor import save_conflicts
 from agent.memory.editing.edit_simulation import BUDGET
+from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.three_way_merge import three_way
 from agent.memory.history.history_log import HistoryEntry
@@ -56,7 +57,7 @@ class MemoryStore:
     """`memory/MEMORY.md` and `memory/HISTORY.md` of a workspace; the latter is derived from `history.jsonl`.
 
     Every method except `consolidate` blocks. Times in the history are in *zone*; *budget* is the maximum length of
-    MEMORY.md, in characters.
+    MEMORY.md after a consolidation, in characters.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class MemoryStore:
         self._zone, self._keep, self._now = zone, keep, now
         self._disk.make_folder(self.memory_dir)
         self._documents = FileDocumentStore(Path(workspace), disk=self._disk)
+        archive = MemoryArchive(max_chars=budget, now=now, disk=self._disk)
         self._consolidator = Consolidator(
             home=Path(workspace),
-            documents=self._documents,
+            documents=FileDocumentStore(Path(workspace), disk=self._disk, fit=archive.fit),
+            archive=archive,
             zone=lambda _: zone,
             now=now,
             budget=budget,
@@ -174,7 +177,7 @@ class MemoryStore:
         if not lines:  # tool results alone, or erased
             return await self._keep_raw(session, span, old)
         base = await self._consolidator.current_memory(_SCOPE)
-        answer = await self._consolidator.ask(provider, model, base, lines)
+        answer = await self._consolidator.ask(_SCOPE, provider, model, base, lines)
         if isinstance(answer, UnusableAnswer):
             add_failure = state.unanswered if answer.is_outage else state.failed
             state = add_failure(self._now(), total)

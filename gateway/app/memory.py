@@ -23,6 +23,7 @@ from agent.memory.dream.dream_applier import DreamApplier
 from agent.memory.dream.dream_notifier import DreamNotifier
 from agent.memory.dream.dream_service import DreamService
 from agent.memory.dream.dreamer import Dreamer, DreamSchedule
+from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.purge_jobs import PurgeJobs
@@ -60,6 +61,7 @@ class MemoryServices:
     """Memory as turns, commands, jobs and operators use it."""
 
     documents: FileDocumentStore
+    archive: MemoryArchive
     versions: VersionStore
     conversations: ConversationCache
     sessions: StoredSessions
@@ -87,7 +89,8 @@ def build_memory(
     windows = (settings.agents.defaults.memory_window, *(each.memory_window for each in settings.chats.values()))
     consolidates = can_summarise and any(windows)
     versions = VersionStore(home)
-    documents = FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), versions, now=now))
+    archive = MemoryArchive(max_chars=settings.memory.max_chars, now=now)
+    documents = FileDocumentStore(home, keeper=VersionKeeper(home, Disk(), versions, now=now), fit=archive.fit)
     flush = settings.tools.memory_flush
     conversations = ConversationCache(
         home,
@@ -124,6 +127,7 @@ def build_memory(
     )
     return MemoryServices(
         documents=documents,
+        archive=archive,
         versions=versions,
         conversations=conversations,
         sessions=sessions,
@@ -295,7 +299,14 @@ def build_raw_archives(
     home, now = context.home.path, context.now
     return RawArchiveJobs(
         home=home,
-        consolidator=Consolidator(home=home, documents=memory.documents, zone=zone, now=now),
+        consolidator=Consolidator(
+            home=home,
+            documents=memory.documents,
+            zone=zone,
+            now=now,
+            budget=context.settings.memory.max_chars,
+            archive=memory.archive,
+        ),
         jobs=context.store.jobs,
         writing=memory.jobs.writing,
         model=model,

@@ -18,6 +18,7 @@ from agent.memory.account_links.document_merge import EntryOwnership, merge_text
 from agent.memory.documents.file_documents import EPOCH
 from agent.memory.documents.git_repository import TRACKED
 from agent.memory.documents.version_store import VersionStore, write_history
+from agent.memory.editing.memory_archive import USED
 from agent.memory.editing.staged_changes import STAGED
 from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
 from agent.memory.history.history_markdown import HISTORY_MD
@@ -32,10 +33,22 @@ _NEW, _OLD = ".memory-new", ".memory-old"
 _TOP = ("USER.md", "SOUL.md")
 # Files that are built, not copied.
 _BUILT = frozenset(
-    {"MEMORY.md", HISTORY_JSONL, RAW_JSONL, HISTORY_MD, CURSOR, DREAM_CURSOR, LOCK, EPOCH, MOVE_FILE, _OWNERS_FILE}
+    {
+        "MEMORY.md",
+        HISTORY_JSONL,
+        RAW_JSONL,
+        HISTORY_MD,
+        CURSOR,
+        DREAM_CURSOR,
+        LOCK,
+        EPOCH,
+        MOVE_FILE,
+        _OWNERS_FILE,
+        USED,
+    }
     | {".git"}
 )
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}\.md\Z")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(\.archive)?\.md\Z")
 _FLUSH = re.compile(r"(?=^## Flush at \d\d:\d\d \(session: .+\)$)", re.MULTILINE)
 _SESSION = re.compile(r"^## Flush at \d\d:\d\d \(session: (.+)\)$|^- \*\*Session\*\*: (.+)$", re.MULTILINE)
 
@@ -253,7 +266,11 @@ class _SplitPlan:
         if document in TRACKED:
             kept, given = history_merge.split_document(document, text, ownership, self._identity)
             return (given if is_moving else kept) or None
-        if _DAY.match(name):
+        day = _DAY.match(name)
+        if day is not None and day.group(1):
+            kept, given = history_merge.split_document("MEMORY.md", text, ownership, self._identity)
+            return (given if is_moving else kept) or None
+        if day is not None:
             sections = _FLUSH.split(text)
             return (
                 "".join(each for each in sections if self._section_moves(name, each) is is_moving and each.strip())

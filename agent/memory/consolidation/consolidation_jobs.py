@@ -197,7 +197,7 @@ class ConsolidationJobs:
             )
             if not lines:
                 return None
-            answer = await self.consolidator.ask(provider, self.model.name, base, lines)
+            answer = await self.consolidator.ask(span.scope, provider, self.model.name, base, lines)
             if not isinstance(answer, UnusableAnswer) or answer.reason != TOO_LONG:
                 return count, answer
             most = sum(map(estimate_text, lines)) * 3 // 4

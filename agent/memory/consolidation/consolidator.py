@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from agent.memory.documents.file_documents import read_epoch
 from agent.memory.documents.version_store import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
-from agent.memory.editing.edit_review import find_evidence
+from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome
+from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.editing.staged_changes import MEMORY, ReviewReason
 from agent.memory.editing.text_operations import changed_texts
 from agent.memory.editing.whole_text import edits_of_text
@@ -91,6 +92,7 @@ class Consolidator:
     budget: int = BUDGET
     deadline: timedelta = DEADLINE
     disk: Disk = field(default_factory=Disk)
+    archive: MemoryArchive | None = None
     asks_edits: bool = True  # rather than the whole memory, as [001] does
 
     async def current_memory(self, scope: str) -> str:
@@ -102,9 +104,11 @@ class Consolidator:
         return await read_epoch(self.documents, scope)
 
     async def ask(
-        self, provider: LlmProvider, model: str, memory: str, lines: Sequence[str]
+        self, scope: str, provider: LlmProvider, model: str, memory: str, lines: Sequence[str]
     ) -> ConsolidationAnswer | UnusableAnswer:
-        """Return the model's consolidation of a conversation. Never raises."""
+        """Return the model's consolidation of a conversation, whose use of MEMORY.md is recorded. Raises OSError."""
+        if self.archive is not None:
+            await asyncio.to_thread(self.archive.note_used, scope_folder(self.home, scope) / "memory", memory, lines)
         answer = await request_consolidation(
             provider, model, memory, lines, deadline=self.deadline, asks_edits=self.asks_edits
         )
@@ -132,7 +136,7 @@ class Consolidator:
             origin=origin_of(strip_untrusted(messages)),
             base=base,
             history_entry=answer.history_entry,
-            operations=[_with_evidence(each, own, numbers).record() for each in edits],
+            operations=[with_evidence(each, own, numbers).record() for each in edits],
         )
 
     async def apply(self, scope: str, session: str, answer: StoredAnswer) -> None:
@@ -196,15 +200,6 @@ class Consolidator:
 
     def _timestamp(self, scope: str) -> str:
         return f"{self.now().astimezone(ZoneInfo(self.zone(scope))):%Y-%m-%d %H:%M}"
-
-
-def _with_evidence(edit: DocumentEdit, messages: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:
-    """Return the edit with the message that it comes from, and whether the person says there what it changes."""
-    old, new = changed_texts(edit.operation)
-    source = find_evidence(messages, edit.source, old, new)
-    if source is not None:
-        return replace(edit, source=source, has_evidence=True)
-    return edit if edit.source in numbers else replace(edit, source=-1)
 
 
 def _sources(edits: Sequence[DocumentEdit]) -> dict[str, int]:

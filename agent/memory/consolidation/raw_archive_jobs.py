@@ -89,7 +89,7 @@ class RawArchiveJobs:
         if limit := await self.token_limit():
             lines = shorten_lines(lines, max(limit - 2 * estimate_text(base) - _INSTRUCTIONS, limit // 8))
         provider = ModelProvider(model=self.model, purpose="consolidation", turn=job.id, key=entry.session)
-        answer = await self.consolidator.ask(provider, self.model.name, base, lines)
+        answer = await self.consolidator.ask(scope, provider, self.model.name, base, lines)
         if isinstance(answer, UnusableAnswer):
             log.warning("raw_archive.failed", entry=entry.entry, reason=answer.reason, is_outage=answer.is_outage)
             tries = job.attempts + 1

@@ -83,8 +83,19 @@ async def change_document(
 class FileDocumentStore:
     """Implements `DocumentStore` over the files of a home. A rev is the sha256 of the bytes."""
 
-    def __init__(self, home: Path, *, disk: Disk | None = None, keeper: VersionKeeper | None = None) -> None:
-        """Serve the documents of *home*; with a *keeper*, every change is saved as a version."""
+    def __init__(
+        self,
+        home: Path,
+        *,
+        disk: Disk | None = None,
+        keeper: VersionKeeper | None = None,
+        fit: Callable[[Path, str, str], str] | None = None,
+    ) -> None:
+        """Serve the documents of *home*; with a *keeper*, every change is saved as a version.
+
+        *fit* returns a new MEMORY.md (folder, old text, new text) within its ceiling.
+        """
+        self._fit = fit
         self._home = home
         self._disk = disk or Disk()
         self._keeper = keeper
@@ -149,6 +160,8 @@ class FileDocumentStore:
             self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None
+            if self._fit is not None and name == "MEMORY.md":
+                data = self._fit(path.parent, read_text(now or b""), text).encode("utf-8", "replace")
             if now != data:
                 if self._keeper is not None:
                     self._keeper.announce(scope, name, data, why=why, by=by)

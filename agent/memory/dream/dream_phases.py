@@ -13,6 +13,7 @@ import structlog
 from agent.memory.dream import dream_prompt
 from agent.memory.dream.dream_state import DreamPass
 from agent.memory.editing.document_edits import read_edits
+from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import EditOutcome, EditResult, EditSimulation
 from agent.memory.messages.token_estimate import estimate_text
 from agent.memory.model_calls import CUT_OFF, LlmProvider, UnusableAnswer, call_provider, clean, is_cut
@@ -91,10 +92,13 @@ class DreamPhaseRunner:
         edits = read_edits(getattr(response, "content", None), getattr(response, "tool_calls", None))
         if isinstance(edits, UnusableAnswer):
             return edits
-        results = await asyncio.to_thread(simulation.do, edits.edits)
+        entries = [(entry.cursor, entry.content) for entry in new.entries]
+        numbers = [number for number, _ in entries]
+        supported = tuple(with_evidence(each, entries, numbers) for each in edits.edits)
+        results = await asyncio.to_thread(simulation.do, supported)
         feedback, is_idle = _feedback_of(results)
         has_mistakes = bool(edits.wrong) or any(each.fate is EditOutcome.REFUSED for each in results)
-        dream_pass = replace(_add_usage(dream_pass, request[0], response), answers=(*dream_pass.answers, edits.edits))
+        dream_pass = replace(_add_usage(dream_pass, request[0], response), answers=(*dream_pass.answers, supported))
         is_over = (
             len(dream_pass.answers) >= self.max_iterations
             or (edits.is_done and not has_mistakes)

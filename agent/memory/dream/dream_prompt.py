@@ -47,6 +47,7 @@ comes after.
 - Replace a line when it says the same thing better or newer; keep every other fact that it holds.
 - Write as the document is written: its language, its lists, its headings.
 - Never repeat what stands there already. Never rewrite what is fine. Do not invent anything.
+- `source` is the number (#) of the entry that an operation comes from; `reason` says why a line is removed.
 - With nothing (more) to change give no operations.
 - `done` is true when this answer completes the change.
 
@@ -101,7 +102,7 @@ def _entries_part(new: DreamMaterial) -> str:
     token_limit = new.shown
     lines = []
     for entry in new.entries:
-        said = f"[{entry.timestamp}] {entry.content.strip()}"[: max(token_limit, 0)]
+        said = f"#{entry.cursor} [{entry.timestamp}] {entry.content.strip()}"[: max(token_limit, 0)]
         token_limit -= len(said)
         lines.append("- " + said.replace("\n", "\n  "))
     return f"# What is new (today is {new.today})\n\n" + "\n".join(lines)

@@ -7,10 +7,13 @@ without such a message. Word lists in English, German, French and Spanish; match
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import regex
 
+from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.entry_matching import EntryWords, extract_words, is_inflection
+from agent.memory.editing.text_operations import changed_texts
 
 _SENSITIVE = regex.compile(
     r"(?<![\p{L}\p{N}])(?:"
@@ -49,13 +52,16 @@ def needs_evidence(old: str, new: str) -> bool:
     return bool(_SENSITIVE.search(f"{old}\n{new}")) and bool(_added(before, after) or _added(after, before))
 
 
-def find_evidence(messages: Sequence[tuple[int, str]], source: int, old: str, new: str) -> int | None:
-    """Return the number of a message that supports the edit, *source* first, or None.
+def with_evidence(edit: DocumentEdit, messages: Sequence[tuple[int, str]], numbers: Collection[int]) -> DocumentEdit:
+    """Return the edit with the number of a message that supports it, the named one first, if there is one.
 
-    *messages* are the person's own, with their numbers.
+    *messages* are the person's own, with their numbers; *numbers* are those of all messages that were shown.
     """
-    ordered = sorted(messages, key=lambda each: each[0] != source)
-    return next((number for number, text in ordered if _supports(extract_words(text), old, new)), None)
+    old, new = changed_texts(edit.operation)
+    for number, text in sorted(messages, key=lambda each: each[0] != edit.source):
+        if _supports(extract_words(text), old, new):
+            return replace(edit, source=number, has_evidence=True)
+    return edit if edit.source in numbers else replace(edit, source=-1)
 
 
 def _supports(message: EntryWords, old: str, new: str) -> bool:

@@ -24,7 +24,7 @@ INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/: the number of blank bytes at the start of each transcript
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 # Files without user text, and files that are cleared elsewhere (documents, index).
-_NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, EPOCH, LAPSED, ".imported", ".flushed.json", ".move"}
+_NO_TEXT = {CURSOR, DREAM_CURSOR, LOCK, EPOCH, LAPSED, ".imported", ".flushed.json", ".used.json", ".move"}
 _EXCLUDED = frozenset({"MEMORY.md", "USER.md", "SOUL.md", *_NO_TEXT, *INDEX})
 # Cleared, but never removed: other data refers to them.
 _NEVER_REMOVED = frozenset({HISTORY_JSONL, RAW_JSONL, HISTORY_MD})

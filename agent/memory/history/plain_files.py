@@ -10,12 +10,12 @@ from agent.memory.history.history_log import HISTORY_JSONL, LOCK, redact_history
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import FORGOTTEN
 
-_NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]{1,60})?\.md\Z")
+_NOTE = re.compile(r"\d{4}-\d\d-\d\d(?:-[a-z0-9-]{1,60}|\.archive)?\.md\Z")
 _SENTENCE = re.compile(r"(?<=[.!?。！？])\s+|\n")
 
 
 def is_plain_file(name: str) -> bool:
-    """Return True if *name* is the history, a note or a flushed day."""
+    """Return True if *name* is the history, a note, a flushed day or an archive of MEMORY.md."""
     return name == HISTORY_JSONL or _NOTE.match(name) is not None
 
 

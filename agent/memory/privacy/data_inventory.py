@@ -46,14 +46,15 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|HISTORY)\.md(?:\..+)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt)?"),
-    (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+)?\.md"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:staged|pending|dream)/[^/]+"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
     (
         DataKind.STATE,
         _SCOPE
-        + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|(?:dream|flushed|lapsed)\.json|imported|move))",
+        + r"memory/(?:epoch\.txt|\.(?:lock|writing|cursor|dream_cursor|imported|move)"
+        + r"|\.(?:dream|flushed|lapsed|used)\.json)",
     ),
     (DataKind.STATE, _SCOPE + r"\.move"),
     (

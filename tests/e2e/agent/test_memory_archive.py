@@ -1,0 +1,56 @@
+"""The archive of MEMORY.md belongs to its scope: it is found, forgotten, purged, exported, and in the inventory."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from zipfile import ZipFile
+
+from agent.memory.privacy.data_inventory import unknown_files
+from agent.memory.privacy.export_archive import members, write_archives
+from agent.memory.storage.disk import Disk
+from tests.e2e.agent.test_purge import done
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.recording_model import RecordingModel
+from tests.fakes.staged_changes import erase
+
+SCOPE = "people/pocket%3aann"
+SMALL = {"PARLOUR_MEMORY__MAX_CHARS": "2000"}
+FACT = "The zeppelin of uncle Gregor landed in Friedrichshafen"
+
+
+async def remember_much(pocket: InProcessGateway) -> Path:
+    """Remember a fact and then so much more that it moves to an archive; return the scope's `memory/`."""
+    await pocket.channel.ask("ann", f"/remember {FACT}")
+    memory = pocket.home / SCOPE / "memory"
+    n = 0
+    while not list(memory.glob("*.archive.md")):
+        await pocket.channel.ask("ann", f"/remember Item {n} of the long inventory is kept in drawer {n} of the cellar")
+        await pocket.channel.ask("ann", "hello")
+        n += 1
+    return memory
+
+
+async def test_an_archived_fact_is_found_exported_and_forgotten() -> None:
+    """It left MEMORY.md, which names the archive; every way to data of the scope leads to it."""
+    async with gateway(model=RecordingModel(), environment=SMALL) as pocket:
+        memory = await remember_much(pocket)
+        [archive] = memory.glob("*.archive.md")
+        text = (memory / "MEMORY.md").read_text()
+        assert len(text) <= 2_000
+        assert FACT not in text
+        assert FACT in archive.read_text()
+        assert f"Older facts: {archive.name} (search finds them)" in text
+        assert FACT in await pocket.channel.ask("ann", "/search zeppelin of Gregor")
+        await pocket.idle()
+        assert unknown_files(pocket.home) == []
+        path = pocket.home / "export.zip"
+        files = members(pocket.home, SCOPE, [], zone="UTC", disk=Disk())
+        await asyncio.to_thread(write_archives, files, lambda _: path, limit=10_000_000, about=lambda _: "")
+        with ZipFile(path) as exported:
+            assert FACT in exported.read(f"memory/{archive.name}").decode()
+        path.unlink()
+        await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
+        await done(pocket)
+        assert not any(b"zeppelin" in each.read_bytes() for each in memory.rglob("*") if each.is_file())
+        assert "No matching" in await pocket.channel.ask("ann", "/search zeppelin")
