@@ -56,7 +56,7 @@ class MemoryArchive:
         if len(text) > self.max_chars:
             moved = self._select(entries, stamps)
             self._append(folder, _with_headings(entries, moved))
-            text = self._with_pointer(folder, render(_without(entries, moved)))
+            text = self._with_pointer(folder, render(_remaining(entries, moved)))
             log.info("memory.archived", entries=len(moved), characters=len(text))
         self._save(folder, {name: at for name, at in stamps.items() if at})
         return text
@@ -115,10 +115,10 @@ class MemoryArchive:
             self.disk.replace(folder / USED, json.dumps(stamps, sort_keys=True).encode())
 
 
-def _is_used(entry: MemoryEntry, spoken: Sequence[frozenset[str]]) -> bool:
+def _is_used(entry: MemoryEntry, messages: Sequence[frozenset[str]]) -> bool:
     words = frozenset(extract_words(entry.text).carrying)
     least = max(_LEAST_WORDS, _USED_SHARE * len(words))
-    return any(len(words & each) >= least for each in spoken)
+    return any(len(words & each) >= least for each in messages)
 
 
 def _subtree(entries: list[MemoryEntry], n: int) -> range:
@@ -129,23 +129,23 @@ def _subtree(entries: list[MemoryEntry], n: int) -> range:
     return range(n, stop)
 
 
-def _without(entries: list[MemoryEntry], moved: set[int]) -> list[MemoryEntry]:
+def _remaining(entries: list[MemoryEntry], indices: set[int]) -> list[MemoryEntry]:
     """Return the entries that stay, without headings that have nothing left below."""
-    left = [each for n, each in enumerate(entries) if n not in moved]
+    left = [each for n, each in enumerate(entries) if n not in indices]
     stated = set(statements(left))
     had_text = {n for n, each in enumerate(entries) if each.kind is EntryKind.HEADING} - set(statements(entries))
     emptied = {id(entries[n]) for n in had_text}
     return [each for n, each in enumerate(left) if not (n in stated and id(each) in emptied)]
 
 
-def _with_headings(entries: list[MemoryEntry], moved: set[int]) -> list[MemoryEntry]:
+def _with_headings(entries: list[MemoryEntry], indices: set[int]) -> list[MemoryEntry]:
     """Return the entries that move, under their headings."""
     found: list[MemoryEntry] = []
     above: list[MemoryEntry] = []
     for n, each in enumerate(entries):
         if each.kind is EntryKind.HEADING:
             above = [*(heading for heading in above if heading.level < each.level), each]
-        elif n in moved:
+        elif n in indices:
             found += [heading for heading in above if not any(heading is other for other in found)]
             found.append(each)
     return found
