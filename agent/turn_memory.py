@@ -13,6 +13,7 @@ from agent.turn import Turn
 from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import Role
+from gateway.i18n import command_prefix
 
 _MOST_SHOWN = 5  # changed lines that an answer names
 _LONGEST_SHOWN = 200
@@ -50,7 +51,7 @@ class TurnMemoryTools:
                 return f"{_HELD[done.why]} when this answer is sent."
             if done.changes:
                 effects.changes.append(_record(done))
-            return _describe(done)
+            return _describe(done, command_prefix(turn.language))
 
         return edit
 
@@ -70,7 +71,7 @@ class TurnMemoryTools:
                 near = await self._erasure.word_eraser.near_words(turn.scope, pattern)
                 similar = f" Similar words: {', '.join(near)}." if near else ""
                 return f"Nothing matches these words.{similar}"
-            effects.erasures.append({"words": words, "language": turn.language, "may_all": requester.may_all})
+            effects.erasures.append({"words": words, "language": pattern.language, "may_all": requester.may_all})
             return (
                 f"{found.remembered} remembered lines, {found.summaries} summary lines and {found.messages} messages"
                 " match. The person is shown them and asked to confirm when this answer is sent."
@@ -89,11 +90,11 @@ def _record(result: ChatEditResult) -> dict[str, object]:
     return {"versions": list(result.versions), "changes": shown, "count": len(result.changes)}
 
 
-def _describe(result: ChatEditResult) -> str:
-    """Return the changes as text for the model."""
+def _describe(result: ChatEditResult, prefix: str) -> str:
+    """Return the changes as text for the model; *prefix* is that of the chat's commands."""
     if not result.changes:
         return "Nothing changed: your memory is already like that."
-    undo = " and ".join(f"`/memory undo {each}`" for each in result.versions)
+    undo = " and ".join(f"`{prefix}memory undo {each}`" for each in result.versions)
     return "\n".join(["Changed:", *map(_line, result.changes), f"The person can undo it with {undo}." if undo else ""])
 
 

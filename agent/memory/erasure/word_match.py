@@ -46,7 +46,7 @@ class ErasurePattern:
     def of(cls, request: str, language: str = PLAIN) -> ErasurePattern | None:
         """Parse the words of a request; None if they are too short."""
         text = " ".join(request.split())
-        return None if len(text) > LONGEST or _matcher(text, language).is_too_short else cls(text, language)
+        return None if len(text) > LONGEST or _matcher(text, language).is_too_short else cls(text, str(language))
 
     @property
     def matcher(self) -> PhraseMatcher:
