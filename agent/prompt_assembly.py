@@ -232,7 +232,7 @@ def build_quoted(
     The model reads it before the message. It is kept nowhere else.
     """
     parts = []
-    if selected := select_background(background, header, has_start=bool(message.key.thread)):
+    if background and (selected := select_background(background, header, has_start=bool(message.key.thread))):
         parts.append(selected)
     if message.quoted.strip():
         parts.append(f"{_ANSWERED}\n{_quote(message.quoted[:MOST_OF_ONE])}")

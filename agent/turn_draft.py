@@ -166,7 +166,9 @@ class TurnDraft:
 
     def open(self, opening: Sequence[Line], blobs: Mapping[str, str], rows: Sequence[InboxRow]) -> None:
         """Start with snapshot, deltas, notes and the lines of *rows*; stored only with the first tool call."""
-        self._opening = TurnStep(n=0, kind="opening", lines=tuple(opening), call=_seqs(rows), blobs=blobs)
+        self._opening = TurnStep(
+            n=0, kind="opening", lines=tuple(opening), call=json.dumps([row.seq for row in rows]), blobs=blobs
+        )
         self._adopt(self._opening)
 
     def take_opening(self) -> TurnStep | None:
@@ -229,7 +231,7 @@ class TurnDraft:
 
     def steer(self, rows: Sequence[InboxRow], user_lines: Sequence[Line]) -> TurnStep:
         """Add messages that the sender wrote during the turn."""
-        return self._step("steer", tuple(user_lines), call=_seqs(rows))
+        return self._step("steer", tuple(user_lines), call=json.dumps([row.seq for row in rows]))
 
     def shrink(self, lines: Sequence[Line]) -> TurnStep | None:
         """Add the lines that make the prompt fit; return None if they are stored with the opening."""
@@ -331,7 +333,3 @@ class TurnDraft:
         messages = [message for line in rendered for message in build.to_messages(line)]
         self.messages.extend(messages)
         self.weight += estimate_messages(messages)
-
-
-def _seqs(rows: Sequence[InboxRow]) -> str:
-    return json.dumps([row.seq for row in rows])

@@ -83,18 +83,16 @@ class TurnRunner:
             self._notified_revoked.add(sender)
             return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, line)
         self._notified_revoked.discard(sender)
-        if turn.message.kind is not InboundKind.JOB and await self._is_expired(turn):
+        age = self._services.now() - turn.message.sent_at
+        is_old = turn.message.kind is not InboundKind.JOB and age > EXPIRES
+        # Before a chat reads that its message expired: our own clock may be wrong.
+        if is_old and age - await self._services.clock_ahead() > EXPIRES:
             line = "" if turn.key in self._notified_expired else translate("queue.expired", turn.language)
             self._notified_expired.add(turn.key)
             for row in turn.lease.rows:
                 self._services.on_expired(row.message)
             return await self._end_unanswered(running, turn, MessageOutcome.EXPIRED, line)
         return None
-
-    async def _is_expired(self, turn: Turn) -> bool:
-        age = self._services.now() - turn.message.sent_at
-        # Before a chat reads that its message expired: our own clock may be wrong.
-        return age > EXPIRES and age - await self._services.clock_ahead() > EXPIRES
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""

@@ -166,10 +166,13 @@ def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFact
     is_named = is_owner or policy.is_local or _is_listed(AllowEntry(AdmissionGrant.USER, sender.id), policy, facts)
     if not is_named and not _is_invited(message, sender, policy, facts):
         return _stranger(message, sender, policy)
-    if _is_overheard(message, policy):
+    is_mention_needed = message.chat_kind is ChatKind.GROUP and policy.group_policy is GroupPolicy.MENTION
+    if is_mention_needed and not (policy.is_local or message.is_addressed or message.kind in _NEEDS_NO_MENTION):
         mend = f"a mention, or {_group_policy(policy, 'open')}"
         return Rejected(reason=RejectionReason.NOT_ADDRESSED, would_admit=mend)
-    return Admitted(role=_role(message, sender, is_owner=is_owner), is_named=is_named)
+    decides = message.chat_kind is ChatKind.DIRECT or sender.is_admin
+    role = Role.OWNER if is_owner else Role.ADMIN if decides else Role.MEMBER
+    return Admitted(role=role, is_named=is_named)
 
 
 def _known_sender(sender: Sender, facts: AdmissionFacts) -> Sender:
@@ -232,21 +235,3 @@ def _group_policy(policy: AdmissionPolicy, value: str) -> str:
     if policy.decided_for:
         return f"{value} in chats.{policy.decided_for}.group_policy"
     return _setting(policy, "group_policy", value)
-
-
-def _is_overheard(message: InboundMessage, policy: AdmissionPolicy) -> bool:
-    return (
-        not policy.is_local
-        and message.chat_kind is ChatKind.GROUP
-        and policy.group_policy is GroupPolicy.MENTION
-        and message.kind not in _NEEDS_NO_MENTION
-        and not message.is_addressed
-    )
-
-
-def _role(message: InboundMessage, sender: Sender, *, is_owner: bool) -> Role:
-    if is_owner:
-        return Role.OWNER
-    if message.chat_kind is ChatKind.DIRECT or sender.is_admin:
-        return Role.ADMIN
-    return Role.MEMBER

@@ -121,7 +121,12 @@ class PlatformAccount:
         return PlatformAccount(kind=self.kind, id=self.id)
 
     def __str__(self) -> str:
-        return ":".join(_encode_colons(part) for part in (self.kind, self.team, self.id) if part)
+        return _format_account(self.kind, self.team, self.id)
+
+
+@lru_cache(maxsize=4_096)
+def _format_account(*parts: str) -> str:
+    return ":".join(_encode_colons(part) for part in parts if part)
 
 
 def _encode_colons(text: str) -> str:

@@ -21,7 +21,9 @@ from gateway.ports import ChannelState
 
 log = structlog.get_logger(__name__)
 
-_SIZE = 5_000  # threads
+_SIZE = 5_000  # threads whose chat is cached
+_START_LIMIT = 20_000  # notes of messages that started a thread; edits and deletions of older ones go to the chat
+_PREFIX = "begun/"
 _NAME_LIMIT = 100  # characters (docs.discord.com/developers/resources/channel, start thread)
 _FORBIDDEN = 403
 
@@ -53,7 +55,7 @@ class DiscordReplyThreads:
         self._exists = exists
         self._language = language
         self._chats: FIFOCache[str, str] = FIFOCache(_SIZE)  # thread -> the chat of its messages
-        self._started: FIFOCache[str, bool] = FIFOCache(_SIZE)  # message id -> True if it started a thread
+        self._started: dict[str, None] | None = None  # messages that started a thread, the oldest first; None = unread
         self._logged: set[str] = set()  # channels without the right to create threads
 
     async def with_thread(self, message: InboundMessage, place: DiscordChat) -> InboundMessage:
@@ -72,8 +74,7 @@ class DiscordReplyThreads:
         if not thread or thread != message.message_id or not self._is_on(message):
             return
         if not await self._has_started(thread):
-            await self._state.save(f"begun/{thread}", "1")
-            self._started[thread] = True
+            await self._save_start(thread)
         await self.chat_of(message.key, name=message.text)
 
     async def chat_of(self, key: SessionKey, *, name: str = "") -> str:
@@ -107,9 +108,24 @@ class DiscordReplyThreads:
             log.warning("discord.no_threads", channel=self._name, chat=parent, mend="allow Create Public Threads")
 
     async def _has_started(self, message: str) -> bool:
-        if message not in self._started:
-            self._started[message] = await self._state.load(f"begun/{message}") is not None
-        return self._started[message]
+        return message in await self._load_started()
+
+    async def _load_started(self) -> dict[str, None]:
+        if self._started is None:
+            ids = [name.removeprefix(_PREFIX) for name in await self._state.all(_PREFIX)]
+            if self._started is None:  # another message may have read them meanwhile
+                self._started = dict.fromkeys(sorted(ids, key=int))
+        return self._started
+
+    async def _save_start(self, message: str) -> None:
+        """Note that *message* started a thread; the oldest notes beyond the limit are removed."""
+        started = await self._load_started()
+        await self._state.save(f"{_PREFIX}{message}", "1")
+        started[message] = None
+        while len(started) > _START_LIMIT:
+            oldest = next(iter(started))
+            del started[oldest]
+            await self._state.save(f"{_PREFIX}{oldest}", None)
 
 
 async def try_to_start(threads: DiscordReplyThreads, message: InboundMessage) -> None:

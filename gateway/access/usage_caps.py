@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from gateway.access.refusal_log import OtherRefusal, RefusalLog
@@ -278,6 +279,7 @@ TOLD_IN = 5  # most chats with a notice of one window
 _SWEEP_AT = 10_000  # names; then those that nothing was counted of lately go
 
 
+@lru_cache(maxsize=4_096)
 def counter_names(person: str, chat: str, *, is_own: bool) -> tuple[str, ...]:
     """Return the names of the counters of a turn of *person* in *chat* (a session key)."""
     try:

@@ -33,7 +33,7 @@ _LOST_EVERY = timedelta(minutes=10)  # what was told is looked after so often
 _TRIES = timedelta(seconds=30)  # for one source; a disk that hangs must not silence the others
 
 Source: TypeAlias = Callable[[Mapping[str, Alert]], Awaitable[Sequence[Observation]]]
-Manner: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # the language and the zone somebody reads in
+LocaleOf: TypeAlias = Callable[[SessionKey], tuple[str, str]]  # language and time zone of a chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class AlertRecipients:
     """Recipients of alerts, besides the log."""
 
     ways: OwnerDirectory
-    locale_of: Manner
+    locale_of: LocaleOf
     posts: bool  # whether there is a webhook
     origin: WebhookOrigin
     posted: asyncio.Event  # set when there is something for the webhook

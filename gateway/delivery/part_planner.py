@@ -35,7 +35,9 @@ class PartPlanner:
 
     def plan_parts(self, message: OutboundMessage, preview: OutboxPart | None) -> list[MessagePart]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        message = self._with_buttons(replace(message, text=self._context.redactor.redact(message.text)))
+        message = replace(message, text=self._context.redactor.redact(message.text))
+        if message.choices:
+            message = self._with_buttons(message)
         least = self._previewed(message)
         texts = self._render(message, least=least)
         is_placed = self._context.uses_placeholders(self._channel, message)
@@ -44,9 +46,10 @@ class PartPlanner:
         parts = [*texts, *(self._file(message, each) for each in message.attachments)]
         if is_placed:
             parts = [replace(part, is_placed=part.file is None) for part in parts]
-        if parts and self._needs_pointer(message, parts, preview):
+        if parts and preview is not None and self._needs_pointer(message, parts, preview):
             parts = [self._pointer(message), *parts]
-        parts = _with_choices(parts, message)
+        if message.choices or message.settles:
+            parts = _with_choices(parts, message)
         return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
 
     # -- texts ---------------------------------------------------------------------------------
@@ -56,7 +59,7 @@ class PartPlanner:
         capabilities = self._channel.capabilities
         # Elsewhere, in a chat of its own, the same command would be about that chat.
         is_elsewhere = bool(message.visible_to) and not capabilities.private_choices
-        if len(message.choices) <= capabilities.choices and not (message.choices and is_elsewhere):
+        if len(message.choices) <= capabilities.choices and not is_elsewhere:
             return message
         prefix = command_prefix(self._context.language(message.key))
         return replace(message, text=append_commands(message.text, message.choices, prefix), choices=())
@@ -129,9 +132,9 @@ class PartPlanner:
 
     # -- the preview ---------------------------------------------------------------------------
 
-    def _needs_pointer(self, message: OutboundMessage, parts: list[MessagePart], preview: OutboxPart | None) -> bool:
+    def _needs_pointer(self, message: OutboundMessage, parts: list[MessagePart], preview: OutboxPart) -> bool:
         """Return True if the preview becomes a pointer: a file cannot replace it, and a late answer must notify."""
-        if preview is None or preview.state not in _STANDS or not self._channel.capabilities.edits:
+        if preview.state not in _STANDS or not self._channel.capabilities.edits:
             return False
         if parts[0].file is not None:
             return True

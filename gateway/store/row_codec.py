@@ -107,7 +107,7 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-_SENDER_FLAGS = ("is_bot", "is_self", "is_admin", "is_guest")
+_SENDER_FIELDS = ("name", "is_bot", "is_self", "is_admin", "is_guest", "roles", "team", "timezone")
 _ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
 _MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
@@ -115,33 +115,8 @@ _MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "re
 
 
 def _sender_fields(sender: Sender) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": sender.id}
-    if sender.name:
-        fields["name"] = sender.name
-    for flag in _SENDER_FLAGS:
-        if getattr(sender, flag):
-            fields[flag] = True
-    if sender.roles:
-        fields["roles"] = list(sender.roles)
-    if sender.team:
-        fields["team"] = sender.team
-    if sender.timezone:
-        fields["timezone"] = sender.timezone
-    return fields
-
-
-def _sender(fields: Mapping[str, Any]) -> Sender:
-    return Sender(
-        id=fields["id"],
-        name=fields.get("name", ""),
-        is_bot=fields.get("is_bot", False),
-        is_self=fields.get("is_self", False),
-        is_admin=fields.get("is_admin", False),
-        is_guest=fields.get("is_guest", False),
-        roles=tuple(fields.get("roles", ())),
-        team=fields.get("team", ""),
-        timezone=fields.get("timezone", ""),
-    )
+    fields = {name: value for name in _SENDER_FIELDS if (value := getattr(sender, name))}
+    return {"id": sender.id, **fields}
 
 
 def _attachment_fields(attachment: Attachment) -> dict[str, Any]:
@@ -206,14 +181,18 @@ def write_inbound(message: InboundMessage) -> str:
 def read_inbound(payload: str) -> InboundMessage:
     """Undo `write_inbound`."""
     fields = read_json(payload)
+    by = fields["by"]
+    facts: dict[str, Any] = {
+        name: tuple(by[name]) if name == "roles" else by[name] for name in _SENDER_FIELDS if name in by
+    }
     return InboundMessage(
-        key=SessionKey.parse(fields["key"]),
+        key=read_key(fields["key"]),
         message_id=fields["id"],
-        sender=_sender(fields["by"]),
+        sender=Sender(id=by["id"], **facts),
         text=fields["text"],
         sent_at=moment(fields["at"]),
         kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
-        command=_command(fields),
+        command=fields["command"] if "command" in fields else _command(fields),
         chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),
         account=fields.get("account", ""),
         bot=fields.get("bot", ""),
@@ -239,8 +218,6 @@ def _command(fields: Mapping[str, Any]) -> str:
     Rows of releases without the field have the command in their text. Display names are written out there, so the
     text counts only if the message mentions no user.
     """
-    if "command" in fields:
-        return str(fields["command"])
     if fields.get("kind") not in (InboundKind.COMMAND, InboundKind.BUTTON) or fields.get("mentioned"):
         return ""
     return find_command(fields["text"], fields.get("bot", ""))

@@ -52,8 +52,6 @@ def is_rule(line: str) -> bool:
 
 def cells(text: str) -> int:
     """Return the most cells that tables in *text* can have; the parser fills short rows up to the head's width."""
-    if "|" not in text:
-        return 0
     found = columns = 0
     for line in text.split("\n"):
         if not line.strip(" \t>"):

@@ -23,7 +23,7 @@ _SIGNS = "\n!&*<>[\\]_`~|"  # where a parser stops to look; each costs it some t
 
 def weight(text: str) -> int:
     """Return the number of signs and table cells in *text*: its cost as Markdown grows with it, and no faster."""
-    return sum(map(text.count, _SIGNS)) + cells(text)
+    return sum(map(text.count, _SIGNS)) + (cells(text) if "|" in text else 0)
 
 
 class NodeKind(StrEnum):
@@ -92,9 +92,7 @@ def parse(markdown: str) -> MarkdownNode:
     """
     if weight(markdown) > MOST_WEIGHT:
         return _unread(sanitize(markdown))
-    builder = _TreeBuilder()
-    builder.feed(_PARSER.parse(sanitize(markdown)))
-    return builder.root()
+    return _TreeBuilder(_PARSER.parse(sanitize(markdown))).root
 
 
 def _unread(text: str) -> MarkdownNode:
@@ -107,23 +105,22 @@ def _unread(text: str) -> MarkdownNode:
 class _TreeBuilder:
     """Turns the parser's flat tokens into the tree, without recursion."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Sequence[Token]) -> None:
         self._stack = [_OpenNode(NodeKind.DOCUMENT)]
         self._lifted: list[bool] = []  # for each open token: is it transparent?
+        self._feed(tokens)
+        self.root = MarkdownNode(NodeKind.DOCUMENT, tuple(self._stack[0].children))
 
-    def feed(self, tokens: Sequence[Token]) -> None:
+    def _feed(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
             if token.nesting > 0:
                 self._enter(token)
             elif token.nesting < 0:
                 self._leave()
             elif token.type == "inline":
-                self.feed(token.children or ())
+                self._feed(token.children or ())
             else:
                 self._leaf(token)
-
-    def root(self) -> MarkdownNode:
-        return MarkdownNode(NodeKind.DOCUMENT, tuple(self._stack[0].children))
 
     def _enter(self, token: Token) -> None:
         kind = _KINDS.get(token.type.removesuffix("_open"))
@@ -143,15 +140,26 @@ class _TreeBuilder:
     def _leave(self) -> None:
         if self._lifted.pop():
             return
-        done = self._stack.pop()
-        self._add(_closed(done))
+        node = self._stack.pop()
+        token = node.token
+        assert token is not None  # noqa: S101 - only the document has none, and it is never left
+        self._stack[-1].children.append(
+            MarkdownNode(
+                node.kind,
+                tuple(node.children),
+                href=str(token.attrs.get("href", "")),
+                level=int(token.tag[1:]) if node.kind is NodeKind.HEADING else 0,
+                start=int(token.attrs.get("start", 1)),
+                is_header=token.type == "th_open",
+                is_tight=node.is_tight,
+            )
+        )
 
     def _leaf(self, token: Token) -> None:
         kind = _KINDS.get(token.type)
         if kind is NodeKind.IMAGE:
-            described = _TreeBuilder()
-            described.feed(token.children or ())
-            self._add(MarkdownNode(kind, described.root().children, href=str(token.attrs.get("src", ""))))
+            described = _TreeBuilder(token.children or ()).root.children
+            self._add(MarkdownNode(kind, described, href=str(token.attrs.get("src", ""))))
         elif kind is not None:
             self._add(MarkdownNode(kind, text=token.content, info=token.info.strip()))
         elif token.content:
@@ -160,20 +168,6 @@ class _TreeBuilder:
     def _add(self, node: MarkdownNode) -> None:
         if node.kind is not NodeKind.TEXT or node.text:
             self._stack[-1].children.append(node)
-
-
-def _closed(node: _OpenNode) -> MarkdownNode:
-    token = node.token
-    assert token is not None  # noqa: S101 - only the document has none, and it is never left
-    return MarkdownNode(
-        node.kind,
-        tuple(node.children),
-        href=str(token.attrs.get("href", "")),
-        level=int(token.tag[1:]) if node.kind is NodeKind.HEADING else 0,
-        start=int(token.attrs.get("start", 1)),
-        is_header=token.type == "th_open",
-        is_tight=node.is_tight,
-    )
 
 
 Block = Callable[[MarkdownNode], str]
@@ -233,7 +227,7 @@ def render_plain(markdown: str) -> str:
 
 def plain_tree(tree: MarkdownNode) -> str:
     """Return the plain text of a parsed tree."""
-    return _plain_blocks(tree.children)
+    return write_blocks(tree.children, _plain_block, _plain_inline)
 
 
 def _plain_blocks(nodes: Iterable[MarkdownNode], gap: str = "\n\n") -> str:
