@@ -8,6 +8,7 @@ from datetime import datetime
 from agent.commands import approvals
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
+from agent.commands.memory_lists import first_change, list_history, list_notes
 from agent.memory.documents.version_store import APPROVED, BY_HAND, CONSOLIDATION, IMPORTED, DocumentVersion
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
@@ -70,7 +71,13 @@ async def _log(context: CommandContext, _: str) -> str:
     changes = await context.services.memory.documents.log(context.scope)
     if not changes:
         return context.translate("memory.no_changes")
-    return "\n".join(f"- {_change(context, each)}" for each in changes)
+    diffs = await context.services.memory.documents.diffs(context.scope, changes)
+    lines = (_change(context, each) + _and(first_change(diff)) for each, diff in zip(changes, diffs, strict=True))
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _and(change: str) -> str:
+    return f" · {change}" if change else ""
 
 
 async def _diff(context: CommandContext, sha: str) -> str:
@@ -122,6 +129,8 @@ _ACTS: Mapping[str, Act] = {
     "": _show,
     "show": _show,
     "log": _log,
+    "notes": list_notes,
+    "history": list_history,
     "shared": _show_shared,
     "diff": _diff,
     "why": _why,

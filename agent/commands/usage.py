@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
+from agent.memory.jobs.token_budget import MEMORY_PURPOSES
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports.caps import CapAllowance
@@ -24,12 +25,26 @@ async def usage(context: CommandContext) -> CommandReply:
     lines = [
         context.translate("commands.usage_today", **usage_fields(today, context.language)),
         context.translate("commands.usage_month", **usage_fields(month, context.language)),
+        *await _memory_line(context),
         *(
             _allowance_line(context, each)
             for each in service.caps.allowances(context.message, context.turn.capped_sender)
         ),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
+
+
+async def _memory_line(context: CommandContext) -> list[str]:
+    """Return the line about what the memory of this chat used in the last 30 days; none if it used nothing."""
+    since = context.now - timedelta(days=30)
+    rows = await context.services.usage.totals(since=since, chat=str(context.key))
+    memory = [row for row in rows if row["purpose"] in MEMORY_PURPOSES]
+    answers = sum(row["tokens_in"] + row["tokens_out"] for row in rows if row["purpose"] == "answer")
+    if not memory:
+        return []
+    fields = usage_fields(memory, context.language)
+    percent = round(100 * fields["tokens"] / answers) if answers else 100
+    return [context.translate("commands.usage_memory", **fields, percent=percent)]
 
 
 def _allowance_line(context: CommandContext, allowance: CapAllowance) -> str:

@@ -28,7 +28,7 @@ time. Study it; you change nothing yet.
 Say in a few short points:
 - what is new and will still be true and useful in weeks, and in which document it belongs;
 - what is known but is now wrong, out of date, said twice, or said better by what is new, with its exact line;
-- what is not worth keeping. Passing moods, one-off questions and a conversation of greetings are not.
+- what is not worth keeping. Passing moods, one-off questions and small talk are not.
 If nothing has to change, say so.
 
 The documents: USER.md is stable knowledge about the person or the group. MEMORY.md is facts, decisions and context of \

@@ -16,6 +16,7 @@ from gateway.ports import UsageStore
 
 log = structlog.get_logger(__name__)
 
+MEMORY_PURPOSES = frozenset({"consolidation", "note", "flush", "dream"})  # calls that write memory
 FOREGROUND = frozenset({"answer", "transcription"})  # purposes that a user waits for; the rest is background
 _FIRST_GUESS = 10_000  # tokens of a job, until one has been seen
 _LEAST_GUESS = 2_000

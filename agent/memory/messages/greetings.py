@@ -1,7 +1,7 @@
 """Conversations of greetings alone, which memory does not summarise. Decided by words, without a model.
 
-Only greetings, thanks and test words of the four languages count. Yes, no, ok and a thumb may answer a question, so
-that a conversation with one of them is summarised.
+Only greetings, thanks and test words count, in English, German, French, Spanish and Chinese. Yes, no, ok and a thumb
+may answer a question, so that a conversation with one of them is summarised.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ bonne nuit | bonne journée | ça va | comment ça va | comment vas tu | comment
 hola buenas adiós gracias chao
 buenos días | buenas tardes | buenas noches | qué tal | cómo estás | cómo está | cómo estás hoy | muchas gracias
 hasta luego | hasta pronto | estás ahí
+你好 您好 嗨 早安 早上好 下午好 晚上好 晚安 再见 谢谢 你好吗 在吗
 """
 _WORD = re.compile(r"[^\W_]+")
 _REPEATED = re.compile(r"(.)\1+")
-_WAVE = re.compile("[\U0001f44b\U0001f3fb-\U0001f3ff\\s.,;:!?¡¿'’…-]*")  # a waving hand, and punctuation
+_WAVE = re.compile("[\U0001f44b\U0001f3fb-\U0001f3ff\\s.,;:!?¡¿'’…。，！？-]*")  # a waving hand, and punctuation
 _CONTENT_KEYS = ("files", "quoted")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,6 +46,10 @@ _HEADINGS = {
     ABILITIES: "# What you can do",
 }
 _MORE = "(there is more here than this model takes; search memory for it)"
+_ATX = re.compile(r" {0,3}(#{1,6})(?=\s|$)")  # the three forms are CommonMark's
+_SETEXT = re.compile(r" {0,3}=+[ \t]*")
+_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_DEEPEST = 6
 _NAMES = {"SOUL": "SOUL.md", "USER": "USER.md", "MEMORY": "MEMORY.md", "shared": "what the owner shares"}
 
 
@@ -238,10 +243,33 @@ def system_prompt(snapshot: PromptSnapshot, abilities: str | None = None) -> str
     *abilities* is used only if the snapshot holds no such text.
     """
     texts = {ABILITIES: abilities or "", **snapshot.texts}
+    texts |= {name: nest_headings(texts[name]) for name in ("shared", "USER", "MEMORY") if texts.get(name)}
     parts = [texts.get("SOUL") or DEFAULT_PERSONA, _WHO]
     parts += [f"{heading}\n\n{texts[name]}" for name, heading in _HEADINGS.items() if texts.get(name)]
     parts.append(f"Times are in the zone {snapshot.zone}.")
     return "\n\n".join(parts)
+
+
+def nest_headings(text: str) -> str:
+    """Return Markdown *text* with its headings below the first level, so that none ends the section it is part of.
+
+    All headings move by the same number of levels; code blocks are not changed.
+    """
+    lines = text.split("\n")
+    headings: dict[int, int] = {}  # line -> level
+    fence = ""
+    for n, line in enumerate(lines):
+        if found := _FENCE.match(line):
+            fence = "" if fence and found[1].startswith(fence) else fence or found[1][:3]
+        elif not fence and (found := _ATX.match(line)):
+            headings[n] = len(found[1])
+        elif not fence and n and lines[n - 1].strip() and _SETEXT.fullmatch(line):
+            lines[n] = line.replace("=", "-")  # a heading of the second level
+    if 1 in headings.values():
+        for n, level in headings.items():
+            if level < _DEEPEST:
+                lines[n] = lines[n].replace("#", "##", 1)
+    return "\n".join(lines)
 
 
 # -- deltas ----------------------------------------------------------------------------------------

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.memory.documents.file_documents import VersionedDocuments
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_log import HistoryEntry
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
 from gateway.ports import DisplayedMessage, Journal, ScopeDocument, SessionReader
 
 _MAX_LINES = 2_000  # of a session that are searched for the message a fact came from
 _MIN_PATTERN = 3  # characters
 _MAX_ATTEMPTS = 3
+_NOTE = re.compile(r"\d{4}-\d{2}-\d{2}(-[\w-]+)?", re.ASCII)
 UNDO = "undo "  # then the version's name
 
 
@@ -57,6 +61,7 @@ class MemoryService:
         journal: Journal,
         sessions: SessionReader,
     ) -> None:
+        self._home = home
         self._sources = VersionSources(home)
         self._documents = documents
         self._versions = versions
@@ -75,6 +80,30 @@ class MemoryService:
         await self._documents.notice(scope)
         versions = await asyncio.to_thread(self._versions.log, scope, limit=limit if select is None else 1_000)
         return [each for each in versions if select is None or select(each)][:limit]
+
+    async def diffs(self, scope: str, versions: Sequence[DocumentVersion]) -> list[str]:
+        """Return the diff of each of *versions*."""
+        return await asyncio.to_thread(lambda: [self._versions.diff(scope, each.sha) for each in versions])
+
+    async def history(self, scope: str) -> tuple[HistoryEntry, ...]:
+        """Return the entries of the history, the oldest first."""
+        folder = scope_folder(self._home, scope) / "memory"
+        return await asyncio.to_thread(lambda: HistoryLog(folder).after(0) if folder.is_dir() else ())
+
+    async def list_notes(self, scope: str) -> list[str]:
+        """Return the names of the dated notes, the newest first."""
+        folder = scope_folder(self._home, scope) / "memory"
+        paths = await asyncio.to_thread(lambda: sorted(folder.glob("*.md"), reverse=True))
+        return [path.stem for path in paths if _NOTE.fullmatch(path.stem)]
+
+    async def read_note(self, scope: str, name: str) -> str | None:
+        """Return the text of the dated note called *name*; None if it does not exist."""
+        stem = name.removesuffix(".md")
+        if not _NOTE.fullmatch(stem):
+            return None
+        path = scope_folder(self._home, scope) / "memory" / f"{stem}.md"
+        data = await asyncio.to_thread(Disk().load, path)
+        return None if data is None else data.decode("utf-8", "replace").strip()
 
     async def diff(self, scope: str, sha: str = "") -> tuple[DocumentVersion, str] | None:
         """Return a version (default: the newest) and its diff; None if it does not exist."""

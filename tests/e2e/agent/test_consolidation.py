@@ -15,6 +15,8 @@ from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
 from agent.memory.storage.transcript_lines import kind_of
 from agent.memory.storage.transcript_reader import read_all
+from gateway.app import build_operations
+from gateway.commands.usage import usage_table
 from gateway.errors import ModelUnreachable
 from gateway.ports import Job
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -129,6 +131,21 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
         # The turn that holds the pointer is replayed whole: nothing is in neither place.
         assert "thing 2" in shown
         assert "thing 1" not in shown
+
+
+async def test_what_memory_spent_is_a_line_of_usage() -> None:
+    """Of `/usage` for the chat, and of `parlour usage --by purpose` for the installation."""
+    async with at_work(SummaryModel()) as pocket:
+        await pocket.channel.ask("ann", "hello")
+        assert "Memory of this chat" not in await pocket.channel.ask("ann", "/usage")
+        await talk(pocket, 4)
+        await quiet(pocket)
+        shown = await pocket.channel.ask("ann", "/usage")
+        assert "Memory of this chat, last 30 days: 1 model call, 2 tokens (20% of the tokens of its answers)" in shown
+        lines = [dict(line) async for line in build_operations(pocket.app).by_name()["usage"]({"by": "purpose"})]
+        rows = usage_table("purpose", lines)
+        assert [row.split("  ")[0] for row in rows[1:]] == ["answer", "consolidation", "of it memory", "together"]
+        assert rows[3].split()[3:5] == ["1", "2"]
 
 
 async def test_a_reply_never_waits_for_a_consolidation() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from agent.memory.documents.file_documents import document_path
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -150,4 +151,57 @@ async def test_every_kind_of_change_is_said_in_words() -> None:
         path = document_path(pocket.home, SCOPE, "MEMORY.md")
         path.write_bytes(b"- fact %d\n" % (len(CAUSES) - 1))
         [log] = await say(pocket, "/memory log")
-        assert [line.partition(": ")[2] for line in log.splitlines()] == list(CAUSES.values())[::-1]
+        assert [line.partition(": ")[2].partition(" · ")[0] for line in log.splitlines()] == list(CAUSES.values())[::-1]
+
+
+async def test_the_log_shows_the_first_changed_line_of_each_change() -> None:
+    """What was added, and what a correction replaced; one line for each change."""
+    async with gateway() as pocket:
+        await say(pocket, "/remember I live in Leipzig", "/remember I like green tea", "/memory")
+        path = document_path(pocket.home, SCOPE, "MEMORY.md")
+        path.write_text(path.read_text().replace("Leipzig", "Dresden since May"))
+        [log] = await say(pocket, "/memory log")
+        newest, tea, leipzig = log.splitlines()
+        assert newest.endswith("· − I live in Leipzig · + I live in Dresden since May")
+        assert tea.endswith("· + I like green tea")
+        assert leipzig.endswith("· + I live in Leipzig")
+
+
+async def test_notes_and_summaries_are_listed_in_pages() -> None:
+    """The newest first, a message's length each; another scope's are not there, and no other file can be named."""
+    async with gateway() as pocket:
+        empty = await say(pocket, "/memory notes", "/memory history", "/remember x")
+        assert empty[:2] == ["There are no notes here yet.", "There are no summaries here yet."]
+        memory = document_path(pocket.home, SCOPE, "MEMORY.md").parent
+        history = HistoryLog(memory)
+        for n in range(30):
+            content = f"[2026-11-22 10:00] Talk number {n} {'about glass ' * 20}"
+            history.append(HistoryEntry(timestamp="2026-11-22 10:00", content=content, entry=f"e{n}"))
+        (memory / "2026-11-21.md").write_text("## Flush at 10:00\n\n- tea is green\n")
+        (memory / "2026-11-22-tea.md").write_text("# Session Memory\n\nOolong.\n")
+        (memory / "secret.md").write_text("no note")
+        notes, note, missing, outside, first, second, last = await say(
+            pocket,
+            "/memory notes",
+            "/memory notes 2026-11-22-tea",
+            "/memory notes 2026-11-20",
+            "/memory notes ../memory/secret",
+            "/memory history",
+            "/memory history 2",
+            "/memory history 99",
+        )
+        assert [line for line in notes.splitlines() if line.startswith("- ")] == [
+            "- `2026-11-22-tea`",
+            "- `2026-11-21`",
+        ]
+        assert "Oolong." in note
+        assert missing.startswith("There is no note `2026-11-20`")
+        assert outside.startswith("There is no note")
+        assert first.startswith("Summaries of earlier conversations, the newest first (page 1 of 5):")
+        assert "[2026-11-22 10:00] Talk number 29 about glass" in first
+        assert "`/memory history 2` shows older ones." in first
+        assert "Talk number 0 " not in second
+        assert "Talk number 0 " in last
+        assert max(map(len, (first, second, last))) < 2_000
+        assert "no summaries" in await pocket.channel.ask("bob", "/memory history", sender="bob")
+        assert "no notes" in await pocket.channel.ask("bob", "/memory notes", sender="bob")

@@ -1,4 +1,4 @@
-"""Which conversations are greetings alone, in four languages; nothing that may be an answer or a fact is one."""
+"""Which conversations are greetings alone, in five languages; nothing that may be an answer or a fact is one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from agent.memory.messages.greetings import has_only_greetings
 
-GREETINGS = ["hi", "Hi!", "heyyy", "Hello there", "How's it going?", "Guten Morgen!", "Grüß Gott", "👋", "hi 👋🏽"]
+GREETINGS = ["hi", "Hi!", "heyyy", "Hello there", "How's it going?", "Guten Morgen!", "Grüß Gott", "👋", "你好！"]
 GREETINGS += [
     "hallo, wie geht's?",
     "¡Hola! ¿Qué tal?",
@@ -20,7 +20,7 @@ OTHERS += ["hola Ana", "how are the cats", "good", "moin moin 12", "test results
 
 @pytest.mark.parametrize("text", GREETINGS)
 def test_greetings_are_recognised(text: str) -> None:
-    """In any of the four languages, stretched, punctuated, five times in a row."""
+    """In any of the languages, stretched, punctuated, five times in a row."""
     said = [{"role": "user", "content": text}, {"role": "assistant", "content": "Hello! How can I help?"}]
     assert has_only_greetings(said * 5)
 

@@ -7,7 +7,14 @@ from pathlib import Path
 from agent.memory.documents.file_documents import FileDocumentStore, document_path
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
-from agent.memory.prompt.prompt_snapshot import MemoryView, ScopeMemory, TurnOpening, opening, system_prompt
+from agent.memory.prompt.prompt_snapshot import (
+    MemoryView,
+    ScopeMemory,
+    TurnOpening,
+    nest_headings,
+    opening,
+    system_prompt,
+)
 from gateway.ports import Line, ScopeDocument, SessionRow
 from tests.fakes.memory import ANN, SCOPE, START, TRANSCRIPT, FakeRecords, exchange
 
@@ -59,6 +66,22 @@ async def test_the_prompt_holds_everything_that_is_known_and_nothing_volatile(tm
     assert "2026" not in prompt
     begin(talk, view("", user=""), zone="UTC")
     assert "# What you remember" not in system_prompt(talk.snapshot)
+
+
+async def test_headings_of_memory_nest_below_ours(tmp_path: Path) -> None:
+    """`# Top` in MEMORY.md does not end the section; the snapshot keeps the text, so that the bytes stay the same."""
+    memory = "# Top\n\n- tea\n\n## Sub\n\n```\n# a comment\n```\n\nTitle\n=====\n\n- dog\n\n###### Deep\n\n#tag"
+    talk = await conversation(tmp_path)
+    begin(talk, view(memory, user="# Ann\n\nBonn"))
+    assert talk.snapshot is not None
+    assert talk.snapshot.texts["MEMORY"] == memory
+    prompt = system_prompt(talk.snapshot)
+    ours = [line for line in prompt.splitlines() if line.startswith("# ") and line != "# a comment"]
+    assert ours == ["# Where you are", "# About the user", "# What you remember", "# What you can do"]
+    shown = prompt.partition("# What you remember\n\n")[2].partition("\n\n# What you can do")[0]
+    assert shown == memory.replace("## Sub", "### Sub").replace("# Top", "## Top").replace("=====", "-----")
+    assert system_prompt(talk.snapshot) == prompt
+    assert nest_headings("- only\n\n## Second") == "- only\n\n## Second"
 
 
 async def test_what_memory_learns_is_a_note(tmp_path: Path) -> None:
