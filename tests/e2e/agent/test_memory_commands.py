@@ -171,7 +171,7 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
     """The newest first, a message's length each; another scope's are not there, and no other file can be named."""
     async with gateway() as pocket:
         empty = await say(pocket, "/memory notes", "/memory history", "/remember x")
-        assert empty[:2] == ["There are no notes here yet.", "There are no summaries here yet."]
+        assert empty[:2] == ["No notes have been written here yet.", "No conversation has been summarized here yet."]
         memory = document_path(pocket.home, SCOPE, "MEMORY.md").parent
         history = HistoryLog(memory)
         for n in range(30):
@@ -195,13 +195,13 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
             "- `2026-11-21`",
         ]
         assert "Oolong." in note
-        assert missing.startswith("There is no note `2026-11-20`")
-        assert outside.startswith("There is no note")
+        assert missing.startswith("No note here is called `2026-11-20`")
+        assert outside.startswith("No note")
         assert first.startswith("Summaries of earlier conversations, the newest first (page 1 of 5):")
         assert "[2026-11-22 10:00] Talk number 29 about glass" in first
         assert "`/memory history 2` shows older ones." in first
         assert "Talk number 0 " not in second
         assert "Talk number 0 " in last
         assert max(map(len, (first, second, last))) < 2_000
-        assert "no summaries" in await pocket.channel.ask("bob", "/memory history", sender="bob")
-        assert "no notes" in await pocket.channel.ask("bob", "/memory notes", sender="bob")
+        assert "No conversation" in await pocket.channel.ask("bob", "/memory history", sender="bob")
+        assert "No notes" in await pocket.channel.ask("bob", "/memory notes", sender="bob")
