@@ -18,10 +18,14 @@ from gateway.ports import SearchHit, SearchIndex
 log = structlog.get_logger(__name__)
 
 CHARS = 2_400  # per turn; about 600 tokens
-_MOST = 5  # hits
+_SEARCHED = 20  # hits that are looked at
+_MOST = 5  # of them are shown
 _MOST_OF_ONE = 600  # characters
 _LEAST_WORDS = 3  # of a message worth a search: "ok, thanks" is not
-_LEAST_SCORE = 0.35  # share of the query's weight that a hit must match
+# A hit must contain this share of the message's words, or be this similar, also compared with everything indexed:
+# models differ in what they call similar, above all for languages that they know little of (docs/recall.md).
+_LEAST_COVERAGE = 0.5
+_LEAST_SIMILARITY, _LEAST_MARGIN = 0.4, 0.3
 _SECONDS = 0.5  # that a reply waits for the search at most
 _IN_PROMPT = ("memory/MEMORY.md", "USER.md")  # the snapshot has them
 
@@ -42,11 +46,19 @@ class AutoRecall:
             return {}
         try:
             async with asyncio.timeout(self._seconds):
-                hits = await self._index.search(scope, text, embed_timeout=self._seconds / 2)
+                hits = await self._index.search(scope, text, limit=_SEARCHED, embed_timeout=self._seconds / 2)
         except TimeoutError:
             log.info("recall.late", seconds=self._seconds)
             return {}
-        return recalled([hit for hit in hits if hit.score >= _LEAST_SCORE and not _is_shown(hit, conversation)])
+        return recalled([hit for hit in hits if bears_on(hit) and not _is_shown(hit, conversation)])
+
+
+def bears_on(hit: SearchHit) -> bool:
+    """Return True if *hit* is something that a person said or that is remembered, and close to the message."""
+    if hit.role == "assistant":
+        return False
+    is_similar = hit.similarity >= _LEAST_SIMILARITY and hit.margin >= _LEAST_MARGIN
+    return is_similar or hit.coverage >= _LEAST_COVERAGE
 
 
 def recalled(hits: Sequence[SearchHit]) -> Mapping[str, str]:

@@ -93,6 +93,9 @@ class SearchHit:
     origin: str = ""  # untrusted or tainted, if any text in it is (docs/adr/0015)
     before: str = ""  # the message right before, with its speaker; often ""
     after: str = ""
+    coverage: float = 0.0  # share of the query's words, by their weight, that it contains; about 0 to 1
+    similarity: float = 0.0  # cosine of its and the query's vectors; 0 without vectors
+    margin: float = 0.0  # by how much *similarity* exceeds the mean of everything indexed
 
 
 class SearchHits(list[SearchHit]):

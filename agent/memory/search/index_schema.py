@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from agent.memory.search.tokenizer import VERSION as TERMS
 
-VERSION = f"3.{TERMS}"
+VERSION = f"4.{TERMS}"
 BUSY_SECONDS = 10.0
 
 # Marks are letters' parts in many scripts; diacritics were folded where that is right.

@@ -50,9 +50,9 @@ _WORDS = {
         euch euer für gegen gibt hab habe haben hast hat hatte hatten hattest hier ich ihm ihn ihnen ihr ihre ihrem
         ihren ihrer im in ins ist ja jede jeder jedes jetzt kann kannst kein keine keinen können machen man mehr mein
         meine meinem meinen meiner mich mir mit nach nein nicht noch nur ob oder ohne schon sehr sein seine seinem
-        seinen seiner seit sich sie sind so soll sollte über um und uns unser unsere unter vom von vor wann war waren
-        warum was weil welche welchem welchen welcher welches wem wen wenn wer werde werden wessen wie wieder will wird
-        wo woher wohin wurde wurden zu zum zur zwischen
+        seinen seiner seit sich sie sind so soll sollte über um und uns unser unsere unter viel viele vom von vor wann
+        war waren warum was weil welche welchem welchen welcher welches wem wen wenn wer werde werden wessen wie wieder
+        will wir wird wo woher wohin wurde wurden zu zum zur zwischen
     """,
     "fr": """
         à ai as au aux avec avez avons avait c ce ceci cela ces cet cette chez comme comment d dans de des dont du elle

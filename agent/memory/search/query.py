@@ -71,6 +71,7 @@ class UnitTrait(enum.IntFlag):
     TIME = 1  # contains a time
     SHORT = 2  # a few words, such as "yes"
     QUESTION = 4  # ends with a question mark
+    STATEMENT = 8  # its author speaks of themselves, or gives a number
 
 
 class QueryCue(enum.IntFlag):
@@ -110,10 +111,16 @@ _CUES: Sequence[tuple[QueryCue, regex.Pattern[str], regex.Pattern[str]]] = (
     (
         QueryCue.OTHER,
         _any(
-            r"did you|you (?:said|told|recommended|suggested|proposed|advised|mentioned|wrote|gave|explained)",
-            r"have you (?:said|told|recommended|suggested)|your (?:advice|answer|suggestion|recommendation|proposal)",
-            r"hast du|du (?:gesagt|empfohlen|vorgeschlagen)|dein (?:rat|vorschlag)",
-            r"as-tu|tu (?:as|m'as)|me (?:dijiste|recomendaste)",
+            r"did you|(?:had|have) you (?:said|told|recommended|suggested)|according to you|the assistant(?:'s)?",
+            r"you (?:said|told|recommended|suggested|proposed|advised|mentioned|wrote|gave|explained|called|named)",
+            r"your (?:own )?(?:advice|answer|suggestion|recommendation|proposal|tip|idea|recipe|opinion)s?",
+            r"hast du|hattest du|laut dir|sagtest du",
+            r"du (?:\p{L}+ ){0,2}(?:gesagt|empfohlen|vorgeschlagen|geraten|genannt|erwähnt)",
+            r"deine?[nrm]? (?:rat|vorschlag|tipp|empfehlung|antwort|idee|rezept)|(?:der|vom) assistent(?:en)?",
+            r"as-tu|avais-tu|tu (?:as|avais|m'as|m'avais)|selon toi|l'assistant",
+            r"(?:ton|ta|tes) (?:conseil|suggestion|recommandation|réponse|idée|recette)s?",
+            r"(?:me )?(?:dijiste|recomendaste|sugeriste|aconsejaste|propusiste|mencionaste)|según tú|el asistente",
+            r"tus? (?:consejo|sugerencia|recomendación|respuesta|idea|receta)s?",
             r"ты (?:сказал|советовал|посоветовал|предлагал|предложил|рекомендовал)\p{L}*|твой совет",
         ),
         regex.compile(r"你(?:说过?|推荐|建议|告诉)"),
@@ -127,6 +134,13 @@ _CUES: Sequence[tuple[QueryCue, regex.Pattern[str], regex.Pattern[str]]] = (
         regex.compile(r"我|私|僕|俺|나의|내가|제가"),
     ),
 )
+# "me" is not among these: "write me a list" tells nothing about its author.
+_FIRST_PERSON = _any(
+    r"i|my|mine|we|our|ours|ich|wir|mein\p{L}{0,2}|unser\p{L}{0,2}|je|j|nous|mon|ma|mes|notre|nos",
+    r"yo|mi|mis|nosotr[oa]s|nuestr[oa]s?|soy|estoy|tengo|quiero|voy|vivo|trabajo|compré|io|mio|mia|eu|meu|minha",
+    r"ik|mijn|wij|я|мой|моя|моё|мои|моего|моей|мою|моих|у меня|мы|наш\p{L}{0,3}",
+)
+_FIRST_PERSON_SIGNS = regex.compile(r"我|私|僕|俺|나의|내가|제가|저는|나는|\p{N}")
 _TIME = _any(
     r"\d{1,2}(?:st|nd|rd|th)|(?:19|20)\d\d|\d{1,2}[:.]\d\d|\d{1,2} ?[ap]m",
     r"(?:yester|to|mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight|ago|(?:last|next|this) \p{L}+|weekend",
@@ -153,6 +167,8 @@ def traits(text: str, word_list: Sequence[str]) -> UnitTrait:
         traits_ |= UnitTrait.TIME
     if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in word_list) < _FEW_WORDS:
         traits_ |= UnitTrait.SHORT
+    if _FIRST_PERSON.search(text) or _FIRST_PERSON_SIGNS.search(text):
+        traits_ |= UnitTrait.STATEMENT
     if _ends_by_asking(text):
         traits_ |= UnitTrait.QUESTION
     return traits_

@@ -1,14 +1,15 @@
 """Rank search results by a weighted sum of text match, similarity, speaker and time.
 
-Each part is divided by its best value, which makes the weights comparable; a weight of 0 disables a part. The weights
-were measured (docs/recall.md).
+Each part is divided by its best value, which makes the weights comparable; a weight of 0 disables a part. The words'
+parts count less if even the best unit contains little of the query. The weights were measured (docs/recall.md).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from agent.memory.search.query import QueryCue, SearchQuery, TimeRange, UnitTrait
@@ -24,12 +25,16 @@ class RankingWeights:
     block: float = 0.4  # the words of its block of the conversation
     own: float = 0.6  # similarity of its vector
     smooth: float = 0.7  # similarity of its and its neighbours' vectors
+    reliance: float = 0.6  # share of the query below which words count less; 0: they always count in full
     speaker: float = 0.6  # the query names its speaker
+    fact: float = 0.6  # the query asks for the asker's own, and the unit is no message: a remembered fact
+    person: float = 0.3  # the query names nobody, and the unit is not an answer of the bot
+    statement: float = 0.25  # a fact, or a person speaks of themselves; not if the bot's words are asked for
     date: float = 0.4  # the query names its time
     when: float = 0.3  # the query asks "when", and the unit contains a time
     latest: float = 0.4  # the query asks for the latest, and the unit is newer
     short: float = -0.3  # a few words, such as "yes"
-    question: float = -0.15  # ends with a question mark
+    question: float = -0.15  # only asks: says nothing of its author
 
 
 DEFAULT = RankingWeights()
@@ -45,11 +50,13 @@ class RankedCandidate:
     who: str
     role: str
     block: int
-    unit: float = 0.0
+    message: tuple[int, int]  # source and line, shared by the pieces of a long message
+    unit: float = 0.0  # share of the query's best possible score
     context: float = 0.0
     block_score: float = 0.0
     own: float = 0.0
     smooth: float = 0.0
+    margin: float = 0.0  # how much *own* exceeds the mean of the index
     score: float = 0.0
 
 
@@ -68,14 +75,20 @@ def rank(
     """
     tops = best or best_scores(candidates)
     cue = int(question.cue)
+    reliance = 1.0
+    if has_vectors := any(each.own for each in candidates):
+        if weights.reliance:
+            reliance = min(1.0, tops["unit"] / weights.reliance)
+    else:  # without vectors scores are about half as high, so this weighs twice as much
+        weights = replace(weights, statement=weights.statement / 2)
     for each in candidates:
         each.score = (
-            weights.unit * each.unit / tops["unit"]
-            + weights.context * each.context / tops["context"]
-            + weights.block * each.block_score / tops["block_score"]
+            reliance * weights.unit * each.unit / tops["unit"]
+            + reliance * weights.context * each.context / tops["context"]
+            + reliance * weights.block * each.block_score / tops["block_score"]
             + weights.own * max(0.0, each.own) / tops["own"]
             + weights.smooth * max(0.0, each.smooth) / tops["smooth"]
-            + _cues(each, cue, weights, names)
+            + _cues(each, cue, weights, names, has_vectors=has_vectors)
         )
     if question.times and weights.date:
         for each in candidates:
@@ -97,30 +110,50 @@ def best_scores(candidates: Sequence[RankedCandidate]) -> dict[str, float]:
     }
 
 
-def _cues(each: RankedCandidate, cue: int, weights: RankingWeights, names: frozenset[str]) -> float:
+def _cues(
+    each: RankedCandidate, cue: int, weights: RankingWeights, names: frozenset[str], *, has_vectors: bool
+) -> float:
     # Plain integers instead of flags, because this runs for a thousand candidates.
     score = 0.0
-    if each.who in names or (not names and each.role in _ASKED[cue & _ROLES]):
-        score += weights.speaker
+    if names:
+        score += weights.speaker * (each.who in names)
+    elif cue & _OTHER:
+        score += weights.speaker * (each.role == "assistant")
+    elif not cue & _SELF:
+        score += weights.person * (each.role != "assistant")
+    elif each.role != "assistant":
+        score += weights.speaker if each.role else weights.fact
+    if each.role != "assistant" and not cue & _OTHER and (each.traits & _STATEMENT or not each.role):
+        score += weights.statement
     if cue & _WHEN and each.traits & _TIME:
         score += weights.when
     if each.role:
         if each.traits & _SHORT:
             score += weights.short
-        if each.traits & _QUESTION:
+        # By words alone, even a question with a fact in it is less than its answer, which repeats the words.
+        if each.traits & _QUESTION and not (has_vectors and each.traits & _STATEMENT):
             score += weights.question
     return score
 
 
 _TIME, _SHORT, _QUESTION = int(UnitTrait.TIME), int(UnitTrait.SHORT), int(UnitTrait.QUESTION)
-_WHEN, _ROLES = int(QueryCue.WHEN), int(QueryCue.SELF | QueryCue.OTHER)
-# Roles of the speakers that a query without a name asks for.
-_ASKED: Mapping[int, tuple[str, ...]] = {
-    0: (),
-    int(QueryCue.SELF): ("user",),
-    int(QueryCue.OTHER): ("assistant",),
-    _ROLES: ("user", "assistant"),
-}
+_STATEMENT = int(UnitTrait.STATEMENT)
+_WHEN, _SELF, _OTHER = int(QueryCue.WHEN), int(QueryCue.SELF), int(QueryCue.OTHER)
+
+
+def best_of_messages(ranked: Sequence[RankedCandidate], question: SearchQuery) -> list[RankedCandidate]:
+    """Return *ranked* with the best piece of each message; passages of documents are kept.
+
+    Two pieces are kept if the question asks for the bot's words, because the answer is in a certain piece.
+    """
+    most = 2 if QueryCue.OTHER in question.cue else 1
+    counts: Counter[tuple[int, int]] = Counter()
+    kept = []
+    for each in ranked:
+        counts[each.message] += 1
+        if not each.role or counts[each.message] <= most:
+            kept.append(each)
+    return kept
 
 
 def _is_then(at: float, times: Sequence[TimeRange], zone: tzinfo) -> bool:

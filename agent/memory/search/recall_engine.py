@@ -18,7 +18,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,16 +153,7 @@ class RecallEngine:
             for n in broken:
                 self._rebuild_soon(scopes[places[n]], "damaged", is_sure=True)
                 notes.append(BUILDING)
-            results = tuple(
-                SearchResult(
-                    place=places[each.place],
-                    passage=each.passage,
-                    score=each.score,
-                    before=each.before,
-                    after=each.after,
-                )
-                for each in found
-            )
+            results = tuple(replace(each, place=places[each.place]) for each in found)
         await self._files.trim()
         return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)))
 
@@ -196,7 +187,7 @@ class RecallEngine:
                 matches.append(IndexMatches(index, []))
         try:
             ranked = rank_candidates(matches, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
-            return select_results(indexes, ranked, limit=limit, budget=budget, around=around), broken, cold
+            return select_results(matches, ranked, limit=limit, budget=budget, around=around), broken, cold
         except IndexUnusable:  # one of them is damaged: rebuild all
             return [], list(range(len(indexes))), []
 

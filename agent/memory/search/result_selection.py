@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 
 from agent.memory.search.query import SearchQuery
@@ -12,6 +12,7 @@ from agent.memory.search.ranking import (
     RankedCandidate,
     RankingWeights,
     SeedProfile,
+    best_of_messages,
     best_scores,
     rank,
     rank_seed,
@@ -33,6 +34,9 @@ class SearchResult:
     place: int  # position of its index among those searched, from 0
     passage: IndexedPassage
     score: float
+    coverage: float = 0.0  # as in `SearchHit`, like the two below
+    similarity: float = 0.0
+    margin: float = 0.0
     before: tuple[IndexedPassage, ...] = ()
     after: tuple[IndexedPassage, ...] = ()
 
@@ -64,7 +68,7 @@ def rank_candidates(
     now: datetime | None = None,
     zone: tzinfo = UTC,
 ) -> list[tuple[int, RankedCandidate]]:
-    """Return the candidates of every index, best first, each with the position of its index.
+    """Return the candidates of every index, best first, each with the position of its index; one of each message.
 
     Text scores are relative to the maximum score of the query in the index, which makes indexes comparable.
     """
@@ -77,13 +81,14 @@ def rank_candidates(
                 one.candidates, seed, now=now or datetime.now(UTC), source_of=sources.__getitem__, best=tops
             )
         else:
-            ranked = rank(one.candidates, question, weights, names=one.names, zone=zone, best=tops)
+            scored = rank(one.candidates, question, weights, names=one.names, zone=zone, best=tops)
+            ranked = best_of_messages(scored, question)
         merged += [(n, each) for each in ranked]
     return sorted(merged, key=lambda each: (-each[1].score, -(each[1].at or 0.0), each[0], each[1].id))
 
 
 def select_results(
-    indexes: Sequence[ScopeIndex],
+    matches: Sequence[IndexMatches],
     ranked: Sequence[tuple[int, RankedCandidate]],
     *,
     limit: int = 10,
@@ -95,6 +100,7 @@ def select_results(
     A result that does not fit is skipped for shorter ones after it. Results with equal texts are returned once. The
     first *around* results have a neighbour on each side, if these fit.
     """
+    indexes = [each.index for each in matches]
     results: list[SearchResult] = []
     texts: set[str] = set()
     for start in range(0, len(ranked), _BATCH):
@@ -104,7 +110,14 @@ def select_results(
             text = " ".join(passage.text.split()).casefold()
             if text in texts:
                 continue
-            result = SearchResult(place=place, passage=passage, score=candidate.score)
+            result = SearchResult(
+                place=place,
+                passage=passage,
+                score=candidate.score,
+                coverage=matches[place].coverage(passage),
+                similarity=candidate.own,
+                margin=candidate.margin,
+            )
             if len(results) < around and (wider := _with_neighbours(indexes[place], result)).tokens <= budget:
                 result = wider
             if results and result.tokens > budget:
@@ -131,10 +144,4 @@ def _with_neighbours(index: ScopeIndex, result: SearchResult) -> SearchResult:
     here = next((n for n, each in enumerate(around) if each.id == result.passage.id), None)
     if here is None:
         return result
-    return SearchResult(
-        place=result.place,
-        passage=result.passage,
-        score=result.score,
-        before=tuple(around[:here]),
-        after=tuple(around[here + 1 :]),
-    )
+    return replace(result, before=tuple(around[:here]), after=tuple(around[here + 1 :]))

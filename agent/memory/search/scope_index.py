@@ -24,6 +24,7 @@ from agent.memory.search.index_writer import REACH, UnitChanges, UnitWriter
 from agent.memory.search.query import SearchQuery
 from agent.memory.search.ranking import RankedCandidate
 from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource
+from agent.memory.search.tokenizer import index_terms
 
 if TYPE_CHECKING:
     from agent.memory.search.vector_matrix import Floats, VectorMatrix, VectorScores
@@ -45,6 +46,7 @@ class IndexedPassage:
     role: str
     origin: str
     about: str
+    language: str
 
 
 @dataclass(slots=True)
@@ -54,6 +56,13 @@ class IndexMatches:
     index: ScopeIndex
     candidates: list[RankedCandidate]
     names: frozenset[str] = field(default_factory=frozenset)
+    weights: tuple[tuple[tuple[str, ...], float], ...] = ()  # the query's words, as in `IndexedTerms`
+
+    def coverage(self, passage: IndexedPassage) -> float:
+        """Return the share of the query's words in *passage*, by weight; words that the index lacks count half."""
+        present = set(index_terms(passage.text, passage.language).split())
+        total = sum(weight for _, weight in self.weights)
+        return sum(weight for terms, weight in self.weights if not present.isdisjoint(terms)) / (total or 1.0)
 
 
 class ScopeIndex:
@@ -318,7 +327,8 @@ class ScopeIndex:
             each.block_score = blocks.get(each.block, 0.0) / scale
             if likeness is not None and (like := likeness.of(each.id)) is not None:
                 each.own, each.smooth = like
-        return IndexMatches(self, found, names)
+                each.margin = each.own - likeness.mean
+        return IndexMatches(self, found, names, query.weights)
 
     def passages(self, ids: Sequence[int]) -> dict[int, IndexedPassage]:
         """Return the passages of units by id."""
@@ -364,13 +374,13 @@ def _promise(
 
 
 _PASSAGE = (
-    'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.origin, u.about FROM unit u'
-    " JOIN source s ON s.id = u.source JOIN project p ON p.id = u.project"
+    'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.origin, u.about, u.language'
+    " FROM unit u JOIN source s ON s.id = u.source JOIN project p ON p.id = u.project"
 )
 
 
 def _passage(row: Sequence[Any]) -> IndexedPassage:
-    id_, name, project, line, end, text, at, who, role, origin, about = row
+    id_, name, project, line, end, text, at, who, role, origin, about, language = row
     return IndexedPassage(
         id=id_,
         source=UnitSource(name=name, project=project),
@@ -382,4 +392,5 @@ def _passage(row: Sequence[Any]) -> IndexedPassage:
         role=role,
         origin=origin,
         about=about,
+        language=language,
     )

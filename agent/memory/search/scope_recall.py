@@ -309,6 +309,9 @@ def _hit(result: SearchResult, prefix: str) -> SearchHit:
         origin=next((each.origin for each in (passage, *result.before, *result.after) if each.origin), ""),
         before=_around(result.before) if passage.role else "",
         after=_around(result.after) if passage.role else "",
+        coverage=round(result.coverage, 4),
+        similarity=round(result.similarity, 4),
+        margin=round(result.margin, 4),
     )
 
 

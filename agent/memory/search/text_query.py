@@ -25,6 +25,7 @@ class IndexedTerms:
     expression: str  # FTS5 query; "" if the index has none of the words
     rare: str  # a query of fewer words, for contexts
     ideal: float  # maximum score of a unit with every word; makes indexes comparable
+    weights: tuple[tuple[tuple[str, ...], float], ...]  # the terms of each word, and how rare it is
 
 
 def languages(database: sqlite3.Connection) -> list[str]:
@@ -60,11 +61,19 @@ def build_match_query(
     counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
     # The greatest id instead of a count, which would read every row.
     total = int(database.execute("SELECT max(id) FROM unit").fetchone()[0] or 0)
-    ideal = sum(max(1e-6, math.log((max(total, count) - count + 0.5) / (count + 0.5))) for count, _ in counted)
+    ideal = sum(_rarity(count, total) for count, _ in counted)
+    weights = tuple((terms[n], _rarity(max(1, count), total, least=1) / (1 if count else 2)) for count, n in counted)
     everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(project_ids)
     filtered = "" if everything else f" AND project : ({' OR '.join(f'p{each}' for each in project_ids)})"
     known = [(count, terms[n]) for count, n in counted if count]
-    return IndexedTerms(_expression(known, _ROWS, filtered), _expression(known, _CONTEXT_ROWS, filtered), ideal)
+    return IndexedTerms(
+        _expression(known, _ROWS, filtered), _expression(known, _CONTEXT_ROWS, filtered), ideal, weights
+    )
+
+
+def _rarity(count: int, total: int, *, least: float = 0.0) -> float:
+    """Return the weight of a word in *count* of *total* units as in FTS5's BM25, or with *least* 1 never near 0."""
+    return max(1e-6, math.log(least + (max(total, count) - count + 0.5) / (count + 0.5)))
 
 
 def _expression(counted_terms: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
@@ -96,10 +105,13 @@ def candidates(database: sqlite3.Connection, ids: Iterable[int], project_ids: Se
     found = []
     for part in _parts(sorted(ids)):
         found += database.execute(
-            "SELECT id, at, traits, who, role, block FROM unit"  # noqa: S608 - numbers
+            "SELECT id, at, traits, who, role, block, source, line FROM unit"  # noqa: S608 - numbers
             f" WHERE id IN ({_list(part)}) AND project IN ({_list(project_ids)})"
         ).fetchall()
-    return [RankedCandidate(*row) for row in found]
+    return [
+        RankedCandidate(id_, at, traits, who, role, block, message=(source, line))
+        for id_, at, traits, who, role, block, source, line in found
+    ]
 
 
 def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:

@@ -170,6 +170,8 @@ class VectorScores:
 
     def __init__(self, ids: Ints, row_of: Mapping[int, int], plain: Floats, smooth: Floats, top: int) -> None:
         self._row_of, self._own, self._smooth = row_of, plain, smooth
+        shown = plain[plain > -1]
+        self.mean = float(shown.mean()) if len(shown) else 0.0
         self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (plain, smooth) for row in _top(scores, top))
 
     def of(self, unit: int) -> tuple[float, float] | None:

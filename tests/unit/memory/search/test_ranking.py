@@ -60,6 +60,63 @@ def test_pronouns_name_a_side(tmp_path: Path, question: str, first: str) -> None
 
 
 @pytest.mark.parametrize(
+    "question",
+    [
+        "What was your suggestion for the soup?",
+        "Which salt did you say the soup needs?",
+        "Welches Salz hast du für die Suppe soup empfohlen?",
+        "Was war dein Tipp für die soup?",
+        "Quel était ton conseil pour la soup?",
+        "¿Qué sal me recomendaste para la soup?",
+    ],
+)
+def test_bot_is_asked_about_its_answers(tmp_path: Path, question: str) -> None:
+    """A question about what the bot said prefers its answers, in four languages."""
+    lines = [unit("the soup needs smoked salt from Maldon", who=role, role=role) for role in ("user", "assistant")]
+    assert best(tmp_path, question, *lines)[0].startswith("assistant")
+
+
+def test_statement_counts_more_than_answer(tmp_path: Path) -> None:
+    """Asked for a fact, what a person said of themselves stands above the bot's answer with the same words."""
+    lines = [
+        unit("A flight to Lisbon is best taken early, as most leave at seven or eight.", role="assistant"),
+        unit("My flight LH 440 to Lisbon leaves at seven, can you remind me?", who="Ann", role="user", days=3),
+        unit("Is there a flight to Lisbon that leaves at seven, do you think?", who="Ann", role="user"),
+    ]
+    assert best(tmp_path, "When does the flight to Lisbon leave?", *lines)[0].startswith("Ann My flight LH 440")
+
+
+def test_long_message_is_one_hit(tmp_path: Path) -> None:
+    """The best piece stands for a message; a question about the bot's words may get two; paragraphs are all kept."""
+    pieces = [unit(f"tomato plants, part {n}, need tomato feed", role="assistant") for n in range(4)]
+    other = unit("I grow one tomato", who="Ann", role="user", line=9)
+    assert len(best(tmp_path, "tomato feed", *pieces, other)) == 2
+    assert len(best(tmp_path / "asked", "which tomato feed did you recommend?", *pieces, other)) == 3
+    paragraphs = [unit(f"tomato plants, part {n}, need tomato feed") for n in range(4)]
+    assert len(best(tmp_path / "document", "tomato feed", *paragraphs)) == 4
+
+
+def test_words_count_less_where_they_say_little(tmp_path: Path) -> None:
+    """If no unit has more of the query than a common word, similarity decides."""
+    index = ScopeIndex(tmp_path / "index.db", is_new=True)
+    index.use_model("m")
+    texts = ["Friday was rainy all day long", "I cannot stand seafood any more"]
+    near = [unit(text, who="Ann", role="user", line=n) for n, text in enumerate(texts, start=1)]
+    far = [unit(f"number {n} is blue", who="Ann", role="user", line=n) for n in range(3, 60)]
+    changes = index.put(UnitSource(name="talk"), [*near, *far])
+    rows = np.array([[0.2, 0.98], [0.9, 0.44], *([[0, 1]] * len(far))], dtype=np.float32)
+    index.embed("m", dict(zip(changes.came, rows, strict=True)))
+    asked = parse_query("Which restaurant shall we take for dinner on Friday?")
+    found = index.query(asked, np.array([1, 0], dtype=np.float32))
+    first = rank_candidates([found], asked)[0][1]
+    assert first.id == changes.came[1]
+    assert first.margin == pytest.approx(0.9 - 1.1 / len(rows), abs=0.01)
+    passages = index.passages(changes.came[:2])
+    assert found.coverage(passages[changes.came[0]]) > found.coverage(passages[changes.came[1]]) == 0
+    index.close()
+
+
+@pytest.mark.parametrize(
     "question", ["Where do I live now?", "Wo wohne ich jetzt?", "我现在住在哪里？", "Где я живу сейчас?"]
 )
 def test_now_prefers_the_newer_of_two(tmp_path: Path, question: str) -> None:
@@ -157,11 +214,15 @@ def test_no_line_costs_more_than_its_length(text: str) -> None:
 
 
 def test_traits_tell_what_a_line_is_good_for() -> None:
-    """A line that tells a time, that is hardly a word, that only asks: each is noticed."""
-    assert traits("We met yesterday at the pier", words("We met yesterday at the pier")) == UnitTrait.TIME
+    """A line that tells a time, that is hardly a word, that only asks, that tells of its author: each is noticed."""
+    assert traits("We met yesterday at the pier", words("We met yesterday at the pier")) == (
+        UnitTrait.TIME | UnitTrait.STATEMENT
+    )
     assert traits("Thanks!", words("Thanks!")) == UnitTrait.SHORT
     assert traits("And how was the opera for all of you? 😀 [photo: a hall]", ["x"] * 9) == UnitTrait.QUESTION
-    assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == UnitTrait.TIME
+    assert traits("上周我们去了山里玩得非常开心", words("上周我们去了山里玩得非常开心")) == (
+        UnitTrait.TIME | UnitTrait.STATEMENT
+    )
 
 
 def seeded(folder: Path, seed: SeedProfile) -> list[tuple[str, float]]:
