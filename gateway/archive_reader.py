@@ -16,7 +16,7 @@ from typing import Protocol
 
 _BLOCK = 512
 _LARGEST_HEADER = 64 * 1024  # bytes of an extended header: a long name, a large size
-_STRANGE = "it holds names that no backup of ours has"
+_STRANGE = "it contains names that no backup has"
 
 
 class _ByteStream(Protocol):
@@ -38,7 +38,7 @@ class TarMember:
             return b""
         block = self._stream.read(min(count, self._left))
         if not block:
-            raise ValueError("it ends too early")
+            raise ValueError("it is truncated")
         self._left -= len(block)
         return block
 
@@ -53,7 +53,7 @@ class TarMember:
 def open_archive(source: Path) -> Iterator[Iterator[TarMember]]:
     """Give the members of the .tar.gz at *source*. Raises OSError; iterating raises ValueError and OSError."""
     if source.exists() and not source.is_file():
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     with gzip.open(source, "rb") as stream:
         yield _members(stream)
 
@@ -78,13 +78,13 @@ def _members(stream: _ByteStream) -> Iterator[TarMember]:
         member.skip_rest()
         extended = {}
     if len(header) < _BLOCK:
-        raise ValueError("it ends too early")
+        raise ValueError("it is truncated")
 
 
 def _read_extended(stream: _ByteStream, size: int) -> dict[str, str]:
     """Return the records `length name=value` of an extended header."""
     if not 0 <= size <= _LARGEST_HEADER:
-        raise ValueError("it has a header of no reasonable size")
+        raise ValueError("it has a header of an invalid size")
     data = stream.read(size + -size % _BLOCK)[:size]
     found: dict[str, str] = {}
     while data:

@@ -88,9 +88,9 @@ async def backup(
 
 def _refuse_target(target: Path) -> None:
     if target.exists():
-        raise UserError(f"{target} is there already; name another file")
+        raise UserError(f"{target} already exists; name another file")
     if not target.parent.is_dir():
-        raise UserError(f"{target.parent} is no folder; create it, or name another file")
+        raise UserError(f"{target.parent} is not a directory; create it, or name another file")
 
 
 def _make_staging(home: Home) -> str:
@@ -163,7 +163,7 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
 
     *lengths* cuts files that went on growing behind a link.
     """
-    left_out = ["secrets/", "the search index (it is made again)"]
+    left_out = ["secrets/", "the search index (it is rebuilt)"]
     listed: dict[str, dict[str, object]] = {}
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
@@ -182,9 +182,11 @@ def write_archive(source: Path, target: Path, *, schema: int, lengths: Mapping[s
             os.fsync(out.fileno())
         os.link(temporary, target)  # unlike a rename, it never replaces a file created in the meantime
     except FileExistsError:
-        raise UserError(f"{target} is there already; name another file") from None
+        raise UserError(f"{target} already exists; name another file") from None
     except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}); name another file or make room") from None
+        raise UserError(
+            f"{target} cannot be written ({error.strerror}); name another file, or free some space"
+        ) from None
     finally:
         Path(temporary).unlink(missing_ok=True)
     sync_folder(target.parent)
@@ -196,7 +198,7 @@ def _contents(file: Path, name: str, length: int | None, left_out: list[str]) ->
         text, removed = redact_settings(file)
         left_out += [f"{name}: {setting}" for setting in removed]
         if text is None:
-            left_out.append(f"{name} (its secrets could not be taken out)")
+            left_out.append(f"{name} (its secrets could not be removed)")
             return None
         data = text.encode()
         return _HashedFile(io.BytesIO(data), len(data))

@@ -94,7 +94,9 @@ def make_private(folder: Path) -> None:
             with suppress(PermissionError):  # a parent that we may enter and not read cannot be synced
                 sync_folder(each.parent)
     except (FileExistsError, NotADirectoryError):
-        raise UserError(f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder") from None
+        raise UserError(
+            f"{folder} is not a directory; move that file away, or set PARLOUR_HOME to a directory"
+        ) from None
     except OSError as error:
         raise UserError(_unwritable(folder, error)) from None
     wrong_home = unwritable(folder)
@@ -123,7 +125,7 @@ def _close_to_others(folder: Path) -> None:
 def unwritable(folder: Path) -> str:
     """Return the error line of a *folder* that cannot be the home; otherwise "". Leaves no file behind."""
     if not folder.is_dir():
-        return f"{folder} is not a folder; move that file away, or set PARLOUR_HOME to a folder"
+        return f"{folder} is not a directory; move that file away, or set PARLOUR_HOME to a directory"
     try:
         with tempfile.TemporaryFile(dir=folder):
             return ""
@@ -154,7 +156,7 @@ def foreign_file_message(home: Path, path: Path, environment: Mapping[str, str] 
     if found.st_uid == os.geteuid() or os.access(path, need, effective_ids=os.access in os.supports_effective_ids):
         return ""
     back = ownership_hint(home, os.geteuid(), os.getegid(), environment)
-    return f"{path} belongs to user id {found.st_uid}, and Parlour runs as {os.geteuid()}; give it back: {back}"
+    return f"{path} belongs to user id {found.st_uid}, but Parlour runs as {os.geteuid()}; change its owner: {back}"
 
 
 def _unwritable(folder: Path, error: OSError) -> str:
@@ -163,8 +165,8 @@ def _unwritable(folder: Path, error: OSError) -> str:
     if is_full_disk(error):
         return full_disk(error, folder)
     return (
-        f"{folder} cannot be written ({error.strerror or error}); give it to the user who runs Parlour,"
-        " or set PARLOUR_HOME to another folder"
+        f"{folder} is not writable ({error.strerror or error}); make the user who runs Parlour its owner,"
+        " or set PARLOUR_HOME to another directory"
     )
 
 
@@ -176,7 +178,7 @@ def is_full_disk(error: OSError) -> bool:
 def full_disk(error: OSError, path: Path | None = None) -> str:
     """Return the line for a disk that is full, that of *path* if it is known."""
     where = path or error.filename
-    return f"the disk{f' of {where}' if where else ''} is full ({error.strerror}); make room, then try again"
+    return f"the disk{f' of {where}' if where else ''} is full ({error.strerror}); free some space, then try again"
 
 
 def remove_staging(path: Path) -> None:
@@ -208,7 +210,7 @@ def in_use(home: Home) -> str:
     """Return the error line for a home that another process holds."""
     owner = holder(home)
     who = f"process {owner}" if owner else "another process"
-    return f"{home.path} is in use by {who}; stop that one first, or set PARLOUR_HOME to another folder"
+    return f"{home.path} is in use by {who}; stop that process first, or set PARLOUR_HOME to another directory"
 
 
 def is_held(home: Home) -> bool:
@@ -244,7 +246,7 @@ def schema_of(home: Home) -> int | None:
         text = ""
     if not text.isdigit():
         raise UserError(
-            f"{home.schema} holds no number; if the folder is a home of this Parlour, write {SCHEMA} into it"
+            f"{home.schema} contains no schema number; if this Parlour wrote the home, write {SCHEMA} into it"
         )
     return int(text)
 
@@ -252,7 +254,7 @@ def schema_of(home: Home) -> int | None:
 def refuse_half_restored(home: Home) -> None:
     """Raise UserError when a restore was interrupted while it swapped files."""
     if home.restoring.exists():
-        raise UserError(f"a restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
+        raise UserError(f"the last restore into {home.path} was interrupted; run `parlour restore FILE --force` again")
 
 
 def schema_too_new_message(home: Home, home_schema: int, schema: int) -> str:
@@ -260,8 +262,8 @@ def schema_too_new_message(home: Home, home_schema: int, schema: int) -> str:
     snapshots = sorted(home.backups.glob(f"{SNAPSHOT}{schema + 1}-*.tar.gz"))
     back = f"`parlour restore {snapshots[-1]} --force`" if snapshots else "`parlour restore FILE --force` with a backup"
     return (
-        f"{home.path} was written by a newer Parlour (schema {home_schema}, this one knows {schema});"
-        f" upgrade again, or go back with {back}"
+        f"{home.path} was written by a newer Parlour (schema {home_schema}, this version supports {schema});"
+        f" upgrade again, or restore older data: {back}"
     )
 
 

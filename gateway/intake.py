@@ -87,9 +87,9 @@ class GatewayIntake:
         async def work(event: PlatformEvent) -> None:
             channel = channels.get(event.channel)
             if not isinstance(channel, SupportsReplay):
-                raise UserError(f"no channel called {event.channel} that can take events in again is running here")
+                raise UserError(f"no running channel {event.channel} can replay events")
             if not channel.is_ready():
-                raise UserError(f"{event.channel} does not hear its platform now; try again when it does")
+                raise UserError(f"the channel {event.channel} is not connected to its platform; try again when it is")
             await channel.replay(event)
 
         return await self.quarantine.replay(name, work)

@@ -112,17 +112,17 @@ def lost_journal(journal: Path) -> str:
     if identity is None:
         what = "is missing or empty"
     elif identity[0] != stamp.store:
-        what = "is another home's"
+        what = "belongs to another home"
     else:
-        what = "is older than it was, or its -wal file is missing"
-    return lost_line(journal, f"{what}; on {stamp.at[:16].replace('T', ' ')} UTC it held more")
+        what = "is older than at the last start, or its -wal file is missing"
+    return lost_line(journal, f"{what}; on {stamp.at[:16].replace('T', ' ')} UTC it contained more data")
 
 
 def lost_line(journal: Path, what: str) -> str:
     """Return the error line for a journal that has lost data, with every remedy."""
     return (
-        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to go on without"
-        f" what is lost, run `parlour accept-loss`{_in_container()}"
+        f"{journal} {what}. Put the file back (with its -wal file), or {restore_hint(journal)}, or, to continue"
+        f" without the lost data, run `parlour accept-loss`{_in_container()}"
     )
 
 
@@ -164,17 +164,19 @@ def fault_line(journal: Path, error: sqlite3.Error | OSError) -> str:
     if code in _DAMAGED:
         return damaged_line(journal)
     if code in _LOCKED:
-        return f"{journal} is locked by another program: end it and start again; nothing is damaged"
+        return f"{journal} is locked by another program: stop that program and start again; no data is damaged"
     if code == sqlite3.SQLITE_FULL or number in (errno.ENOSPC, errno.EDQUOT) or _is_disk_full(journal):
-        return f"the disk of {journal} is full: make room and start again; nothing is damaged"
+        return f"the disk of {journal} is full: free some space and start again; no data is damaged"
     if (code in _FORBIDDEN or number in (errno.EACCES, errno.EPERM)) and (forbidden := _forbidden_path(journal)):
         return (
-            f"{forbidden} cannot be read and written by user id {os.geteuid()}: give it to the user who runs Parlour;"
-            " nothing is damaged"
+            f"user id {os.geteuid()} cannot read and write {forbidden}: change its owner to the user who runs Parlour;"
+            " no data is damaged"
         )
     if code == sqlite3.SQLITE_IOERR or number == errno.EIO:
-        return f"the disk of {journal} reported an error ({error}): look at the disk before you start again"
-    return f"{journal} cannot be opened ({error}): see that its folder is ours and its disk has room"
+        return f"the disk of {journal} reported an error ({error}): check the disk before you start again"
+    return (
+        f"{journal} cannot be opened ({error}): check the permissions of its directory and the free space of its disk"
+    )
 
 
 def damaged_line(journal: Path | None) -> str:
@@ -182,8 +184,8 @@ def damaged_line(journal: Path | None) -> str:
     if journal is None:
         return "the journal is damaged"
     return (
-        f"{journal} is damaged and was left as it is; {restore_hint(journal)}, which keeps aside what is there now; or,"
-        f" to go on without it, run `parlour accept-loss`{_in_container()}"
+        f"{journal} is damaged and was not changed; {restore_hint(journal)}, which keeps the damaged file in backups/;"
+        f" or, to continue without it, run `parlour accept-loss`{_in_container()}"
     )
 
 
@@ -195,13 +197,13 @@ def restore_hint(journal: Path) -> str:
     if not archives:
         return "to restore a backup, run `parlour restore FILE --force`"
     newest = shlex.quote(str(max(archives)[1]))
-    return f"to restore the newest backup that is here, run `parlour restore {newest} --force`"
+    return f"to restore the newest backup in backups/, run `parlour restore {newest} --force`"
 
 
 def _in_container() -> str:
     if not in_container(os.environ):
         return ""
-    return ". With compose, type `docker compose run --rm parlour` instead of `parlour`"
+    return ". With Docker Compose, type `docker compose run --rm parlour` instead of `parlour`"
 
 
 def _is_disk_full(journal: Path) -> bool:

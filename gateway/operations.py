@@ -31,7 +31,7 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
-NO_GATEWAY = "no gateway is running here; start one with `parlour run`"
+NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
 
 class SupportsQuarantine(Protocol):
@@ -107,7 +107,7 @@ class SupportsAttach(Protocol):
 
 
 def _not_in_quarantine(name: str) -> UserError:
-    return UserError(f"no quarantined event is called {name!r}; `parlour quarantine list` lists them")
+    return UserError(f"there is no quarantined event {name!r}; `parlour quarantine list` lists them")
 
 
 class GatewayOperations:
@@ -168,7 +168,7 @@ class GatewayOperations:
         """Submit a text to a session as a job; it passes all nine stages."""
         text = str(arguments.get("text", ""))
         if not text.strip():
-            raise UserError("there is no text to send; give one")
+            raise UserError("the text to send is missing; give one")
         turn = await self._app.submit(_key(arguments), text)
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
@@ -186,7 +186,7 @@ class GatewayOperations:
         """Write a backup. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserError("no file is given; name the file to write")
+            raise UserError("no file was given; name the file to write")
         result = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
         yield {
             "file": str(result.target),
@@ -214,7 +214,7 @@ class GatewayOperations:
     async def replay_from_quarantine(self, arguments: Line) -> AsyncIterator[Line]:
         """Hand one event to its channel as if it had just arrived, and remove it on success."""
         if not self._app.channels:
-            raise self._absent("no channel is connected here")
+            raise self._absent("no channel is connected")
         name = str(arguments.get("name", ""))
         try:
             is_known = await self._app.intake.replay(name, self._app.channels)

@@ -39,11 +39,11 @@ class PreflightCheck:
 def before_start(settings: Settings) -> Iterator[PreflightCheck]:
     """Yield the checks in the order in which a start meets them."""
     home = Home(settings.home)
-    yield PreflightCheck("home", home_mistake(settings.home), f"{settings.home} can be written")
-    yield PreflightCheck("owner", owner_mistake(home), "what the home holds can be read and written")
+    yield PreflightCheck("home", home_mistake(settings.home), f"{settings.home} is writable")
+    yield PreflightCheck("owner", owner_mistake(home), "its files are readable and writable")
     yield PreflightCheck("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
-    yield PreflightCheck("schema", schema_mistake(home), "the data is of a shape this Parlour knows")
-    yield PreflightCheck("journal", lost_journal(home.journal), "is the one that the last start left")
+    yield PreflightCheck("schema", schema_mistake(home), "this version supports the schema of the data")
+    yield PreflightCheck("journal", lost_journal(home.journal), "is the journal of the last start")
     yield PreflightCheck(
         "port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free"
     )
@@ -62,14 +62,14 @@ def home_mistake(folder: Path) -> str:
     A home that does not exist yet is judged by the folder it would be created in.
     """
     if folder.is_symlink() and not folder.exists():
-        return f"{folder} is a link that leads nowhere; mend it, or set PARLOUR_HOME to a folder"
+        return f"{folder} is a broken symbolic link; fix it, or set PARLOUR_HOME to a directory"
     there = folder
     while not there.exists() and there != there.parent:
         there = there.parent
     mistake = unwritable(there)
     if not mistake or there == folder:
         return mistake
-    return f"the home {folder} cannot be made: {mistake}"
+    return f"the home {folder} cannot be created: {mistake}"
 
 
 def owner_mistake(home: Home) -> str:

@@ -25,7 +25,7 @@ from gateway.journal_file import OpenChoice, journal_fault
 from gateway.settings.sources import FILE_NAMES
 from gateway.store.adoption import OpenWork, mark_adopted
 
-_STRANGE = "it holds names that no backup of ours has"
+_STRANGE = "it contains names that no backup has"
 _DEEPEST = 32  # folders; a home has eight
 
 
@@ -78,7 +78,9 @@ def restore(
     make_private(path)
     with hold_lock(home):
         if not force and any(_data_of(home)):
-            raise UserError(f"{path} holds data; --force replaces it (what is there now is moved into {home.backups})")
+            raise UserError(
+                f"{path} contains data; use --force to replace it (the current data is moved to {home.backups})"
+            )
         remove_staging(path)
         staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=path))
         try:
@@ -115,9 +117,9 @@ class _UnpackedArchive:
         """Count a member; raise UserError when it is one too many."""
         self.bytes_left -= member.size
         if self.bytes_left < 0:
-            raise UserError(f"{self.source} needs more room than its disk has; nothing was changed, make room")
+            raise UserError(f"{self.source} needs more space than the disk has; nothing was changed, free some space")
         if len(self.found) >= self.limits.files:
-            raise UserError(f"{self.source} holds more than {self.limits.files:,} files; nothing was changed")
+            raise UserError(f"{self.source} contains more than {self.limits.files:,} files; nothing was changed")
 
     def look_at_the_clock(self) -> None:
         """Raise UserError when it has taken too long."""
@@ -141,7 +143,7 @@ def _unpack(source: Path, staging: Path, limits: RestoreLimits) -> _UnpackedArch
                 place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 unpacked.found[member.name] = _write_member(member, place, unpacked)
     except FileNotFoundError:
-        raise UserError(f"{source} is not there; name a file that `parlour backup` wrote") from None
+        raise UserError(f"{source} does not exist; name a file that `parlour backup` wrote") from None
     except (EOFError, ValueError, KeyError, RecursionError, OSError) as error:
         raise UserError(
             f"{source} cannot be restored ({_brief(error)}); nothing was changed, use another backup"
@@ -183,12 +185,12 @@ def _read_manifest(member: TarMember, unpacked: _UnpackedArchive) -> dict[str, A
     names = unpacked.found
     largest = 64 * 1024 + sum(160 + 6 * len(name) for name in names)
     if unpacked.manifest is not None or member.size > min(largest, unpacked.limits.manifest):
-        raise ValueError("its list is larger than its files explain")
+        raise ValueError("its manifest is too large for its files")
     data = b"".join(iter(lambda: member.read(BLOCK), b""))
     # JSON takes up to 24 times its bytes in memory; ours has one object and three commas a file.
     for mark, usual in ((b"{", 1), (b"[", 0), (b",", 3)):
         if data.count(mark) > 1_000 + usual * len(names) + sum(name.count(mark.decode()) for name in names):
-            raise ValueError("its list is none that we write")
+            raise ValueError("its manifest is not one that Parlour writes")
     manifest = json.loads(data)
     return manifest if isinstance(manifest, dict) else {}
 
@@ -196,21 +198,21 @@ def _read_manifest(member: TarMember, unpacked: _UnpackedArchive) -> dict[str, A
 def _verify(unpacked: _UnpackedArchive, staging: Path) -> None:
     source, manifest, again = unpacked.source, unpacked.manifest, "nothing was changed, use another backup"
     if manifest is None or manifest.get("format") != FORMAT:
-        raise UserError(f"{source} is no whole backup of Parlour; {again}")
+        raise UserError(f"{source} is not a complete backup of Parlour; {again}")
     schema = manifest.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise SchemaTooNew(
-            f"{source} was written by a newer Parlour (schema {schema}, this one knows {SCHEMA}); upgrade"
+            f"{source} was written by a newer Parlour (schema {schema}, this version supports {SCHEMA}); upgrade"
         )
     try:
         listed = {name: (entry["size"], entry["sha256"]) for name, entry in manifest.get("files", {}).items()}
     except (AttributeError, KeyError, TypeError):
         listed = {}
     if listed != unpacked.found:
-        raise UserError(f"{source} is damaged: its files are not those of its list; {again}")
+        raise UserError(f"{source} is damaged: its files do not match its manifest; {again}")
     write_private(staging / "schema", f"{schema}\n")
     if journal_fault(staging / "journal.db"):
-        raise UserError(f"{source} holds a damaged journal; {again}")
+        raise UserError(f"{source} contains a damaged journal; {again}")
 
 
 def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenChoice) -> BackupContents:
@@ -221,7 +223,7 @@ def _adopt(unpacked: _UnpackedArchive, home: Home, staging: Path, choice: OpenCh
         if journal.exists():
             work = mark_adopted(journal, choice)
     except sqlite3.Error as error:
-        raise UserError(f"{unpacked.source} holds a damaged journal ({error}); nothing was changed") from None
+        raise UserError(f"{unpacked.source} contains a damaged journal ({error}); nothing was changed") from None
     own = tuple(name for name in FILE_NAMES if (home.path / name).exists())
     found = unpacked.found
     return BackupContents(

@@ -380,7 +380,7 @@ async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
     try:
         body = json.loads(data)
     except ValueError:
-        raise InvalidModelReply(f"{model}: an answer that is no JSON") from None
+        raise InvalidModelReply(f"{model}: the answer is not JSON") from None
     if not isinstance(body, dict):
-        raise InvalidModelReply(f"{model}: an answer that is no JSON object")
+        raise InvalidModelReply(f"{model}: the answer is not a JSON object")
     return body

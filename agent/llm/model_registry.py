@@ -40,11 +40,11 @@ def _choose(name: str, entries: Mapping[str, EntryPoint], setting: str) -> str:
     if own in entries and own != REST:
         return own
     if any(letter.isspace() for letter in name):
-        raise SettingsError(f"{setting}: a model's name has no spaces, unlike {name!r}")
+        raise SettingsError(f"{setting}: the model name {name!r} contains a space; remove it")
     # A bare word may be a model of a known provider (gpt-4o), but not one that is nearly a word of ours.
     near = difflib.get_close_matches(own.lower(), [known for known in entries if known != REST], n=1, cutoff=0.75)
     if "/" not in name and near:
         raise SettingsError(f"{setting}: there is no model {name!r}; did you mean {near[0]!r}?")
     if REST not in entries:
-        raise SettingsError(f"{setting}: nothing is installed that knows {name!r}; choose one of {sorted(entries)}")
+        raise SettingsError(f"{setting}: no installed provider supports {name!r}; use one of {sorted(entries)}")
     return REST

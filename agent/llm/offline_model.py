@@ -35,7 +35,7 @@ class OfflineModel:
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Call a memory tool first, then put its result into words. Reads nothing but the request."""
         if request.purpose != "answer":
-            raise ModelRefused(f"{self.name}: can only answer, not do {request.purpose}")
+            raise ModelRefused(f"{self.name}: answers messages only; it cannot do {request.purpose}")
         last = max((n for n, m in enumerate(request.messages) if m["role"] == "user"), default=-1)
         said = _HEAD.sub("", str(request.messages[last]["content"])).strip() if last >= 0 else ""
         command = operator_command("init")

@@ -84,7 +84,7 @@ class ScriptedModel:
         if entry.delay:
             await asyncio.sleep(entry.delay)
         if not entry.text and not entry.calls:
-            raise EmptyModelReply(f"{self.name}: the script says nothing")
+            raise EmptyModelReply(f"{self.name}: the script has no more answers")
         if sink is not None and entry.text:
             for end in range(_PIECE, len(entry.text) + _PIECE, _PIECE):
                 sink(entry.text[:end])
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[ScriptEntry, ...]:
     except OSError as error:
         raise SettingsError(f"llm.model: cannot read the script {path}: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
-        raise SettingsError(f"llm.model: {path} is no script: a JSON list of texts or objects ({error})") from error
+        raise SettingsError(f"llm.model: {path} is not a script, a JSON list of texts or objects ({error})") from error
     if not script:
         raise SettingsError(f"llm.model: the script {path} is empty; give it at least one answer")
     return script

@@ -39,7 +39,7 @@ _EVENT_KINDS = {
     "INTERACTION_CREATE": SequencedEventKind.USED,
 }
 _REFUSALS = {
-    "token": "Discord refuses the token; make a new one in the developer portal (Bot, Reset Token) and set `token`",
+    "token": "Discord rejects the token; make a new one in the developer portal (Bot, Reset Token) and set `token`",
     "intent": (
         "Discord refuses to show messages; switch on Message Content Intent in the developer portal"
         " (Bot, Privileged Gateway Intents)"

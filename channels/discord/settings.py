@@ -13,14 +13,14 @@ _SNOWFLAKE = r"[1-9][0-9]{0,19}"
 
 _token = secret_matching(
     r"[A-Za-z0-9_-]{18,}\.[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{25,}",
-    "is no Discord bot token; copy it from the developer portal, it is three parts with dots, without blanks and"
-    " without the word Bot",
+    "is not a Discord bot token; copy it from the developer portal: three parts separated by dots, without spaces or"
+    " the word Bot",
 )
 _reaction = text_matching(
     r"|[^\x00-\x7f]\S{0,15}|[A-Za-z0-9_]{2,32}:[1-9][0-9]{0,19}",
-    "must be one emoji such as 👀, name:id for one of a server's own, or empty for none",
+    "must be one emoji such as 👀, name:id for a server's custom emoji, or empty for none",
 )
-_api_url = text_matching(r"https?://[^\s/]+/\S*", "must be a whole address, such as https://discord.com/api/v10")
+_api_url = text_matching(r"https?://[^\s/]+/\S*", "must be a complete address, such as https://discord.com/api/v10")
 _gateway_url = text_matching(r"wss?://[^\s/]+(/\S*)?", "must be a WebSocket address, such as wss://gateway.discord.gg/")
 
 

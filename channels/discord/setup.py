@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 TITLE = "Discord"
 PORTAL = "https://discord.com/developers/applications"
 STEPS = (
-    f"Open {PORTAL}, New Application, give it a name.",
-    "Bot: Reset Token, copy it. On the same page switch Message Content Intent on, Save Changes.",
-    "Invite it to your server with the link that the check below prints.",
-    "In Discord: Settings, Advanced, Developer Mode on; right-click your own name, Copy User ID.",
+    f"Open {PORTAL}, select New Application, and name it.",
+    "Under Bot, select Reset Token and copy the token. On the same page, switch Message Content Intent on and save.",
+    "Add the bot to your server with the link that the check below prints.",
+    "In Discord: Settings, Advanced, switch Developer Mode on; right-click your own name, Copy User ID.",
 )
 
 # docs.discord.com/developers/topics/permissions: all permissions that the bot uses, by Discord's names.
@@ -50,8 +50,8 @@ def questions() -> Sequence[SetupQuestion]:
         ),
         SetupQuestion(
             setting="allow_from",
-            text="Who may write: user ids, or guild:ID, role:ID, chat:ID, with commas between them",
-            help="Developer Mode on (Settings, Advanced), then right-click a name, a server or a role: Copy ID",
+            text="Who may write: user ids, guild:ID, role:ID or chat:ID, separated by commas",
+            help="Switch Developer Mode on (Settings, Advanced), then right-click a name, a server or a role: Copy ID",
         ),
     )
 
@@ -71,7 +71,7 @@ def is_discord(api_url: str) -> bool:
 
 def not_discord(api_url: str) -> str:
     """Return the error text for another server at the configured address."""
-    return f"what answers at {api_url} is not Discord; correct `api_url`, or leave it out"
+    return f"the server at {api_url} is not Discord; correct `api_url`, or remove it"
 
 
 async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
@@ -90,8 +90,8 @@ async def verify(settings: Any, *, proxy: str = "") -> Sequence[SetupFinding]:
         ):
             return await _SetupCheck(session, settings.api_url.rstrip("/")).run()
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__}); is there a network, a proxy?"
-        return [failed(text)]
+        text = f"Discord cannot be reached at {settings.api_url} ({type(error).__name__})"
+        return [failed(f"{text}; check the network, or set PARLOUR_PROXY")]
     except (KeyError, TypeError, ValueError, AttributeError):
         return [failed(not_discord(settings.api_url))]
 
@@ -115,7 +115,7 @@ class _SetupCheck:
         except _SetupCallFailed as error:
             is_other = not error.is_from_discord and not is_discord(self._base)
             return [failed(not_discord(self._base) if is_other else _explain(str(error)))]
-        findings = [good(f"the token is {bot['username']}'s")]
+        findings = [good(f"the token belongs to {bot['username']}")]
         try:
             application = await self._get("/applications/@me")
             findings.append(_intent(int(application.get("flags") or 0)))
@@ -124,7 +124,7 @@ class _SetupCheck:
             findings.append(_sessions((await self._get("/gateway/bot"))["session_start_limit"]))
             findings.append(_guilds(await self._get("/users/@me/guilds?limit=200"), str(application["id"])))
         except _SetupCallFailed as error:
-            findings.append(warning(f"Discord answered {error}; ask again in a minute"))
+            findings.append(warning(f"Discord answered HTTP {error}; try again in a minute"))
         return findings
 
     async def _get(self, path: str) -> Any:
@@ -135,7 +135,7 @@ class _SetupCheck:
 
 
 _ELSEWHERE = warning(
-    "native commands and buttons go to an address of somebody else's; empty the field Interactions Endpoint URL:"
+    "commands and buttons are sent to another server; clear the field Interactions Endpoint URL:"
     f" {PORTAL}, your application, General Information, Save Changes"
 )
 
@@ -150,17 +150,17 @@ def _is_error_body(body: str) -> bool:
 
 def _explain(status: str) -> str:
     if status == "401":
-        return f"Discord refuses the token; make a new one ({PORTAL}, your bot, Bot, Reset Token) and set `token`"
+        return f"Discord rejects the token; create a new one ({PORTAL}, your bot, Bot, Reset Token) and set `token`"
     if status == "429":
-        return "Discord asks us to wait; check again in a few minutes"
-    return f"Discord answered {status}; if that lasts, see https://discordstatus.com"
+        return "Discord's rate limit was reached; check again in a few minutes"
+    return f"Discord answered HTTP {status}; if that continues, see https://discordstatus.com"
 
 
 def _intent(flags: int) -> SetupFinding:
     if flags & _CONTENT_INTENT:
         return good("Message Content Intent is on")
     text = (
-        f"Message Content Intent is off, and Discord would end the connection; switch it on: {PORTAL},"
+        f"Message Content Intent is off, so Discord would close the connection; switch it on: {PORTAL},"
         " your application, Bot, Privileged Gateway Intents, Save Changes"
     )
     return failed(text)
@@ -170,14 +170,14 @@ def _sessions(limit: Mapping[str, Any]) -> SetupFinding:
     left, minutes = int(limit["remaining"]), int(limit["reset_after"]) // 60_000
     if left > _FEW_LEFT:
         return good(f"{left} of {limit['total']} sessions are left today")
-    text = f"only {left} of {limit['total']} sessions are left; new ones in {minutes} minutes. What keeps restarting?"
+    text = f"only {left} of {limit['total']} sessions are left for {minutes} minutes; find out why the bot reconnects"
     return warning(text) if left else failed(text)
 
 
 def _guilds(guilds: Sequence[Mapping[str, Any]], application: str) -> SetupFinding:
     link = invite_url(application)
     if not guilds:
-        return warning(f"the bot is in no server; open this link and add it to yours: {link}")
+        return warning(f"the bot is in no server; add it to yours with this link: {link}")
     names = ", ".join(str(guild["name"]) for guild in guilds[:5])
     more = f" and {len(guilds) - 5} more" if len(guilds) > 5 else ""
-    return good(f"it is in {names}{more}; another one: {link}")
+    return good(f"the bot is in {names}{more}; add it to another server: {link}")

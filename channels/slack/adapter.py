@@ -146,7 +146,7 @@ class SlackChannel:
 
     def _login_refused(self, reason: str) -> LoginRefused:
         return LoginRefused(
-            f"channels.{self.name}: Slack refuses the token: {reason}; copy it again from the app's page, OAuth &"
+            f"channels.{self.name}: Slack rejects the token: {reason}; copy it again from the app's page, OAuth &"
             " Permissions, Bot User OAuth Token"
         )
 

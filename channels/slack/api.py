@@ -45,7 +45,7 @@ class SlackTokenRejected(RetryLater):
     """Slack rejects a token. Nothing was done, so the call is retried until the token is corrected."""
 
     def __init__(self, code: str) -> None:
-        super().__init__(_TOKEN, f"Slack refuses the token: {code}")
+        super().__init__(_TOKEN, f"Slack rejects the token: {code}")
         self.code = code
 
 

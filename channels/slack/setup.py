@@ -35,7 +35,9 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
             async for finding in findings:
                 collected += [finding]  # one by one: findings before the timeout count
     except TimeoutError:
-        collected.append(failed(f"Slack does not answer in time at {settings.base_url}"))
+        collected.append(
+            failed(f"Slack did not answer in time at {settings.base_url}; check the network, or set PARLOUR_PROXY")
+        )
     finally:
         await api.close()
     return collected
@@ -49,12 +51,14 @@ async def _findings(
     except SendFailed as error:
         yield _bot_refused(error, settings.base_url)
         return
-    yield good(f"Slack knows the bot as @{account.get('user')} in {account.get('team')} ({account['team_id']})")
+    yield good(f"the bot is @{account.get('user')} in the workspace {account.get('team')} ({account['team_id']})")
     for finding in _scopes(account):
         yield finding
     for entry in getattr(settings, "allow_from", ()):
         if entry.startswith("team:") and entry != f"team:{account['team_id']}":
-            yield warning(f"allow_from names {entry}, but the bot token is of another workspace, {account['team_id']}")
+            yield warning(
+                f"allow_from names {entry}, but the bot token belongs to another workspace, {account['team_id']}"
+            )
     if settings.by_http:
         yield _by_http(environment)
         return
@@ -65,21 +69,21 @@ async def _findings(
 def _scopes(account: AsyncSlackResponse) -> Sequence[SetupFinding]:
     granted = scopes_of(account)
     if not granted:
-        return [warning("Slack does not say which scopes the token has")]
+        return [warning("Slack did not report the scopes of the token")]
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
         (failed if scope.is_needed else warning)(f"without the scope {scope.name} {scope.lost}; {mend}")
         for scope in lacks
-    ] or [good("the bot has every scope that is of use")]
+    ] or [good("the bot token has all scopes that Parlour uses")]
 
 
 def _by_http(environment: Mapping[str, str]) -> SetupFinding:
     public = environment.get("PARLOUR_WEB__PUBLIC_URL", "").rstrip("/")
     where = f"{public or 'https://<your web.public_url>'}/hooks/<the block's name>"
     return good(
-        f"events come by HTTP: under Event Subscriptions, Slash Commands and Interactivity the address is {where},"
-        " and Socket Mode is off; whether Slack reaches it, its own check there says"
+        f"events arrive over HTTP: set the request URL under Event Subscriptions, Slash Commands and Interactivity to"
+        f" {where}, and switch Socket Mode off; Slack checks there whether it reaches the URL"
     )
 
 
@@ -96,16 +100,16 @@ async def _socket(
         yield await _check_connection(str(answer["url"]), api.proxy)
     except SlackRefusal as error:
         yield failed(
-            f"Slack opens no connection with the app-level token ({error.code}): it needs the scope connections:write"
-            " (Basic Information, App-Level Tokens), and Socket Mode has to be on (Socket Mode, Enable)"
+            f"Slack refuses to connect with the app-level token ({error.code}): it needs the scope connections:write"
+            " (Basic Information, App-Level Tokens), and Socket Mode must be on (Socket Mode, Enable)"
         )
     except SlackTokenRejected as error:
         yield failed(
-            f"Slack refuses the app-level token ({error.code}): generate one under Basic Information, App-Level"
+            f"Slack rejects the app-level token ({error.code}): generate one under Basic Information, App-Level"
             " Tokens, with the scope connections:write"
         )
     except SendFailed as error:
-        yield failed(f"Slack could not be asked for a connection: {error}")
+        yield failed(f"Slack could not be asked to open a connection: {error}")
     finally:
         await app.close()
 
@@ -123,7 +127,7 @@ async def _other_app(api: SlackApi, token: str, account: AsyncSlackResponse) -> 
     if not own or own == named[1]:
         return None
     return failed(
-        f"the two tokens are of two apps: the app-level token is of {named[1]}, the bot token of {own}; take both"
+        f"the tokens belong to two apps: the app-level token to {named[1]}, the bot token to {own}; copy both"
         " from the same app"
     )
 
@@ -138,17 +142,17 @@ async def _check_connection(url: str, proxy: str) -> SetupFinding:
         ):
             hello = json.loads(await socket.receive_str())
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError, TypeError) as error:
-        return failed(f"the connection for events cannot be made ({type(error).__name__}); does a proxy block wss?")
+        return failed(f"Socket Mode cannot connect ({type(error).__name__}); check that no proxy blocks wss://")
     if hello.get("type") == "hello":
-        return good("Socket Mode is on and greets us")
+        return good("Socket Mode is on and connects")
     if hello.get("reason") == "link_disabled":
         return failed("Socket Mode is off; switch it on in the app's settings: Socket Mode, Enable Socket Mode")
-    return warning(f"Slack closes the connection for events at once: {hello.get('reason') or hello.get('type')}")
+    return warning(f"Slack closes the Socket Mode connection at once: {hello.get('reason') or hello.get('type')}")
 
 
 def _bot_refused(error: SendFailed, base_url: str) -> SetupFinding:
     if isinstance(error, SlackTokenRejected):
-        return failed(f"Slack refuses the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
+        return failed(f"Slack rejects the bot token ({error.code}): copy it from Install App, Bot User OAuth Token")
     if isinstance(error, SlackRefusal | ForeignAnswer) and not is_slack(base_url):
         return failed(not_slack(base_url, str(error)))
     return failed(f"Slack cannot be reached at {base_url}: {error}")

@@ -65,7 +65,7 @@ class _SocketModeClient(SocketModeClient):
         except SlackApiError as error:
             failure = map_api_error(error)
             if isinstance(failure, SlackRefusal | SlackTokenRejected):
-                self.end(LoginRefused(f"Slack refuses the app-level token: {failure.code}; it needs connections:write"))
+                self.end(LoginRefused(f"Slack rejects the app-level token: {failure.code}; it needs connections:write"))
             raise
 
     async def run_message_listeners(self, message: dict[str, Any], raw_message: str) -> None:

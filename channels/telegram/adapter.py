@@ -118,7 +118,7 @@ class TelegramChannel:
     # -- receiving -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Receive until cancelled; raise SettingsError if Telegram refuses the token."""
+        """Receive until cancelled; raise SettingsError if Telegram rejects the token."""
         await self._lock.wait(self.name, self._waits.conflict)
         try:
             self._identify(await self._retrier.call_with_retry(self._bot.get_me))

@@ -185,13 +185,13 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
         return SendRefused(describe_error(error))
     if isinstance(error, InvalidToken | EndPointNotFound):
         # The token may be corrected; the poller logs how.
-        return RetryLater(_TOKEN_REFUSED, "Telegram refuses the token")
+        return RetryLater(_TOKEN_REFUSED, "Telegram rejects the token")
     if "request entity too large" in error.message.lower():
         return SendRefused("larger than Telegram takes")
     if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
         return RetryLater(timedelta(seconds=1))
     if isinstance(error.__cause__, _NEVER_SENT):
-        return RetryLater(_UNREACHED, f"Telegram is not reached: {type(error.__cause__).__name__}")
+        return RetryLater(_UNREACHED, f"Telegram cannot be reached: {type(error.__cause__).__name__}")
     return OutcomeUnknown(describe_error(error))
 
 
@@ -277,7 +277,7 @@ class ApiRetrier:
         if not is_token_refused(error):
             return SettingsError(f"channels.{self._name}: {not_telegram(self._base_url)}")
         return LoginRefused(
-            f"Telegram refuses the token of channels.{self._name}; {copy_the_token(error, self._base_url)}, or set"
+            f"Telegram rejects the token of channels.{self._name}; {copy_the_token(error, self._base_url)}, or set"
             " `enabled` to false"
         )
 

@@ -56,7 +56,7 @@ class TelegramPoller:
         return self._retrier.had_contact_within(2 * (POLL_SECONDS + 5))
 
     async def run(self) -> None:
-        """Poll until cancelled; raise SettingsError when Telegram refuses the token."""
+        """Poll until cancelled; raise SettingsError when Telegram rejects the token."""
         await self._request.initialize()
         try:
             while True:

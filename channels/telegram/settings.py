@@ -15,14 +15,14 @@ _REACTIONS = ("👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥
 
 _token = secret_matching(
     r"[0-9]+:[A-Za-z0-9_-]{30,}",
-    "is no Telegram token; copy it from @BotFather, it looks like 123456789:AA followed by letters, without blanks",
+    "is not a Telegram bot token; copy it from @BotFather; it looks like 123456789:AAF-8x_…, without spaces",
 )
 _bot_url = text_matching(
     r"https?://[^\s/]+/.*bot", "must be an address that ends in /bot, such as https://api.telegram.org/bot"
 )
 _webhook_url = text_matching(
     r"|https?://[^\s/?#]+(/[^\s?#]*)?",
-    "must be the address that Telegram calls: https://<your host>/hooks/<name of the block>",
+    "must be the address that Telegram calls: https://<your host>/hooks/<name of the channel>",
 )
 _SHAPE_ERROR = (
     "must be 16 to 256 of A-Z a-z 0-9 _ -; make one with python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
@@ -50,7 +50,7 @@ class TelegramSettings(BaseModel):
     @classmethod
     def _check_reaction(cls, reaction: str) -> str:
         if reaction not in ("", *_REACTIONS):
-            raise ValueError(f"must be empty or one of {' '.join(_REACTIONS)}; bots may give no other")
+            raise ValueError(f"must be empty or one of {' '.join(_REACTIONS)}; bots may use no others")
         return reaction
 
     @model_validator(mode="after")

@@ -44,7 +44,7 @@ async def verify(settings: Any, environment: Mapping[str, str]) -> Sequence[Setu
         async with asyncio.timeout(_TIMEOUT):
             await _verify(bot, settings, findings)
     except TimeoutError:
-        findings.append(failed(f"{_host(settings)} did not answer in time; look at the network, or set PARLOUR_PROXY"))
+        findings.append(failed(f"{_host(settings)} did not answer in time; check the network, or set PARLOUR_PROXY"))
     finally:
         await bot.request.shutdown()
         await polling.shutdown()
@@ -56,21 +56,21 @@ async def _verify(bot: Bot, settings: Any, findings: list[SetupFinding]) -> None
         account = await bot.get_me()
     except TelegramError as error:
         if is_token_refused(error):
-            findings.append(failed(f"Telegram refuses the token; {copy_the_token(error, settings.base_url)}"))
+            findings.append(failed(f"Telegram rejects the token; {copy_the_token(error, settings.base_url)}"))
             return
         if isinstance(error, InvalidToken | EndPointNotFound):
             findings.append(failed(not_telegram(settings.base_url)))
             return
-        mend = "look at the network; behind a proxy set PARLOUR_PROXY; for a server of your own, base_url"
-        findings.append(failed(f"{_host(settings)} is not reached ({describe_error(error)}); {mend}"))
+        mend = "check the network; behind a proxy, set PARLOUR_PROXY; for your own Bot API server, set base_url"
+        findings.append(failed(f"{_host(settings)} cannot be reached ({describe_error(error)}); {mend}"))
         return
-    findings.append(good(f"the token is @{account.username}'s, id {account.id}"))
+    findings.append(good(f"the token belongs to @{account.username}, id {account.id}"))
     findings.extend(_check_groups(account, settings))
     try:
         findings.extend(await _check_transport(bot, settings))
         findings.extend(await _check_members(bot, account, settings))
     except TelegramError as error:
-        findings.append(warning(f"not everything could be asked: {describe_error(error)}; try again"))
+        findings.append(warning(f"some checks failed: {describe_error(error)}; try again"))
 
 
 def _check_groups(account: User, settings: Any) -> Sequence[SetupFinding]:
@@ -82,10 +82,12 @@ def _check_groups(account: User, settings: Any) -> Sequence[SetupFinding]:
         findings.append(warning(f"allow_from names a group, but this bot cannot be added to groups; {clicks}"))
     if settings.group_policy == "open" and not account.can_read_all_group_messages:
         findings.append(
-            warning(f"group_policy is open, but privacy mode hides what does not mention us; {PRIVACY_CLICKS}")
+            warning(
+                f"group_policy is open, but privacy mode hides messages that do not mention the bot; {PRIVACY_CLICKS}"
+            )
         )
     elif settings.group_policy == "mention" and not account.can_read_all_group_messages:
-        text = "privacy mode is on: in groups we see mentions, answers to us and commands, and not what was said before"
+        text = "privacy mode is on: in groups the bot receives only mentions, replies to it and commands"
         findings.append(good(text))
     return findings
 
@@ -96,17 +98,19 @@ async def _check_transport(bot: Bot, settings: Any) -> Sequence[SetupFinding]:
     if settings.mode == "webhook":
         if info.url and info.url != settings.webhook_url:
             host = urlsplit(info.url).hostname
-            return [warning(f"the webhook leads to {host} now; the next start sets it to webhook_url")]
+            return [warning(f"the webhook now points to {host}; the next start sets it to webhook_url")]
         if info.url and info.last_error_message:
             said = info.last_error_message[:200]
-            mend = "see that webhook_url leads here from the internet, and that web.public_url names its host"
+            mend = (
+                "check that webhook_url reaches this gateway from the internet, and that web.public_url names its host"
+            )
             return [warning(f"Telegram's last call to the webhook failed: {said}; {mend}")]
         return []
     if info.url:
-        return [failed(f"{WEBHOOK_SET} (it leads to {urlsplit(info.url).hostname})")]
+        return [failed(f"{WEBHOOK_SET} (it points to {urlsplit(info.url).hostname})")]
     lock = TokenLock(settings.token.get_secret_value(), settings.base_url)
     if not await asyncio.to_thread(lock.acquire):
-        running = f"a Parlour on this machine fetches its messages now (process {lock.holder()})"
+        running = f"a gateway on this machine is receiving its messages (process {lock.holder()})"
         return [good(running)]
     try:
         # Without an offset nothing is confirmed, and without kinds nothing is set.
@@ -128,7 +132,7 @@ async def _check_members(bot: Bot, account: User, settings: Any) -> Sequence[Set
         except TelegramError as error:
             if not isinstance(error, Forbidden) and "chat not found" not in error.message.lower():
                 findings.append(
-                    warning(f"the group {chat} of allow_from could not be asked for: {describe_error(error)}")
+                    warning(f"the group {chat} in allow_from could not be checked: {describe_error(error)}")
                 )
                 continue
             is_there = False
@@ -136,7 +140,7 @@ async def _check_members(bot: Bot, account: User, settings: Any) -> Sequence[Set
             is_there = member.status not in ("left", "kicked")
         if not is_there:
             findings.append(
-                warning(f"the bot is not in the group {chat} of allow_from; add it there, or correct the id")
+                warning(f"the bot is not a member of the group {chat} in allow_from; add it, or correct the id")
             )
     return findings
 

@@ -117,7 +117,7 @@ class GatewayApp:
         """
         if key.channel not in self.platforms:
             known = ", ".join(sorted(self.platforms))
-            raise UserError(f"there is no channel called {key.channel}; there are: {known}")
+            raise UserError(f"no channel is called {key.channel}; channels: {known}")
         sessions = await self.store.records.sessions()
         chat_kind, sender = resolve_recipient(key, self.platforms.traits(key.channel), sessions)
         message = InboundMessage(
@@ -132,7 +132,7 @@ class GatewayApp:
         )
         accepted = await self.intake.accept(message, Role.OWNER)
         if accepted.verdict is IntakeVerdict.FULL:
-            raise UserError(f"{key} has too many messages waiting; try again when some are answered")
+            raise UserError(f"too many messages are queued for {key}; try again when some are answered")
         return turn_id(message)
 
 
@@ -153,7 +153,7 @@ def resolve_recipient(
         return ChatKind.DIRECT, Sender(id=account.id, team=account.team)
     if traits.chat_is_person and not key.thread and not traits.is_group(key):
         return ChatKind.DIRECT, Sender(id=key.chat)
-    raise UserError(f"nobody wrote in {key} yet, so I cannot tell whose memory is meant; write there once first")
+    raise UserError(f"{key} has no messages yet, so its memory scope is unknown; write there once first")
 
 
 def is_private(key: SessionKey, sessions: Sequence[SessionRow]) -> bool:

@@ -110,7 +110,7 @@ async def open_store(settings: Settings, *, has_served: bool) -> AsyncIterator[S
     if scheme not in entry_points:
         installed = ", ".join(sorted(entry_points))
         raise SettingsError(
-            f"store.url begins with {scheme}://, but only these stores are installed: {installed};"
+            f"store.url starts with {scheme}://, but only these stores are installed: {installed};"
             " leave PARLOUR_STORE__URL empty for the embedded one"
         )
     limits = StoreLimits(

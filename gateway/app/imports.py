@@ -38,14 +38,14 @@ async def run_import(
     The gateway must not be running.
     """
     if system not in SYSTEMS:
-        raise UserError(f"{system!r} cannot be imported; there are: {', '.join(SYSTEMS)}")
+        raise UserError(f"{system!r} cannot be imported; use one of: {', '.join(SYSTEMS)}")
     names = await MemoryOperations(app).names()
     scope = _default_scope(app, names, person)
     data = await asyncio.to_thread(SYSTEMS[system], folder, app.settings.timezone)
     keys = sorted(each.key for each in data.sessions)
     for key in mapped:
         if key not in keys:
-            raise UserError(f"there is no conversation {key!r}; there are: {', '.join(keys) or 'none'}")
+            raise UserError(f"there is no conversation {key!r}; conversations: {', '.join(keys) or 'none'}")
     targets = {key: await _parse_target(app, names, target) for key, target in mapped.items()}
     disk, home = Disk(), app.home.path
     ledgers = ImportLedgers(home, disk, is_dry=is_dry)
@@ -101,7 +101,7 @@ async def _parse_target(app: GatewayApp, names: ScopeNames, target: str) -> Impo
         ) from None
     if key.channel not in app.platforms:
         known = ", ".join(sorted(app.platforms))
-        raise UserError(f"there is no channel called {key.channel}; there are: {known}")
+        raise UserError(f"no channel is called {key.channel}; channels: {known}")
     if app.settings.memory.isolation == "shared":
         return ImportTarget(scope="", key=key)
     sessions = await app.store.records.sessions()

@@ -37,7 +37,7 @@ async def settle_scopes(
             await _adopt(owners, home, platforms, linker)
     except OSError as error:
         raise UserError(
-            f"what is remembered could not be moved in {home} ({error.strerror or error}); make room and start again"
+            f"the memory could not be moved within {home} ({error.strerror or error}); free some space and start again"
         ) from None
 
 
@@ -47,7 +47,7 @@ async def _adopt(owners: Sequence[str], home: Path, platforms: ChannelPlatforms,
         log.warning(
             "memory.without_owner",
             folder=str(home / "memory"),
-            hint="nobody reads it; set PARLOUR_OWNERS to whose it is, and start again",
+            hint="this memory is not used; set PARLOUR_OWNERS to the person it belongs to, and start again",
         )
         return
     await linker.adopt(target, f"{_ADOPT}:{_number(home, target)}")

@@ -50,7 +50,7 @@ class PeopleOperations:
         """Write all data of a person into a zip file. The client makes the path absolute."""
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
-            raise UserError("no file is given; name the file to write")
+            raise UserError("no file was given; name the file to write")
         await self._app.projector.flush()  # a scope is there once something of it is in a file
         wish = ScopeSelector(person=str(arguments.get("person", "")))
         scope = await asyncio.to_thread((await MemoryOperations(self._app).names()).find, wish)

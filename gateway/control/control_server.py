@@ -156,7 +156,9 @@ class RunningOperation:
         except asyncio.CancelledError:
             self.abandon()
             self.status = _STOPPED
-            self._messages.put_nowait({"error": "the gateway is stopping; ask again when it is back", "exit_code": 2})
+            self._messages.put_nowait(
+                {"error": "the gateway is stopping; try again when it has restarted", "exit_code": 2}
+            )
             raise
         except Exception as error:  # noqa: BLE001 - the service boundary: a bug in one operation ends that call alone
             message, self.status = _error_of(self._name, error)
@@ -221,7 +223,7 @@ class ControlHttpProtocol(LimitedHttpProtocol):
         is_first, self._has_received = not self._has_received, True
         if is_first and data.startswith(b"{"):
             version = package_version()
-            text = f"the gateway that runs is of a newer version ({version}) than this command; {_OTHER_VERSION}"
+            text = f"the running gateway is version {version}, newer than this command; {_OTHER_VERSION}"
             self.transport.write(json.dumps({"error": text}).encode() + b"\n")
             self.transport.close()
             return
@@ -243,7 +245,7 @@ def _parse_object(text: str) -> Line:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise HTTPException(_BAD_REQUEST, "arguments are one JSON object")
+        raise HTTPException(_BAD_REQUEST, "arguments must be one JSON object")
     return value
 
 
@@ -252,7 +254,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else _FAILED
     text = str(getattr(error, "detail", "")) or "the request was refused"
     if status == _NOT_FOUND:
-        text = f"the gateway that runs ({package_version()}) knows no operation at {request.url.path}; {_OTHER_VERSION}"
+        text = f"the running gateway ({package_version()}) has no operation {request.url.path}; {_OTHER_VERSION}"
     return JSONResponse({"error": text, "exit_code": 2}, status)
 
 
@@ -269,7 +271,7 @@ def _error_of(name: str, error: Exception) -> tuple[dict[str, Any], int]:
         text = full_disk(error) if is_full_disk(error) else f"{name} failed: {error.strerror or error}"
     else:
         log.error("control.failed", operation=name, exc_info=error)
-        text = f"{name} failed; the gateway's log says why"
+        text = f"{name} failed; see the gateway's log for the reason"
     return {"error": text, "exit_code": 1}, _FAILED
 
 

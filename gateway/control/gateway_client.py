@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import httpx
     from websockets.asyncio.client import ClientConnection
 
-_STOPPED = "the gateway stopped before it had answered; ask again when it is back"
-_OTHER_PROTOCOL = "the gateway that runs is of another version than this command; restart it with this version"
+_STOPPED = "the gateway stopped before it answered; try again when it has restarted"
+_OTHER_PROTOCOL = "the running gateway has another version than this command; restart it with this version"
 _HTTP = b"HTTP/"
 _PROBE_SECONDS = 5
 

@@ -61,6 +61,6 @@ def clock_line(ahead: timedelta) -> str:
     """Return the line for the operator of a machine whose clock is *ahead*."""
     hours = ahead.total_seconds() / 3600
     return (
-        f"this machine's clock is {hours:,.0f} hours ahead of what other servers say; set it right"
-        " (sudo timedatectl set-ntp true), or reminders and days are wrong"
+        f"this machine's clock is {hours:,.0f} hours ahead of other servers; correct it"
+        " (sudo timedatectl set-ntp true), or reminders come at the wrong time"
     )

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 _PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
 _LONGEST = 255  # characters of a user or a password in SOCKS5, which has neither empty (RFC 1929)
 _SHAPE = (
-    "must be http://, https://, socks5:// or socks5h://, then [user:password@]host[:port] and nothing behind it;"
+    "must be http://, https://, socks5:// or socks5h://, then [user:password@]host[:port] and nothing after it;"
     " in a password write / as %2F, # as %23, ? as %3F, @ as %40, : as %3A and % as %25"
 )
 _NEAR = (".localhost", ".local", ".internal", ".home.arpa")  # RFC 6761, 6762, 8375; ICANN for .internal
@@ -45,9 +45,9 @@ class ProxyAddress:
             raise ValueError(_SHAPE)
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         if not f"{user}{password}".isascii() or max(len(user), len(password)) > _LONGEST:
-            raise ValueError(f"has a user or password that is no ASCII, or longer than {_LONGEST} characters")
+            raise ValueError(f"has a user or password that is not ASCII, or is longer than {_LONGEST} characters")
         if (password and not user) or (user and not password and parts.scheme.startswith("socks")):
-            raise ValueError("needs user and password both, or neither; an HTTP proxy may do with a user alone")
+            raise ValueError("needs both user and password, or neither; only an HTTP proxy may have a user alone")
         return cls(parts.scheme, parts.hostname, port or _PORTS[parts.scheme], user, password)
 
     @property
@@ -88,5 +88,5 @@ def log_proxy_failure(proxy: ProxyAddress, error: BaseException) -> None:
         "proxy.failed",
         proxy=str(proxy),
         reason=f"{type(error).__name__}: {error}",
-        mend="start the proxy or correct PARLOUR_PROXY; `parlour doctor` says more. Meanwhile messages wait",
+        mend="start the proxy, or correct PARLOUR_PROXY; `parlour doctor` checks it. Until then, messages stay queued",
     )

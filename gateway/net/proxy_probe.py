@@ -23,11 +23,11 @@ async def probe_proxy(address: str, *, within: float = WITHIN) -> str:
         async with asyncio.timeout(within):
             return await _query(proxy)
     except TimeoutError:
-        return f"the proxy {proxy} does not answer; see that it runs, or correct PARLOUR_PROXY"
+        return f"the proxy {proxy} does not answer; check that it is running, or correct PARLOUR_PROXY"
     except ssl.SSLError as wrong:
-        return f"the proxy {proxy} has no certificate that we trust ({wrong.reason}); is it https:// at all?"
+        return f"the proxy {proxy} has no trusted certificate ({wrong.reason}); check that it is an https:// proxy"
     except ValueError:  # a line without an end
-        return f"what answers at {proxy} is no proxy; correct PARLOUR_PROXY"
+        return f"the server at {proxy} is not a proxy; correct PARLOUR_PROXY"
     except (OSError, EOFError) as wrong:
         reason = getattr(wrong, "strerror", None) or type(wrong).__name__
         return f"the proxy {proxy} cannot be reached ({reason}); start it, or correct PARLOUR_PROXY"
@@ -49,15 +49,15 @@ async def _socks(proxy: ProxyAddress, reader: asyncio.StreamReader, writer: asyn
     writer.write(bytes([5, len(methods)]) + methods)
     version, chosen = await reader.readexactly(2)
     if version != 5:
-        return f"what answers at {proxy} is no SOCKS5 proxy; correct PARLOUR_PROXY"
+        return f"the server at {proxy} is not a SOCKS5 proxy; correct PARLOUR_PROXY"
     if chosen == _REFUSED:
-        return f"the proxy {proxy} asks for user and password; set PARLOUR_PROXY to {_shape(proxy)}"
+        return f"the proxy {proxy} requires user and password; set PARLOUR_PROXY to {_shape(proxy)}"
     if chosen != _PASSWORDS:
         return ""
     user, password = proxy.user.encode(), proxy.password.encode()
     writer.write(bytes([1, len(user)]) + user + bytes([len(password)]) + password)
     _, status = await reader.readexactly(2)
-    return f"the proxy {proxy} refuses user or password of PARLOUR_PROXY" if status else ""
+    return f"the proxy {proxy} rejects the user or password in PARLOUR_PROXY" if status else ""
 
 
 async def _http(proxy: ProxyAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> str:
@@ -67,10 +67,10 @@ async def _http(proxy: ProxyAddress, reader: asyncio.StreamReader, writer: async
     line = await reader.readline()
     words = line.split()
     if not line.startswith(b"HTTP/") or len(words) < 2 or not words[1].isdigit() or int(words[1]) in _NO_PROXY:
-        return f"what answers at {proxy} is no HTTP proxy; correct PARLOUR_PROXY"
+        return f"the server at {proxy} is not an HTTP proxy; correct PARLOUR_PROXY"
     if int(words[1]) == 407:
-        wrong = "refuses user or password of PARLOUR_PROXY" if proxy.user else "asks for user and password"
-        return f"the proxy {proxy} {wrong}; it is written {_shape(proxy)}"
+        wrong = "rejects the user or password in PARLOUR_PROXY" if proxy.user else "requires user and password"
+        return f"the proxy {proxy} {wrong}; write it as {_shape(proxy)}"
     return ""
 
 

@@ -63,7 +63,7 @@ class Quarantine:
             self._kept = dict.fromkeys(self._folder.names())  # the oldest first
             self._struck = set(self._folder.list_struck())
         except OSError as wrong:
-            line = f"{folder} cannot be used ({wrong.strerror}); give it to the user who runs Parlour"
+            line = f"{folder} cannot be used ({wrong.strerror}); make the user who runs Parlour its owner"
             raise UserError(line) from None
         for name in self._last_work.struck:
             log.warning("quarantine.struck", name=name)
@@ -115,7 +115,7 @@ class Quarantine:
                 return False
             event = await _to_the_end(self._folder.read, name, KEPT if name in self._kept else STRUCK)
             if event is None:
-                raise UserError(f"{name} was longer than what is kept, or its words were forgotten")
+                raise UserError(f"{name} is incomplete: it was too long to keep, or its text was erased")
             if await self._run_on_record(event, name, lambda: work(event)):
                 await self._forget([name])
         return True
@@ -166,7 +166,7 @@ class Quarantine:
                 kind = type(error).__name__
                 place = _place(error)
                 log.error("quarantine.broke_us", channel=event.channel, name=name, error=kind, at=place)  # noqa: TRY400 - see above
-                await self._put(event, name, f"it broke us {ATTEMPTS} times: {kind}", tells_sender=True)
+                await self._put(event, name, f"it failed {ATTEMPTS} times: {kind}", tells_sender=True)
             else:
                 await self._put(event, name, str(unreadable))
         self._broken.pop(name, None)

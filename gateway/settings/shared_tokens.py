@@ -20,7 +20,7 @@ def check_shared_tokens(settings: Settings, places: Mapping[tuple[str, ...], str
             if first != name:
                 place = places.get(("channels", name, field)) or f"channels.{name}.{field}"
                 found.append(
-                    f"{place}: channels.{first} has the same one, so each would take messages of the other;"
+                    f"{place}: channels.{first} uses the same token, so each would receive the other's messages;"
                     f" give channels.{name} its own bot, or remove one of the channels"
                 )
     return found

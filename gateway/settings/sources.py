@@ -49,7 +49,7 @@ def read_secrets(home: Path) -> Iterator[SettingLeaf]:
         return
     except OSError as wrong:
         raise SettingsError(
-            f"{folder} cannot be read ({wrong.strerror}); give it to the user who runs Parlour"
+            f"{folder} cannot be read ({wrong.strerror}); make the user who runs Parlour its owner"
         ) from None
     for file in files:
         if file.is_file() and not file.name.startswith("."):
@@ -88,7 +88,9 @@ def read_file(file: Path) -> Iterator[SettingLeaf]:
     except UnicodeDecodeError:
         raise SettingsError(f"{file} is not UTF-8; save it as UTF-8") from None
     except OSError as wrong:
-        raise SettingsError(f"{file} cannot be read ({wrong.strerror}); give it to the user who runs Parlour") from None
+        raise SettingsError(
+            f"{file} cannot be read ({wrong.strerror}); make the user who runs Parlour its owner"
+        ) from None
     yield from read_text(file, text)
 
 

@@ -48,21 +48,29 @@ class MetricDefinition:
 
 METRICS = (
     MetricDefinition(
-        "accepted", MetricKind.COUNT, ("outcome",), "Messages at the journal: new, duplicate, edited, noted, full."
+        "accepted",
+        MetricKind.COUNT,
+        ("outcome",),
+        "Messages offered to the journal: new, duplicate, edited, noted, full.",
     ),
     MetricDefinition("rejected", MetricKind.COUNT, ("reason",), "Messages that were not admitted."),
     MetricDefinition(
-        "quarantined", MetricKind.COUNT, ("channel",), "Platform events that could not be read, or that broke us."
+        "quarantined",
+        MetricKind.COUNT,
+        ("channel",),
+        "Platform events that could not be parsed, or that caused a crash.",
     ),
     MetricDefinition("turns", MetricKind.COUNT, ("outcome",), "Turns by end state."),
     MetricDefinition(
-        "turn_failures", MetricKind.COUNT, ("failure",), "Turns that ended with a line of ours instead of an answer."
+        "turn_failures", MetricKind.COUNT, ("failure",), "Turns that ended with an error notice instead of an answer."
     ),
     MetricDefinition("turn_seconds", MetricKind.TIME, (), "From claim to commit."),
-    MetricDefinition("model_calls", MetricKind.COUNT, ("purpose", "outcome"), "Model calls by what became of them."),
+    MetricDefinition("model_calls", MetricKind.COUNT, ("purpose", "outcome"), "Model calls by outcome."),
     MetricDefinition("model_seconds", MetricKind.TIME, ("purpose",), "From request to the end of the answer."),
-    MetricDefinition("model_first_token_seconds", MetricKind.TIME, ("purpose",), "From request to the first words."),
-    MetricDefinition("model_tokens", MetricKind.COUNT, ("direction",), "Tokens: in, out, and cached among those in."),
+    MetricDefinition("model_first_token_seconds", MetricKind.TIME, ("purpose",), "From request to the first token."),
+    MetricDefinition(
+        "model_tokens", MetricKind.COUNT, ("direction",), "Tokens: input, output, and the cached part of the input."
+    ),
     MetricDefinition(
         "model_cost_dollars", MetricKind.COUNT, (), "Cost of model calls whose price is known, in US dollars."
     ),
@@ -71,41 +79,46 @@ METRICS = (
     MetricDefinition(
         "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
     ),
-    MetricDefinition("tool_calls", MetricKind.COUNT, ("outcome",), "Tool calls by what became of them."),
+    MetricDefinition("tool_calls", MetricKind.COUNT, ("outcome",), "Tool calls by outcome."),
     MetricDefinition("tool_seconds", MetricKind.TIME, (), "Duration of tool calls."),
     MetricDefinition(
-        "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (waits for its turn)."
+        "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (postponed)."
     ),
-    MetricDefinition("jobs_running", MetricKind.GAUGE, ("kind",), "Background jobs under way."),
-    MetricDefinition("jobs_waiting", MetricKind.GAUGE, ("kind",), "Background jobs that are due and not taken up."),
-    MetricDefinition("jobs_lag_seconds", MetricKind.GAUGE, ("kind",), "How long the oldest of them has been due."),
+    MetricDefinition("jobs_running", MetricKind.GAUGE, ("kind",), "Background jobs that are running."),
+    MetricDefinition("jobs_waiting", MetricKind.GAUGE, ("kind",), "Background jobs that are due but not running."),
+    MetricDefinition("jobs_lag_seconds", MetricKind.GAUGE, ("kind",), "Time since the oldest of them was due."),
     MetricDefinition(
-        "jobs_scheduled", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: planned, or put off."
+        "jobs_scheduled", MetricKind.GAUGE, ("kind",), "Background jobs that are not due yet: scheduled or postponed."
     ),
     MetricDefinition(
-        "jobs_last_run_seconds", MetricKind.GAUGE, ("kind",), "When one last ended, well or not, in seconds since 1970."
+        "jobs_last_run_seconds",
+        MetricKind.GAUGE,
+        ("kind",),
+        "When the last one ended, successful or not, in seconds since 1970.",
     ),
-    MetricDefinition("background_tokens", MetricKind.GAUGE, (), "Tokens that background work has taken today."),
-    MetricDefinition("background_tokens_limit", MetricKind.GAUGE, (), "Tokens that it may take a day; 0 = no limit."),
-    MetricDefinition("delivered", MetricKind.COUNT, ("channel",), "Parts that stand in their chat."),
+    MetricDefinition("background_tokens", MetricKind.GAUGE, (), "Tokens that background jobs have used today."),
     MetricDefinition(
-        "delivery_retries", MetricKind.COUNT, ("channel", "reason"), "Parts tried again: later, unknown, format."
+        "background_tokens_limit", MetricKind.GAUGE, (), "Tokens that background jobs may use per day; 0 = no limit."
     ),
-    MetricDefinition("delivery_dead", MetricKind.COUNT, ("channel",), "Parts that were dead-lettered."),
-    MetricDefinition("delivery_seconds", MetricKind.TIME, ("channel",), "From commit to the platform's receipt."),
+    MetricDefinition("delivered", MetricKind.COUNT, ("channel",), "Message parts delivered."),
+    MetricDefinition(
+        "delivery_retries", MetricKind.COUNT, ("channel", "reason"), "Message parts sent again: later, unknown, format."
+    ),
+    MetricDefinition("delivery_dead", MetricKind.COUNT, ("channel",), "Message parts dead-lettered."),
+    MetricDefinition(
+        "delivery_seconds", MetricKind.TIME, ("channel",), "From commit to the platform's delivery receipt."
+    ),
     MetricDefinition("preview_edits", MetricKind.COUNT, ("channel",), "Edits of streaming previews."),
-    MetricDefinition("channel_restarts", MetricKind.COUNT, ("channel",), "Times a channel was begun anew."),
+    MetricDefinition("channel_restarts", MetricKind.COUNT, ("channel",), "Restarts of a channel."),
     MetricDefinition(
-        "channel_stalls", MetricKind.COUNT, ("channel",), "Times a channel ran and heard nothing for five minutes."
+        "channel_stalls", MetricKind.COUNT, ("channel",), "Times a running channel received nothing for five minutes."
     ),
     MetricDefinition("channel_ready", MetricKind.GAUGE, ("channel",), "1 if the channel is connected."),
-    MetricDefinition(
-        "alerts", MetricKind.COUNT, ("cause", "news"), "What owners were to be told: trouble, over, happened."
-    ),
+    MetricDefinition("alerts", MetricKind.COUNT, ("cause", "news"), "Notices to owners: trouble, over, happened."),
     MetricDefinition("alert_posts", MetricKind.COUNT, ("outcome",), "Posts to the alert webhook: arrived, failed."),
-    MetricDefinition("queued", MetricKind.GAUGE, (), "Accepted messages that have not ended."),
+    MetricDefinition("queued", MetricKind.GAUGE, (), "Accepted messages without an outcome yet."),
     MetricDefinition("queue_age_seconds", MetricKind.GAUGE, (), "Age of the oldest of them."),
-    MetricDefinition("undelivered", MetricKind.GAUGE, (), "Parts that have not reached their chat."),
+    MetricDefinition("undelivered", MetricKind.GAUGE, (), "Message parts not delivered yet."),
     MetricDefinition("dead_letters", MetricKind.GAUGE, (), "Dead letters kept."),
     MetricDefinition(
         "transcripts_pending", MetricKind.GAUGE, (), "Committed turns that are in no transcript file yet."

@@ -380,7 +380,7 @@ def test_a_full_disk_is_said_and_nothing_stands_half(
     monkeypatch.setattr(os, "fsync", full_at_first)
     person = ScriptedPrompts({"Connect": ["y"], "Ring": [TOKEN], "Who": ["501"]})
     init(environment, person)
-    assert "is full (No space left on device); make room" in person.told
+    assert "is full (No space left on device); free some space" in person.told
     assert person.told.count("? Ring [kept]") == 1
     assert sorted(files(home)) == ["parlour.yaml", "secrets/channels__parrot__token"]
 
@@ -389,7 +389,7 @@ def test_a_home_that_cannot_be_is_said_before_anything_is_asked(home: Path, envi
     """Nobody types a key first and learns then that it has no place."""
     home.touch()
     person = ScriptedPrompts({})
-    with pytest.raises(UserError, match="is not a folder"):
+    with pytest.raises(UserError, match="is not a directory"):
         init(environment, person)
     assert not person.seen
 

@@ -71,10 +71,10 @@ def test_three_platforms_are_set_up_from_nothing(
     )
     InitWizard(environment, person, InitOptions()).run()
     wrong = [line for line in person.seen if line.startswith("wrong: ")]
-    reasons = ["Discord refuses the token", "Slack", "without the scope chat:write", "Telegram refuses the token"]
+    reasons = ["Discord rejects the token", "Slack", "without the scope chat:write", "Telegram rejects the token"]
     assert len(wrong) == 4, person.told
     assert [reason in line for reason, line in zip(reasons, wrong, strict=True)] == [True] * 4, wrong
-    assert "is no Discord bot token; copy it from the developer portal" in person.told
+    assert "is not a Discord bot token; copy it from the developer portal" in person.told
     assert "is not a user id of this platform" in person.told
     for secret in ("canary", foreign, discord.token, stale, telegram.token, slack.bot_token, slack.app_token):
         assert secret not in person.told

@@ -92,10 +92,10 @@ def put_a_strangers(home: Path) -> None:
 LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
     "removed": (remove, "is missing or empty"),
     "emptied": (empty, "is missing or empty"),
-    "older": (put_older, "is older than it was"),
-    "no-wal": (delete_log, "is older than it was, or its -wal file is missing"),
-    "empty-wal": (empty_log, "is older than it was, or its -wal file is missing"),
-    "another-home": (put_a_strangers, "is another home's"),
+    "older": (put_older, "is older than at the last start"),
+    "no-wal": (delete_log, "is older than at the last start, or its -wal file is missing"),
+    "empty-wal": (empty_log, "is older than at the last start, or its -wal file is missing"),
+    "another-home": (put_a_strangers, "belongs to another home"),
 }
 
 

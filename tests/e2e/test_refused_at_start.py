@@ -91,9 +91,9 @@ async def test_a_refused_token_at_the_first_start_is_one_line(tmp_path: Path) ->
             await process.wait_logged("channel.refused", times=3)
             assert await process.stop() == 0
         lines = lines_of(process)
-    assert "Telegram refuses the token" in lines["telegram"]
-    assert "Discord refuses the token" in lines["discord"]
-    assert "Slack refuses the token" in lines["slack"]
+    assert "Telegram rejects the token" in lines["telegram"]
+    assert "Discord rejects the token" in lines["discord"]
+    assert "Slack rejects the token" in lines["slack"]
     assert not [line for line in process.log if "no longer" in line]
 
 
@@ -132,7 +132,7 @@ async def test_a_wrong_address_at_the_first_start_is_one_line(
         "slack": True,
     }
     assert "correct `api_url`" in lines["discord"]
-    assert not [line for line in lines.values() if "refuses the token" in line]
+    assert not [line for line in lines.values() if "rejects the token" in line]
 
 
 @pytest.mark.parametrize(("status", "body", "kind"), ELSEWHERE)
@@ -142,7 +142,7 @@ async def test_the_doctor_takes_a_wrong_address_for_no_bad_token(name: str, stat
     async with elsewhere(status, body, kind) as base:
         blocks = {"telegram": telegram(base, OTHER["telegram"]), "discord": discord(base, OTHER["discord"])}
         (line,) = await asked(name, blocks.get(name) or slack(base, BOT_TOKEN))
-    assert "correct `" in line or "is not reached" in line, line
+    assert "correct `" in line or "cannot be reached" in line, line
     assert "token" not in line
 
 
@@ -156,7 +156,7 @@ async def test_the_doctor_still_knows_a_bad_token() -> None:
         }
         for name, block in blocks.items():
             (line,) = await asked(name, block)
-            assert "refuses the" in line
+            assert "rejects the" in line
             assert "token" in line
 
 

@@ -94,7 +94,7 @@ async def test_a_bug_raises_twice_and_is_then_set_aside(tmp_path: Path) -> None:
     assert names(tmp_path) == []
     await keeper.handle(event(), bug)
     (kept,) = list_events(tmp_path)
-    assert kept.reason == "it broke us 3 times: KeyError"
+    assert kept.reason == "it failed 3 times: KeyError"
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (folder / "x.working").mkdir()
     (folder / "x.json").mkdir()
     (folder / "x.json" / "y").touch()
-    with pytest.raises(UserError, match="give it to the user who runs Parlour"):
+    with pytest.raises(UserError, match="make the user who runs Parlour its owner"):
         quarantine(folder)
 
 
@@ -462,7 +462,7 @@ async def test_an_event_is_replayed_from_its_file(tmp_path: Path) -> None:
         assert await keeper.replay(_name(each), work)
     assert taken == [first, event(2)]
     assert names(tmp_path) == [f"{_name(event(3))}.json"]
-    with pytest.raises(UserError, match="longer than what is kept"):
+    with pytest.raises(UserError, match="too long to keep"):
         await keeper.replay(_name(event(3)), work)
     assert not await keeper.replay("../schema", work)
     fine = EventHandling()

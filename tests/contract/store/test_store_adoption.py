@@ -114,6 +114,6 @@ async def test_the_stamp_never_runs_ahead(tmp_path: Path) -> None:
         await again.close()
         assert lost_journal(copy) == ""
     (early.parent / "journal.stamp").write_bytes((tmp_path / "journal.stamp").read_bytes())
-    assert "is older than it was" in lost_journal(early)
+    assert "is older than at the last start" in lost_journal(early)
     await store.close()
     assert lost_journal(path) == ""

@@ -326,5 +326,5 @@ async def test_a_text_of_ours_lands_in_the_scope_of_its_chat() -> None:
         assert scopes["pocket:g"] == scopes["pocket:g/12"] == "chats/pocket%3ag"
         assert scopes["pocket:d"] == "people/pocket%3aann"
         for unseen in ("-100", "x/1"):
-            with pytest.raises(UserError, match="nobody wrote"):
+            with pytest.raises(UserError, match="has no messages yet"):
                 await pocket.app.submit(SessionKey("pocket", unseen), "news")

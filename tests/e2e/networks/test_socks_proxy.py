@@ -187,5 +187,5 @@ async def test_the_doctor_says_that_it_is_the_proxy(tmp_path: Path) -> None:
         "missing": doctor.FindingLevel.FAIL,
     }
     assert {name: line.level for name, line in told.items()} == expected
-    assert "refuses user or password" in told["refused"].text
+    assert "rejects the user or password" in told["refused"].text
     assert "cannot be reached" in told["missing"].text

@@ -86,7 +86,7 @@ async def test_what_breaks_us_comes_again_twice_and_is_then_set_aside(tmp_path: 
         await server.until(lambda: len(server.acks) == 2)
         assert house.poisoned == 3
         assert [heard.text for heard in house.accepted] == ["and on"]
-        assert "it broke us 3 times: ZeroDivisionError" in [each.reason for each in list_events(tmp_path)]
+        assert "it failed 3 times: ZeroDivisionError" in [each.reason for each in list_events(tmp_path)]
 
 
 @pytest.mark.parametrize("unclean_stops", [0, 2])

@@ -144,7 +144,7 @@ async def test_the_probe_says_what_is_wrong_and_how_to_mend_it(scheme: str) -> N
         gone = proxy.url(scheme)
     said.append(await probe_proxy(gone))
     for line, words in zip(
-        said, ("refuses user or password", "asks for user", "is no", "cannot be reached"), strict=True
+        said, ("rejects the user or password", "requires user", "is not a", "cannot be reached"), strict=True
     ):
         assert words in line
         assert "PARLOUR_PROXY" in line or "user:password@" in line

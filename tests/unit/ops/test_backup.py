@@ -159,9 +159,9 @@ async def test_a_backup_replaces_nothing_and_leaves_nothing(tmp_path: Path) -> N
     target.write_text("mine")
     with open_home(tmp_path / "home") as home:
         fill(home)
-        with pytest.raises(UserError, match="there already"):
+        with pytest.raises(UserError, match="already exists"):
             await backup(home, None, target)
-        with pytest.raises(UserError, match="no folder"):
+        with pytest.raises(UserError, match="not a directory"):
             await backup(home, None, tmp_path / "nowhere" / "b.tar.gz")
         await backup(home, None, tmp_path / "c.tar.gz")
         assert list(home.backups.iterdir()) == []
@@ -190,7 +190,7 @@ async def test_a_home_with_data_needs_force_and_is_kept_aside(tmp_path: Path) ->
         (home.path / "parlour.yaml").write_text("language: de\n")
         home.secrets.mkdir()
         (home.secrets / "LLM__API_KEY").write_text("kept")
-    with pytest.raises(UserError, match="--force replaces it"):
+    with pytest.raises(UserError, match="use --force to replace it"):
         restore(archive, other)
     assert (other / "precious.md").read_text() == "mine"
     restore(archive, other, force=True)

@@ -75,17 +75,17 @@ def plain(**variables: str) -> dict[str, str]:
 
 
 WRONG: dict[str, tuple[dict[str, str] | Callable[[ExitStack], dict[str, str]], str]] = {
-    "token": (plain(**{TOKEN: "canary"}), f"{TOKEN} is no Telegram token; copy it from @BotFather"),
+    "token": (plain(**{TOKEN: "canary"}), f"{TOKEN} is not a Telegram bot token; copy it from @BotFather"),
     "key": (plain(PARLOUR_LLM__MODLE="x"), "did you mean PARLOUR_LLM__MODEL?"),
-    "home": (plain(PARLOUR_HOME="/proc/home"), "or set PARLOUR_HOME to another folder"),
-    "home-file": (plain(PARLOUR_HOME="/dev/null"), "/dev/null is not a folder; move that file away"),
+    "home": (plain(PARLOUR_HOME="/proc/home"), "or set PARLOUR_HOME to another directory"),
+    "home-file": (plain(PARLOUR_HOME="/dev/null"), "/dev/null is not a directory; move that file away"),
     "port": (occupied, "is taken: stop what listens on 127.0.0.1:"),
     "host": (
         plain(PARLOUR_WEB__HOST="192.0.2.1", PARLOUR_WEB__PORT="8787"),
         "set PARLOUR_WEB__HOST to an address of this",
     ),
     "everyone": (plain(PARLOUR_CHANNELS__WEB__ALLOW_FROM="*"), "confirm it with PARLOUR_ALLOW_EVERYONE=true"),
-    "newer": (newer, f"was written by a newer Parlour (schema 99, this one knows {SCHEMA})"),
+    "newer": (newer, f"was written by a newer Parlour (schema 99, this version supports {SCHEMA})"),
 }
 
 
@@ -117,7 +117,7 @@ def test_a_second_gateway_refuses_and_the_doctor_takes_the_first_for_well(
         in_use(stack)
         monkeypatch.setenv("PARLOUR_WEB__PORT", occupied(stack)["PARLOUR_WEB__PORT"])
         assert parlour(monkeypatch, "run") == 2
-        assert f"is in use by process {os.getpid()}; stop that one first" in capsys.readouterr().err
+        assert f"is in use by process {os.getpid()}; stop that process first" in capsys.readouterr().err
         assert parlour(monkeypatch, "doctor") == 0
         assert "a gateway is running on this home" in capsys.readouterr().out
 
@@ -168,7 +168,8 @@ def test_restore_names_what_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: 
     """A file that is not there is one line."""
     assert parlour(monkeypatch, "restore", "/nowhere/b.tar.gz") == 2
     assert (
-        capsys.readouterr().err == "parlour: /nowhere/b.tar.gz is not there; name a file that `parlour backup` wrote\n"
+        capsys.readouterr().err
+        == "parlour: /nowhere/b.tar.gz does not exist; name a file that `parlour backup` wrote\n"
     )
 
 

@@ -267,7 +267,7 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
     assert content(home) == before
     warned = failing(found, FindingLevel.WARN)
     assert "an event from slack was quarantined" in warned["quarantine"]
-    assert "it broke us 3 times: ValueError; it is in " in warned["quarantine"]
+    assert "it failed 3 times: ValueError; it is in " in warned["quarantine"]
     assert warned["given.up"].startswith("1 to telegram, the latest 1970-01-01T00:00:00Z: blocked by the person")
     assert "killed 2 times in a row" in warned["stops"]
     assert "canary" not in str(found)
@@ -291,9 +291,9 @@ async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment
     found = await told(environment, is_offline=True)
     warned = failing(found, FindingLevel.WARN)
     assert warned["alerts.untold"].startswith("The bot was terminated without a clean shutdown")
-    assert "no owner could be told so far" in warned["alerts.untold"]
+    assert "no owner has been notified yet" in warned["alerts.untold"]
     assert warned["alerts.disk"].startswith("The server's disk is nearly full: 40 MB left.")
-    assert "(now, told at " in warned["alerts.disk"]
+    assert "(now, owners notified at " in warned["alerts.disk"]
     assert "(past, " in line_of(found, "alerts.channel.slack")
     assert not any(each.id.startswith("alerts.set-aside") for each in found)
 

@@ -187,13 +187,13 @@ async def _running(house: DoctorScene) -> AsyncIterator[None]:
 Plant = Callable[[DoctorScene], Awaitable[None]]
 FAIL, WARN = FindingLevel.FAIL, FindingLevel.WARN
 PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
-    (wrong_token, FAIL, "channel.telegram", "refuses the token", "@BotFather"),
+    (wrong_token, FAIL, "channel.telegram", "rejects the token", "@BotFather"),
     (missing_intent, FAIL, "channel.discord", "Message Content Intent", "Privileged Gateway Intents"),
     (missing_scope, FAIL, "channel.slack", "without the scope chat:write", "add it"),
     (privacy_mode, WARN, "channel.telegram", "privacy mode hides", "Group Privacy"),
     (webhook_set, FAIL, "channel.telegram", "elsewhere.example", "deleteWebhook"),
     (readable_secret, FAIL, "privacy", "llm__api_key is readable by other users", "chmod 600"),
-    (unwritable_home, FAIL, "home", "/proc/parlour cannot be made", "set PARLOUR_HOME to another folder"),
+    (unwritable_home, FAIL, "home", "/proc/parlour cannot be created", "set PARLOUR_HOME to another directory"),
     (wrong_owner, FAIL, "owner.files", "parlour.yaml belongs to user id 12345", "-R 0:0"),
     (port_taken, FAIL, "port", "is taken", "PARLOUR_WEB__PORT"),
     (utc_container, WARN, "timezone", "a container's clock is UTC", "set PARLOUR_TIMEZONE"),
@@ -201,7 +201,7 @@ PLANTED: list[tuple[Plant, FindingLevel, str, str, str]] = [
     (unreachable_model, FAIL, "model.answers", "nothing answers", "check that the address is correct"),
     (unknown_model, FAIL, "model.answers", "no model of this name exists", "list of models"),
     (full_disk, FAIL, "disk", "only 9 MB free", "free some space"),
-    (two_gateways, FAIL, "lock", "another gateway uses this home", "stop that one first"),
+    (two_gateways, FAIL, "lock", "another gateway uses this home", "stop that process first"),
 ]
 
 
@@ -263,7 +263,7 @@ def test_a_start_prints_the_line_that_gives_a_file_back(monkeypatch: pytest.Monk
             finally:
                 os.seteuid(0)
                 os.setegid(0)
-            assert str(refused.value).endswith(f"and Parlour runs as 12345; give it back: {line}")
+            assert str(refused.value).endswith(f"but Parlour runs as 12345; change its owner: {line}")
             assert f"{home}/journal.db belongs to user id 0" in str(refused.value)
 
 

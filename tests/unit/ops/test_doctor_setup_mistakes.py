@@ -49,17 +49,17 @@ ALL = {**DISCORD, "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": "*", "PARLOUR_ALLOW_E
 SWAPPED = {"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": SLACK_APP, "PARLOUR_CHANNELS__SLACK__APP_TOKEN": SLACK_APP}
 SLIPS: list[tuple[dict[str, str], FindingLevel, str, str]] = [
     ({}, FindingLevel.OK, "", ""),
-    ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, FindingLevel.FAIL, "settings", "without blanks"),
+    ({"PARLOUR_CHANNELS__TELEGRAM__TOKEN": f"{TELEGRAM} "}, FindingLevel.FAIL, "settings", "without spaces"),
     (
         {"PARLOUR_CHANNELS__DISCORD__TOKEN": f"Bot {DISCORD_TOKEN}"},
         FindingLevel.FAIL,
         "settings",
-        "without the word Bot",
+        "or the word Bot",
     ),
     (SWAPPED, FindingLevel.FAIL, "settings", "it begins with xoxb- (OAuth & Permissions)"),
     ({"PARLOUR_LLM__API_BASE": "localhost:1/v1"}, FindingLevel.FAIL, "settings", "starting with https:// or http://"),
     ({"PARLOUR_PROXY": "localhost:1"}, FindingLevel.FAIL, "settings", "must be http://, https://, socks5://"),
-    ({"PARLOUR_HOME": "/sys/fs/parlour"}, FindingLevel.FAIL, "home", "set PARLOUR_HOME to another folder"),
+    ({"PARLOUR_HOME": "/sys/fs/parlour"}, FindingLevel.FAIL, "home", "set PARLOUR_HOME to another directory"),
     ({"PARLOUR_OWNERS": "telegram:@ann"}, FindingLevel.WARN, "owners.id", "'@ann' is not a user id of this platform"),
     (MANY, FindingLevel.WARN, "access", "set PARLOUR_CAPS__TOKENS_PER_DAY=2000000"),
     ({**MANY, "PARLOUR_CAPS__TOKENS_PER_DAY": "2000000"}, FindingLevel.OK, "", ""),

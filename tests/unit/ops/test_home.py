@@ -108,7 +108,10 @@ def test_a_second_owner_is_refused_with_the_first_ones_id(tmp_path: Path) -> Non
         assert first.stdout is not None
         assert first.stdout.readline() == "held\n"
         assert is_held(Home(tmp_path))
-        with pytest.raises(HomeInUse, match=f"in use by process {first.pid}; stop that one first"), open_home(tmp_path):
+        with (
+            pytest.raises(HomeInUse, match=f"in use by process {first.pid}; stop that process first"),
+            open_home(tmp_path),
+        ):
             pass
         first.kill()
     assert not is_held(Home(tmp_path))
@@ -170,7 +173,7 @@ def test_a_migration_that_was_cut_short_runs_again(tmp_path: Path) -> None:
 def test_a_schema_that_is_no_number_is_refused(tmp_path: Path) -> None:
     """What cannot be read is not taken for new."""
     (tmp_path / "schema").write_text("")
-    with pytest.raises(UserError, match="holds no number"), open_home(tmp_path):
+    with pytest.raises(UserError, match="contains no schema number"), open_home(tmp_path):
         pass
 
 

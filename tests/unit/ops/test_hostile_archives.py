@@ -104,10 +104,10 @@ def backup_of(files: dict[str, bytes], target: Path) -> Path:
 @pytest.mark.parametrize(
     ("limits", "why"),
     [
-        (RestoreLimits(files=2), "holds more than 2 files"),
-        (RestoreLimits(spare=1 << 60), "needs more room than its disk has"),
+        (RestoreLimits(files=2), "contains more than 2 files"),
+        (RestoreLimits(spare=1 << 60), "needs more space than the disk has"),
         (RestoreLimits(seconds=-1), "to unpack"),
-        (RestoreLimits(manifest=100), "its list is larger"),
+        (RestoreLimits(manifest=100), "its manifest is too large"),
     ],
     ids=["files", "room", "time", "list"],
 )
@@ -138,7 +138,7 @@ def test_a_name_that_no_backup_takes_is_refused(tmp_path: Path, name: str) -> No
         with pytest.raises(UserError, match="nothing was changed"):
             restore(tmp_path / "evil.tar.gz", tmp_path / "home")
         return
-    with pytest.raises(UserError, match="names that no backup of ours has"):
+    with pytest.raises(UserError, match="names that no backup has"):
         restore(tmp_path / "evil.tar.gz", tmp_path / "home")
 
 

@@ -61,8 +61,8 @@ async def test_another_owners_journal_is_not_damaged(journal: Path) -> None:
     """What may not be read is named with whom it keeps out; no restore is advised, which would drop everything."""
     with forbidden(journal) as kept:
         fault = journal_fault(kept)
-        assert f"{kept} cannot be read and written by user id {os.geteuid()}" in fault
-        assert "nothing is damaged" in fault
+        assert f"user id {os.geteuid()} cannot read and write {kept}" in fault
+        assert "no data is damaged" in fault
         assert "restore" not in fault
     assert journal_fault(journal) == ""
 
@@ -87,7 +87,7 @@ async def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
         connection.execute("PRAGMA max_page_count = 2")
         return connection
 
-    with pytest.raises(StoreUnavailable, match="is full: make room and start again; nothing is damaged"):
+    with pytest.raises(StoreUnavailable, match="is full: free some space and start again; no data is damaged"):
         await open_file(tmp_path / FILE, StoreLimits(), connect=connect)
 
 

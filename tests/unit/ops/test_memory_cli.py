@@ -248,10 +248,10 @@ def test_a_conversation_goes_elsewhere_only_when_it_is_said(
     monkeypatch.setenv("PARLOUR_CHANNELS__TELEGRAM__TOKEN", "123456789:" + "A" * 35)
     take = ("import", "nanobot", str(theirs), "--yes", "--as", "telegram:1")
     assert "the shared memory is readable by everyone" in terminal.refused(*take, "--map", "telegram:42=shared")
-    assert "there is no conversation 'x:1'; there are: cli:direct, telegram:42" in terminal.refused(
+    assert "there is no conversation 'x:1'; conversations: cli:direct, telegram:42" in terminal.refused(
         *take, "--map", "x:1"
     )
-    assert "there is no channel called slack" in terminal.refused(*take, "--map", "telegram:42=slack:U1")
+    assert "no channel is called slack" in terminal.refused(*take, "--map", "telegram:42=slack:U1")
     terminal.well(*take, "--map", "telegram:42", "--map", "cli:direct=telegram:-100")
     assert [line["key"] for line in terminal.lines("sessions", "list")] == ["telegram:-100", "telegram:42"]
     assert "My boat is Nessie" in terminal.well("sessions", "show", "telegram:42")

@@ -33,7 +33,7 @@ def test_two_blocks_with_one_token_are_refused(
 ) -> None:
     """One line: which blocks, what comes of it, and how to mend it; and never the token."""
     (line,) = mistakes(tmp_path, kind, one, other)
-    assert line.startswith(f"PARLOUR_CHANNELS__{kind.upper()}_WORK__{field}: channels.{kind} has the same one")
+    assert line.startswith(f"PARLOUR_CHANNELS__{kind.upper()}_WORK__{field}: channels.{kind} uses the same token")
     assert f"give channels.{kind}-work its own bot" in line
     assert not any(secret in line for secret in (*one.values(), *other.values()))
 

@@ -46,14 +46,14 @@ WRONG = {
     "empty-token": ({f"{TELEGRAM}TOKEN": ""}, f"{TELEGRAM}TOKEN is empty"),
     "telegram-token": (
         {f"{TELEGRAM}TOKEN": "canary"},
-        f"{TELEGRAM}TOKEN is no Telegram token; copy it from @BotFather",
+        f"{TELEGRAM}TOKEN is not a Telegram bot token; copy it from @BotFather",
     ),
     "slack-token": ({"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": "xoxp-canary"}, "it begins with xoxb-"),
     "slack-app": (
         {"PARLOUR_CHANNELS__SLACK__BOT_TOKEN": "xoxb-1234567890", "PARLOUR_CHANNELS__SLACK__APP_TOKEN": "canary"},
         "it begins with xapp-",
     ),
-    "discord-token": ({"PARLOUR_CHANNELS__DISCORD__TOKEN": "canary"}, "is no Discord bot token"),
+    "discord-token": ({"PARLOUR_CHANNELS__DISCORD__TOKEN": "canary"}, "is not a Discord bot token"),
     "everyone": (
         {f"{TELEGRAM}ENABLED": "0", f"{TELEGRAM}ALLOW_FROM": "*"},
         "confirm it with PARLOUR_ALLOW_EVERYONE=true",

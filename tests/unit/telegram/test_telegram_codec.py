@@ -397,5 +397,5 @@ def test_only_reactions_that_bots_may_give_are_settings(reaction: str, is_good: 
     if is_good:
         assert TelegramSettings.model_validate(fields).reaction == reaction
     else:
-        with pytest.raises(ValueError, match="bots may give no other"):
+        with pytest.raises(ValueError, match="bots may use no others"):
             TelegramSettings.model_validate(fields)

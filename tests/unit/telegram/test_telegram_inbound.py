@@ -94,7 +94,7 @@ async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: Telegra
         await server.until(lambda: not server.updates)
     assert [heard.text for heard in house.accepted] == ["next"]
     (kept,) = list_events(tmp_path / "quarantine")
-    assert kept.reason == "it broke us 3 times: RuntimeError"
+    assert kept.reason == "it failed 3 times: RuntimeError"
 
 
 async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramServer) -> None:
