@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -50,59 +51,69 @@ async def run(
 async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[GatewayApp], None] | None = None) -> None:
     """Run every service until *stop*, then close intake, drain the turns, deliver, flush."""
     await app.web.bind()
-    grace = timedelta(seconds=app.settings.agent.shutdown_grace_seconds)
-    async with asyncio.TaskGroup() as services:
-        files = _start(
-            services,
+    operations = build_operations(app)
+    control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
+    given_back = 0
+
+    async def drain_turns() -> None:
+        nonlocal given_back
+        given_back = await app.pool.drain(timedelta(seconds=app.settings.agent.shutdown_grace_seconds))
+
+    async with (
+        asyncio.TaskGroup() as group,
+        _running(
+            group,
+            app.projector.flush,
             projector=app.projector.run,
             background=app.background.run,
             recall=app.recall.run,
             prune=lambda: run_prune_loop(app.store, app.intake.quarantine),
             stamp=lambda: run_stamp_loop(app.store),
-        )
-        delivery = _start(services, delivery=app.dispatcher.run)
-        pool = _start(services, pool=app.pool.run)
-        operations = build_operations(app)
-        control = ControlServer(app.home.socket, operations.by_name(), operations.conversations())
-        intake = _start(
-            services,
+        ),
+        _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),
+        _running(group, drain_turns, pool=app.pool.run),
+        _running(
+            group,
             web=app.web.serve,
             channels=app.supervisor.run,
             control=control.serve,
             quarantine_retrier=app.quarantine_retrier.run,
-        )
+        ),
+    ):
         await app.web.wait_started()
         await control.wait_listening()
         log.info("app.ready", seconds=round(time.monotonic() - app.started_at, 3), url=app.web.url)
         if ready is not None:
             ready(app)
-        alerts = _start(services, alerts=app.alerts.run)
-        warming = _start(
-            services, warm=lambda: _warm(app), dreams=app.dreamer.catch_up, raw_archives=app.raw_archives.catch_up
-        )
-        await stop.wait()
-        log.info("app.stopping", turns=len(app.pool.turns))
-        await _end(warming)
-        await _end(alerts)
-        await _end(intake)
-        given_back = await app.pool.drain(grace)
-        await _end(pool)
-        await app.dispatcher.drain(_LAST_DELIVERIES)
-        await _end(delivery)
-        await app.projector.flush()
-        await _end(files)
-        log.info("app.stopped", given_back=given_back)
+        async with (
+            _running(group, alerts=app.alerts.run),
+            _running(
+                group,
+                warm=lambda: _warm(app),
+                dreams=app.dreamer.catch_up,
+                raw_archives=app.raw_archives.catch_up,
+            ),
+        ):
+            await stop.wait()
+            log.info("app.stopping", turns=len(app.pool.turns))
+    log.info("app.stopped", given_back=given_back)
 
 
-def _start(group: asyncio.TaskGroup, **services: Callable[[], Any]) -> list[asyncio.Task[Any]]:
-    return [group.create_task(service(), name=name) for name, service in services.items()]
+@asynccontextmanager
+async def _running(
+    group: asyncio.TaskGroup, drain: Callable[[], Awaitable[object]] | None = None, /, **services: Callable[[], Any]
+) -> AsyncIterator[None]:
+    """Run *services* in *group* while the block is open; then await *drain* and cancel them.
 
-
-async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    After an error nothing is drained: the group cancels every service at once.
+    """
+    tasks = [group.create_task(service(), name=name) for name, service in services.items()]
+    yield
+    if drain is not None:
+        await drain()
     for task in tasks:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    await asyncio.wait(tasks)
 
 
 async def _warm(app: GatewayApp) -> None:
