@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from urllib.parse import unquote
 
 from agent.chat_profiles import (
@@ -18,7 +18,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.app.context import AppContext
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
-from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
+from gateway.ports import ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
@@ -49,8 +49,7 @@ def build_context_resolver(context: AppContext) -> Callable[[InboundMessage], Me
 
 def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], str]) -> ChatLocales:
     """Return the language of each chat and the time zone of each scope; *command_prefix* is that of a chat."""
-    settings, chats, platforms = context.settings, context.chats, context.platforms
-    people, links = context.store.people, context.store.links
+    settings, chats, people = context.settings, context.chats, context.store.people
 
     def override(key: SessionKey, guild: str) -> ChatOverride:
         # A job that no message started does not carry the guild of its chat.
@@ -61,28 +60,33 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
         language=settings.language,
         zone=settings.timezone,
         overrides=override,
-        scopes=_scopes(settings.memory.isolation, links, platforms),
+        scopes=build_scope_guess(context),
         chat=_chat,
         known_scopes=people.choosers(),
         command_prefix=command_prefix,
     )
 
 
-def _scopes(
-    isolation: str, links: AccountLinkStore, platforms: Mapping[str, str]
-) -> Callable[[SessionKey], tuple[str, ...]]:
-    """Return the scopes that a chat without messages may belong to.
+def build_scope_guess(context: AppContext) -> Callable[[SessionKey], tuple[str, ...]]:
+    """Return the function that names the scopes that a chat without messages may belong to.
 
-    The id of a direct chat is often that of its user. This is a guess: where it is wrong, no preferences are stored
-    under that id.
+    Where the id of a direct chat is its user's, these include the user's person. Where users belong to teams, the team
+    is not known yet: each linked person of that user is included.
     """
+    platforms, links = context.platforms, context.store.links
+
+    def persons(key: SessionKey) -> Iterable[str]:
+        traits = platforms.traits(key.channel)
+        if not traits.chat_is_person or traits.is_group(key):
+            return ()
+        user = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
+        return (each.person for each in links.accounts_of_user(user)) if traits.has_teams else (links.person(user),)
 
     def scopes(key: SessionKey) -> tuple[str, ...]:
-        if isolation == "shared":
+        if context.settings.memory.isolation == "shared":
             return ("",)
-        account = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
-        chats = dict.fromkeys((f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}"))
-        return (f"people/{links.person(account)}", *chats)
+        chats = (f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}")
+        return tuple(dict.fromkeys((*(f"people/{person}" for person in persons(key)), *chats)))
 
     return scopes
 
