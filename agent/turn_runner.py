@@ -306,7 +306,7 @@ def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
         parts = [_change_part(str(old), str(new), turn.language) for old, new in change["changes"]]
         if (rest := int(change["count"]) - len(parts)) > 0:
             parts.append(translate("erasure.more", turn.language, count=rest))
-        undo = ", ".join(translate("memory.edit_undo", turn.language, sha=each) for each in versions)
+        undo = ", ".join(translate("memory.edit_undo", turn.language, sha=each) for each in versions) or "—"
         lines.append(translate("memory.edited", turn.language, what="; ".join(parts), undo=undo))
     return lines
 

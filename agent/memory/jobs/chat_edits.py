@@ -106,10 +106,12 @@ class ChatMemoryEditor:
                     return ChatEditResult(
                         held=tuple(resolved), why=ReviewReason.UNTRUSTED if request.is_tainted else ReviewReason.MANY
                     )
-            for name in _names(edits):
-                if name not in done:
-                    await self._write(request, name, [each for each in edits if each.document == name])
-            return await asyncio.to_thread(self._report, request)
+            written = [
+                await self._write(request, name, [each for each in edits if each.document == name])
+                for name in _names(edits)
+                if name not in done
+            ]
+            return await asyncio.to_thread(self._report, request, written)
 
     async def _check(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> tuple[list[DocumentEdit], int]:
         """Return the edits with their exact lines, and the number of lines that would be lost."""
@@ -135,27 +137,23 @@ class ChatMemoryEditor:
                         f" change it: {line[:_SHOWN]}"
                     )
 
-    async def _write(self, request: ChatEditRequest, name: str, edits: Sequence[DocumentEdit]) -> None:
+    async def _write(self, request: ChatEditRequest, name: str, edits: Sequence[DocumentEdit]) -> tuple[str, str]:
+        """Apply *edits* to the document *name*; return its text before and after."""
         for _ in range(_MAX_ATTEMPTS):
             document = await self._documents.read(request.scope, name)
             text = _apply(_resolve(edits, document.text), document.text)
             if text == document.text or await self._documents.write(
                 request.scope, name, text, was=document.rev, why=request.cause, by=request.account
             ):
-                return
+                return document.text, text
         raise ToolFailed(f"{name} is being written to all the time; try again")
 
-    def _report(self, request: ChatEditRequest) -> ChatEditResult:
+    def _report(self, request: ChatEditRequest, new_texts: Sequence[tuple[str, str]]) -> ChatEditResult:
+        """Return the changes by their versions; without versions (the disk is full) by *new_texts*."""
         versions = [each for each in self._turn_versions(request) if each.why == request.cause]
-        return ChatEditResult(
-            changes=tuple(
-                change
-                for version in versions
-                for before, after in self._texts(request.scope, version)
-                for change in _line_changes(before, after)
-            ),
-            versions=tuple(each.short for each in versions),
-        )
+        texts = [each for version in versions for each in self._texts(request.scope, version)] or new_texts
+        changes = tuple(change for before, after in texts for change in _line_changes(before, after))
+        return ChatEditResult(changes=changes, versions=tuple(each.short for each in versions))
 
     def _turn_versions(self, request: ChatEditRequest) -> list[DocumentVersion]:
         """Return the versions of the turn's edits, the oldest first."""

@@ -287,6 +287,26 @@ async def test_forgetting_altogether_asks_with_the_preview() -> None:
         assert answer
 
 
+async def test_in_a_group_the_question_to_forget_altogether_quotes_nothing() -> None:
+    """Everybody reads it, so it has amounts only; a member's yes erases that member's own words."""
+    model = obedient(ScriptEntry(calls=(("memory_edit", '{"erase": "zeppelin"}'),)))
+    async with gateway(policy=OPEN, model=model) as pocket:
+        room: dict[str, Any] = {"group": True, "is_addressed": True}
+        for name in ("ann", "bob"):
+            await pocket.channel.ask("room", f"/remember {name} owns a zeppelin", sender=name, **room)
+        await pocket.channel.ask("room", "forget what I said of it", sender="ann", **room)
+        posts = pocket.channel.posts["room"]
+        await pocket.channel.until(lambda: any("/memory approve f" in each.text for each in posts))
+        question = posts[-1].text
+        assert question.startswith("I would erase 1 remembered line, 0 summary lines and ")
+        assert "zeppelin" not in question
+        found = re.search(r"/memory approve f[a-z2-7]{16}", question)
+        assert found
+        assert (await pocket.channel.ask("room", found[0], sender="bob", **room)).startswith("Only an admin")
+        assert (await pocket.channel.ask("room", found[0], sender="ann", **room)).startswith("Done. Erased: 1 ")
+        assert memory(pocket, ROOM) == "- bob owns a zeppelin\n"
+
+
 async def test_words_that_match_nothing_ask_nothing() -> None:
     """The model learns what is spelled like it."""
     model = obedient(ScriptEntry(calls=(("memory_edit", '{"erase": "Katherina"}'),)))

@@ -1,0 +1,180 @@
+"""Edits that a person asks for: all or none, once, beside other writers, and through a failure at every write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.staged_changes import read_staged
+from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
+from agent.memory.jobs.chat_edits import EDIT, ChatEditRequest, ChatMemoryEditor, LineChange
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.transcript_lines import utc_now
+from gateway.errors import ToolFailed
+from gateway.ports import Job
+
+SCOPE = "people/telegram%3a42"
+ANN, BEN = "telegram%3a42", "telegram%3a43"
+BEFORE = {"MEMORY.md": "# Facts\n\n- Lives in Leipzig\n- Smokes\n", "USER.md": "- Is called Ann\n"}
+EDITS = [
+    DocumentEdit("MEMORY.md", ReplaceLines("Lives in Leipzig", "Lives in Dresden")),
+    DocumentEdit("MEMORY.md", RemoveLines("- Smokes")),
+    DocumentEdit("USER.md", AddLines("Speaks German")),
+]
+AFTER = {"MEMORY.md": "# Facts\n\n- Lives in Dresden\n", "USER.md": "- Is called Ann\n- Speaks German\n"}
+
+
+class KilledProcess(BaseException):
+    """The process ends here."""
+
+
+class KillingDisk(Disk):
+    """Ends the process instead of write number *at*, counted from 0; with *after* once the write is done."""
+
+    def __init__(self, at: int = -1, *, after: bool = False) -> None:
+        self.count = 0
+        self._at, self._after = at, after
+
+    def _run(self, write: Callable[[], Any]) -> Any:
+        self.count += 1
+        is_end = self.count - 1 == self._at
+        if is_end and not self._after:
+            raise KilledProcess
+        done = write()
+        if is_end:
+            raise KilledProcess
+        return done
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Replace a file, or end."""
+        self._run(lambda: super(KillingDisk, self).replace(path, data))
+
+    def swap(self, path: Path, data: bytes, *, was: bytes | None) -> bool:
+        """Swap a file, or end."""
+        return bool(self._run(lambda: super(KillingDisk, self).swap(path, data, was=was)))
+
+
+def build_editor(home: Path, disk: Disk | None = None) -> tuple[ChatMemoryEditor, FileDocumentStore, VersionStore]:
+    """Return an editor over the files of *home*."""
+    disk, versions = disk or Disk(), VersionStore(home)
+    documents = FileDocumentStore(home, disk=disk, keeper=VersionKeeper(home, disk, versions, now=utc_now))
+    editor = ChatMemoryEditor(home, documents, versions, writing=asyncio.Lock(), now=utc_now, disk=disk)
+    return editor, documents, versions
+
+
+async def fill(home: Path, by: str = ANN) -> None:
+    """Write the documents as *by* had them remembered."""
+    _, documents, _ = build_editor(home)
+    for name, text in BEFORE.items():
+        was = (await documents.read(SCOPE, name)).rev
+        assert await documents.write(SCOPE, name, text, was=was, why="remember:t0.0.0", by=by)
+
+
+async def texts(home: Path) -> dict[str, str]:
+    """Return the documents."""
+    _, documents, _ = build_editor(home)
+    return {name: (await documents.read(SCOPE, name)).text for name in BEFORE}
+
+
+def request(**changes: Any) -> ChatEditRequest:
+    """Return Ann's request in a direct chat."""
+    known: dict[str, Any] = {"scope": SCOPE, "account": ANN, "turn": "t1", "call": "c1", "may_all": True}
+    return ChatEditRequest(**{**known, **changes})
+
+
+async def test_edits_of_two_documents_are_made_and_reported(tmp_path: Path) -> None:
+    """Bullets that the model left out are added; the result pairs a line with the one that replaces it."""
+    await fill(tmp_path)
+    editor, _, versions = build_editor(tmp_path)
+    done = await editor.edit(request(), EDITS)
+    assert await texts(tmp_path) == AFTER
+    assert done.changes == (
+        LineChange("- Lives in Leipzig", "- Lives in Dresden"),
+        LineChange(old="- Smokes"),
+        LineChange(new="- Speaks German"),
+    )
+    assert len(done.versions) == 2
+    assert {each.by for each in versions.log(SCOPE, limit=2)} == {ANN}
+    assert await editor.edit(request(), EDITS) == done
+    assert await texts(tmp_path) == AFTER
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(4))
+async def test_a_kill_at_any_write_is_completed_once(tmp_path: Path, at: int, after: bool) -> None:
+    """The same call, repeated after the crash, leaves every line once and one version a document."""
+    await fill(tmp_path)
+    disk = KillingDisk(at, after=after)
+    editor, _, _ = build_editor(tmp_path, disk)
+    with pytest.raises(KilledProcess):
+        await editor.edit(request(), EDITS)
+    editor, documents, versions = build_editor(tmp_path)
+    await documents.notice(SCOPE)
+    done = await editor.edit(request(), EDITS)
+    assert await texts(tmp_path) == AFTER
+    assert len(done.changes) == 3
+    made = [each for each in versions.log(SCOPE, limit=20) if each.why == request().cause]
+    assert sorted(name for each in made for name in each.names) == ["MEMORY.md", "USER.md"]
+
+
+async def test_an_edit_by_hand_at_the_same_time_survives(tmp_path: Path) -> None:
+    """The line that a person saves between reading and writing is there afterwards, and so is the edit."""
+    await fill(tmp_path)
+    editor, documents, _ = build_editor(tmp_path)
+    write = documents.write
+    path = tmp_path / SCOPE / "memory" / "MEMORY.md"
+
+    async def save_first(*args: Any, **more: Any) -> Any:
+        if "By hand" not in path.read_text():
+            path.write_text(f"{path.read_text()}- By hand\n")
+        return await write(*args, **more)
+
+    documents.write = save_first  # type: ignore[method-assign]
+    await editor.edit(request(), EDITS[:2])
+    assert path.read_text() == "# Facts\n\n- Lives in Dresden\n- By hand\n"
+
+
+async def test_a_wrong_line_in_one_document_changes_none(tmp_path: Path) -> None:
+    """The other document is not touched either, and the closest lines are named."""
+    await fill(tmp_path)
+    editor, _, _ = build_editor(tmp_path)
+    with pytest.raises(ToolFailed, match=r"no such line: Is called Anna\n.*\n- Is called Ann"):
+        await editor.edit(request(), [*EDITS, DocumentEdit("USER.md", RemoveLines("Is called Anna"))])
+    assert await texts(tmp_path) == BEFORE
+
+
+async def test_a_member_changes_no_line_of_another_person(tmp_path: Path) -> None:
+    """Adding is allowed; replacing and removing what somebody else had kept is not."""
+    await fill(tmp_path, by=BEN)
+    editor, _, _ = build_editor(tmp_path)
+    for edit in EDITS[:2]:
+        with pytest.raises(ToolFailed, match="only an admin of this chat"):
+            await editor.edit(request(may_all=False), [edit])
+    done = await editor.edit(request(may_all=False), EDITS[2:])
+    assert done.changes == (LineChange(new="- Speaks German"),)
+
+
+async def test_what_waits_is_staged_in_fives(tmp_path: Path) -> None:
+    """Eleven removals are three questions; the job can run again."""
+    editor, documents, _ = build_editor(tmp_path)
+    text = "".join(f"- Fact number {n}\n" for n in range(11))
+    await documents.write(SCOPE, "MEMORY.md", text, was="", why="remember:t0.0.0", by=ANN)
+    removal = DocumentEdit("MEMORY.md", RemoveLines(text.rstrip()))
+    done = await editor.edit(request(), [removal])
+    assert (done.why, len(done.held), done.changes) == ("many", 11, ())
+    payload = {"edits": [each.record() for each in done.held], "why": done.why, "cause": request().cause}
+    payload |= {"by": ANN, "session": "telegram:42", "turn": "t1"}
+    job = Job(id="memory_edit:t1.2.0", kind=EDIT, scope=SCOPE, payload=payload, due_at=utc_now())
+    for _ in range(2):
+        await editor.stage(job)
+    files = sorted((tmp_path / SCOPE / "memory" / ".staged").glob("*.json"))
+    changes = [read_staged(path.read_bytes()) for path in files]
+    assert sorted(len(each.would_remove) for each in changes if each is not None) == [1, 5, 5]
