@@ -6,6 +6,9 @@ python -m tests.faults --platform slack --mode kill_before reply_lost
 python -m tests.faults --stage pairing claim cap alert    decisions about people, killed at every call
 python -m tests.faults --chats 1 --list           every call of one turn, numbered; nothing is played
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
+python -m tests.faults --chats 50 --mode kill_before --from 420   go on with a run that was interrupted
+
+A line every 20 seconds says how many points were played, how many of them are wrong, and where to resume.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import asyncio
 import logging
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.faults.access_plots import PLOTS
-from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary, verdict
+from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary
 from tests.faults.platforms import PLATFORMS
-from tests.faults.plot_runner import play_plot, points_of, told
+from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_order import CHANNEL
 from tests.faults.process_pool import ForkServer, open_zygote
+from tests.faults.progress import show_progress
 from tests.faults.scenario import FaultCase
 from tests.faults.shim import ShimMode
 
@@ -53,14 +58,12 @@ async def play(zygote: ForkServer, options: argparse.Namespace) -> bool:
         for mode in options.mode:
             if mode == LOST and base.platform == CHANNEL:
                 continue  # the relay loses replies in tests of its own
-            every = await chosen(zygote, base, mode, options, len(points))
-            started = time.monotonic()
-            outcomes = await play_all(zygote, every, at_once=options.at_once)
-            seconds = time.monotonic() - started
-            print(f"{base.place}, {mode}: {summary(outcomes)} ({seconds:.0f} s)", flush=True)
-            if wrong := verdict(outcomes):
-                is_fine = False
-                print(wrong, flush=True)
+            every = await select_cases(zygote, base, mode, options, len(points))
+            name, started = f"{base.place}, {mode}", time.monotonic()
+            async with show_progress(name, [case.at or case.lose for case in every]) as progress:
+                outcomes = await play_all(zygote, every, at_once=options.at_once, record=progress.record)
+            print(f"{name}: {summary(outcomes)} ({time.monotonic() - started:.0f} s)", flush=True)
+            is_fine = is_fine and not any(outcome.wrong for outcome in outcomes)
     return is_fine
 
 
@@ -73,19 +76,25 @@ async def play_stages(zygote: ForkServer, options: argparse.Namespace) -> bool:
         if options.list:
             print("\n".join(f"{n} {point}" for n, point in enumerate(points, 1)))
             continue
-        numbers = options.at or range(1, len(points) + 1, options.every)
-        endings = await play_plot(zygote, PLOTS[name], numbers, at_once=options.at_once)
-        print(f"{name}, kill_before: {told(endings)}", flush=True)
-        is_fine = is_fine and not any(ending.wrong for ending in endings)
+        numbers = select_numbers(options, len(points))
+        async with show_progress(f"{name}, kill_before", numbers) as progress:
+            outcomes = await play_plot(zygote, PLOTS[name], numbers, at_once=options.at_once, record=progress.record)
+        print(f"{name}, kill_before: {format_outcomes(outcomes)}", flush=True)
+        is_fine = is_fine and not any(outcome.wrong for outcome in outcomes)
     return is_fine
 
 
-async def chosen(
+def select_numbers(options: argparse.Namespace, total: int) -> Sequence[int]:
+    """Return the numbers, of 1 to *total*, of the points to play."""
+    return options.at or range(options.first, total + 1, options.every)
+
+
+async def select_cases(
     zygote: ForkServer, base: FaultCase, mode: str, options: argparse.Namespace, points: int
 ) -> list[FaultCase]:
     """Return the cases of one mode."""
     total = await count_sends(zygote, base) if mode == LOST else points
-    numbers = options.at or range(1, total + 1, options.every)
+    numbers = select_numbers(options, total)
     if mode == LOST:
         return losses(base, numbers)
     every = cases(base, _OURS[mode], numbers)
@@ -103,6 +112,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=(*_OURS, LOST), nargs="+", default=[*_OURS, LOST], help="these faults only")
     parser.add_argument("--at", type=int, nargs="+", help="these points only")
     parser.add_argument("--every", type=int, default=1, help="every n-th point")
+    parser.add_argument("--from", type=int, default=1, dest="first", metavar="FROM", help="this point and later ones")
     parser.add_argument("--key", action=argparse.BooleanOptionalAction, help="the relay recognises a repeated send")
     parser.add_argument("--whole-life", action="store_true", help="from before the start to the end, not only the turn")
     parser.add_argument("--unclean-stops", type=int, default=0, help="kills before the one that is played")

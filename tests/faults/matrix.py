@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -86,13 +86,24 @@ def losses(base: FaultCase, sends: Iterable[int]) -> list[FaultCase]:
     return [replace(base, lose=number) for number in sends]
 
 
-async def play_all(zygote: ForkServer, every: Sequence[FaultCase], *, at_once: int = AT_ONCE) -> list[ScenarioOutcome]:
-    """Play *every* case, some side by side; the outcomes are in the same order."""
-    room = asyncio.Semaphore(at_once)
+async def play_all(
+    zygote: ForkServer,
+    every: Sequence[FaultCase],
+    *,
+    at_once: int = AT_ONCE,
+    record: Callable[[int, str], None] = lambda _number, _wrong: None,
+) -> list[ScenarioOutcome]:
+    """Play *every* case, some side by side; the outcomes are in the same order.
+
+    *record* is called with the number of each case's point and what is wrong there.
+    """
+    slots = asyncio.Semaphore(at_once)
 
     async def play(case: FaultCase) -> ScenarioOutcome:
-        async with room:
-            return await FaultScenario(zygote, case).play()
+        async with slots:
+            outcome = await FaultScenario(zygote, case).play()
+        record(case.at or case.lose, str(outcome) if outcome.wrong else "")
+        return outcome
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(play(case), name=str(case)) for case in every]

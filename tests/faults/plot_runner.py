@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -133,20 +133,27 @@ async def points_of(zygote: ForkServer, plot: type[AccessPlot]) -> list[str]:
 
 
 async def play_plot(
-    zygote: ForkServer, plot: type[AccessPlot], points: Collection[int], *, at_once: int
+    zygote: ForkServer,
+    plot: type[AccessPlot],
+    points: Collection[int],
+    *,
+    at_once: int,
+    record: Callable[[int, str], None] = lambda _number, _wrong: None,
 ) -> list[PlotOutcome]:
-    """Play *plot* killed at each of *points*, so many at once."""
-    folder = asyncio.Semaphore(at_once)
+    """Play *plot* killed at each of *points*, so many at once; *record* is called with each and what is wrong there."""
+    slots = asyncio.Semaphore(at_once)
 
     async def play(at: int) -> PlotOutcome:
-        async with folder:
-            return await PlotRun(zygote, plot, at).run()
+        async with slots:
+            outcome = await PlotRun(zygote, plot, at).run()
+        record(at, str(outcome) if outcome.wrong else "")
+        return outcome
 
     return list(await asyncio.gather(*(play(at) for at in points)))
 
 
-def told(endings: Sequence[PlotOutcome]) -> str:
+def format_outcomes(outcomes: Sequence[PlotOutcome]) -> str:
     """Return one line of figures, and every broken promise."""
-    wrong = [str(each) for each in endings if each.wrong]
-    struck = sum(bool(each.struck) for each in endings)
-    return "\n".join([f"{len(endings)} points, {struck} struck, {len(wrong)} wrong", *wrong])
+    wrong = [str(each) for each in outcomes if each.wrong]
+    struck = sum(bool(each.struck) for each in outcomes)
+    return "\n".join([f"{len(outcomes)} points, {struck} struck, {len(wrong)} wrong", *wrong])

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.faults.access_plots import PLOTS
-from tests.faults.plot_runner import play_plot, points_of, told
+from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_pool import ForkServer
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
@@ -30,6 +30,6 @@ async def test_a_decision_is_told_once_whatever_kills_it(
     points = await points_of(zygote, PLOTS[name])
     assert len(points) >= least
     endings = await play_plot(zygote, PLOTS[name], [1 + int(share * len(points)) for share in shares], at_once=3)
-    record_property("figure", f"{name}, kill_before, of {len(points)} points: {told(endings)}")
-    assert not any(ending.wrong for ending in endings), told(endings)
+    record_property("figure", f"{name}, kill_before, of {len(points)} points: {format_outcomes(endings)}")
+    assert not any(ending.wrong for ending in endings), format_outcomes(endings)
     assert any(ending.struck for ending in endings)
