@@ -48,6 +48,10 @@ class ConsolidationModel:
         self.is_down: Callable[[], bool] = lambda: False
         self.outage: Exception = ModelUnreachable("down")
         self.bullets = "- a lasting fact"
+        self.saved: dict[str, Any] = {
+            "history_entry": "[2026-11-21 21:00] They talked.",
+            "memory_update": "- old fact\n- new fact",
+        }
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Summarise, or say what lasts."""
@@ -72,8 +76,7 @@ class ConsolidationModel:
             note = json.dumps({"slug": "talk", "summary": "They talked."})
             call = ToolCall("c", "create_session_memory", note)
             return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
-        saved = {"history_entry": "[2026-11-21 21:00] They talked.", "memory_update": "- old fact\n- new fact"}
-        call = ToolCall("c", "save_memory", json.dumps(saved))
+        call = ToolCall("c", "save_memory", json.dumps(self.saved))
         return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
 
     async def warm(self) -> None:

@@ -64,6 +64,13 @@ def with_evidence(edit: DocumentEdit, messages: Sequence[tuple[int, str]], numbe
     return edit if edit.source in numbers else replace(edit, source=-1)
 
 
+def is_correction(edit: DocumentEdit) -> bool:
+    """Return True if the edit replaces a statement by another one of the same subject, as the person said."""
+    old, new = changed_texts(edit.operation)
+    is_related = bool(old and new) and _shares(extract_words(new), _topics(extract_words(old)))
+    return is_related and edit.has_evidence
+
+
 def _supports(message: EntryWords, old: str, new: str) -> bool:
     before, after = extract_words(old), extract_words(new)
     if old and (not new or before.is_negated is not after.is_negated):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agent.memory.editing.document_edits import DocumentEdit
-from agent.memory.editing.edit_review import needs_evidence
+from agent.memory.editing.edit_review import is_correction, needs_evidence
 from agent.memory.editing.entry_matching import (
     AnalyzedEntry,
     analyzed_replaces,
@@ -66,6 +66,7 @@ class EditSimulation:
         self.results: list[EditResult] = []
         self.budget = budget
         self._may_lose = may_lose
+        self._corrected: set[str] = set()  # entries that the person corrected: these are not lost
 
     def do(self, edits: Sequence[DocumentEdit], *, is_final: bool = False) -> Sequence[EditResult]:
         """Apply the edits in order and return the result of each.
@@ -102,23 +103,38 @@ class EditSimulation:
         if not applied.done:
             return EditResult(edit, EditOutcome.NOTHING)
         lost = lost_entries(before, applied.text)
-        if refusal := self._refusal(edit, applied.text, lost):
-            return EditResult(edit, EditOutcome.REFUSED, refusal)
+        if hidden := [entry for entry in lost if not _is_named(entry, operation)]:
+            return EditResult(edit, EditOutcome.REFUSED, f"it would also take away: {hidden[0].raw[:80]}")
+        if is_correction(edit) and len(lost) == 1:
+            self._corrected.add(lost.pop().raw)
+        if self._is_wipe(edit.document, applied.text, len(lost)):
+            return EditResult(edit, EditOutcome.REFUSED, f"more than {MOST_ASKED} lines would be gone; remove fewer")
         if review := self._review(edit, applied.text, is_loss=bool(lost)):
             why = f"{edit.document} is full; make room first" if review is ReviewReason.OVER_BUDGET else ""
             return EditResult(edit, EditOutcome.WAITS, why, review)
         self.texts[edit.document] = applied.text
         return EditResult(edit, EditOutcome.LOSES if lost else EditOutcome.DONE)
 
-    def _refusal(self, edit: DocumentEdit, after: str, removed: Sequence[MemoryEntry]) -> str:
-        """Return why an edit is not made, for the model, or an empty string."""
-        if hidden := [entry for entry in removed if not _is_named(entry, edit.operation)]:
-            return f"it would also take away: {hidden[0].raw[:80]}"
-        total = len(lost_entries(self.base[edit.document], after)) if removed else 0
-        needs_approval = total > MOST_ASKED and bool(_review_reason(self.base[edit.document], after))
-        # No question may offer to remove so much.
-        is_wipe = len(removed) > MOST_ASKED or needs_approval
-        return f"more than {MOST_ASKED} lines would be gone; remove fewer" if is_wipe else ""
+    def _is_wipe(self, document: str, after: str, removed: int) -> bool:
+        """Return True if a question about the removals so far would offer to remove more than five lines."""
+        if removed <= MOST_ASKED:
+            total = len(self.lost(document, after)) if removed else 0
+            return total > MOST_ASKED and bool(self.review_reason(document, after))
+        return True
+
+    def lost(self, document: str, after: str) -> list[MemoryEntry]:
+        """Return the entries of the base that *after* lacks, but those that the person corrected."""
+        return [each for each in lost_entries(self.base[document], after) if each.raw not in self._corrected]
+
+    def review_reason(self, document: str, after: str) -> ReviewReason | None:
+        """Return why the removals from the base to *after* need approval, or None."""
+        lost = len(self.lost(document, after))
+        if not lost:
+            return None
+        if not statements(parse(after)):
+            return ReviewReason.EMPTY
+        entries = len(statements(parse(self.base[document])))
+        return ReviewReason.MANY if lost > MOST_REMOVED and lost > entries * MOST_REMOVED_SHARE else None
 
     def _review(self, edit: DocumentEdit, after: str, *, is_loss: bool) -> ReviewReason | None:
         before = self.texts[edit.document]
@@ -154,7 +170,7 @@ def outcome(simulation: EditSimulation, document: str, *, only_propose: str = ""
     if only_propose:
         proposed = (*done, *(operation for held in waiting.values() for operation in held))
         return DocumentOutcome(text=base, waiting={only_propose: proposed} if proposed else {})
-    if why := _review_reason(base, text):
+    if why := simulation.review_reason(document, text):
         kept = EditSimulation({document: base}, budget=simulation.budget, may_lose=False)
         kept.do([each.edit for each in mine if each.fate is EditOutcome.DONE])
         stand = {id(each.edit.operation) for each in kept.results if each.fate is EditOutcome.DONE}
@@ -260,21 +276,6 @@ def _unmarked(line: str) -> str:
 
 
 # -- removals ----------------------------------------------------------------------------------------
-
-
-def _review_reason(base: str, text: str) -> str:
-    """Return why the removals from *base* to *text* need approval, or an empty string."""
-    lost = len(lost_entries(base, text))
-    if not lost:
-        return ""
-    if not statements(parse(text)):
-        return ReviewReason.EMPTY
-    return ReviewReason.MANY if exceeds_removal_limit(lost, len(statements(parse(base)))) else ""
-
-
-def exceeds_removal_limit(removed: int, entries: int) -> bool:
-    """Return True if removing so many of the entries needs approval."""
-    return removed > MOST_REMOVED and removed > entries * MOST_REMOVED_SHARE
 
 
 def _is_named(entry: MemoryEntry, operation: Operation) -> bool:

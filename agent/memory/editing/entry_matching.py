@@ -50,6 +50,27 @@ _NO = frozenset(
     )
     for word in line.split()
 )
+_COPULAS = frozenset(
+    (
+        "is",
+        "are",
+        "am",
+        "be",
+        "has",
+        "have",
+        "ist",
+        "sind",
+        "hat",
+        "haben",
+        "est",
+        "sont",
+        "es",
+        "son",
+        "è",
+        "s",
+        "user's",
+    )
+)
 _DEGREE = frozenset(("longer", "any", "more", "mehr", "plus", "ya", "now", "actually", "since"))
 _ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))
 
@@ -96,7 +117,8 @@ def is_same(old: MemoryEntry, new: MemoryEntry) -> bool:
     if EntryKind.FENCE in (old.kind, new.kind):
         return old.kind is new.kind and _strip_lines(old.raw) == _strip_lines(new.raw)
     one, other = extract_words(old.text), extract_words(new.text)
-    return one.words == other.words and (bool(one.words) or old.text == new.text)
+    is_alike = one.words == other.words and one.is_negated is other.is_negated
+    return is_alike and (bool(one.words) or old.text == new.text)
 
 
 class AnalyzedEntry:
@@ -148,17 +170,19 @@ def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
         return all(map(new.says, needed))
     if not mine.carrying or len(its.carrying) > 3 * (len(mine.carrying) + len(needed)) + _WALL:
         return False
-    if its.is_negated and not mine.is_negated:
+    if its.is_negated is not mine.is_negated:
         return False
     return all(map(new.says, (*mine.carrying, *needed))) and _in_order(_anchors(mine), new.around + its.words)
 
 
 def begins_alike(whole: AnalyzedEntry, piece: AnalyzedEntry) -> bool:
-    """Return True if *whole* has no other subject before the words of *piece*: "Bob", "favourite"."""
-    for word in whole.said.words:
+    """Return True if *whole* has no other subject before the words of *piece*, such as "Bob" or "favourite"."""
+    words = whole.said.words
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         if piece.says(word) and word not in _GLUE:
             return True
-        if word not in _GLUE and word not in _DEGREE and word not in whole.said.negations:
+        is_verb = following in _GLUE and following not in _COPULAS  # "works at", but not "Bob is"
+        if word not in _GLUE and word not in _DEGREE and word not in whole.said.negations and not is_verb:
             return False
     return True
 

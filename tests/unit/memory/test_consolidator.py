@@ -37,6 +37,34 @@ async def test_killed_at_every_write_there_is_one_of_everything(tmp_path: Path) 
         assert world.model.calls == 1, at
 
 
+async def test_killed_at_every_write_of_an_edit(tmp_path: Path) -> None:
+    """A line is replaced, one removed and one added once, whichever write the kill came at; it is paid for once."""
+    operations = [
+        {"op": "replace", "old": "- old fact", "text": "- old fact, corrected", "source": 0},
+        {"op": "remove", "old": "- wrong fact", "reason": "question 1 says so", "source": 2},
+        {"op": "add", "text": "- new fact", "after": "- old fact, corrected", "source": 4},
+    ]
+    for at in range(200):
+        world = await begin(tmp_path / str(at))
+        world.model.saved = {"history_entry": "[2026-11-21 21:00] They talked.", "operations": operations}
+        path = scope_folder(world.home, SCOPE) / "memory" / "MEMORY.md"
+        path.write_text("- old fact\n- wrong fact\n- fact\n")
+        disk = FaultyDisk(at=at, error=ProcessCrash())
+        try:
+            await world.run(world.consolidator(disk))
+        except ProcessCrash:
+            await world.run(world.consolidator())
+        else:
+            assert at > 5
+            break
+        assert path.read_text() == "- old fact, corrected\n- new fact\n- fact\n", at
+        [entry] = world.history.after(0)
+        assert entry.source_of("- new fact") == 4
+        assert world.pointers()[-1:] == [8]
+        assert world.model.calls == 1, at
+        assert not list(path.parent.glob("*.conflict-*"))
+
+
 async def test_after_three_bad_answers_the_messages_themselves_are_kept(tmp_path: Path) -> None:
     """The window moves on, memory is as it was, and the raw archive holds what was said."""
     world = await begin(tmp_path)
