@@ -27,7 +27,8 @@ def edits(draw: st.DrawFn) -> tuple[str, DocumentEdit]:
     text = draw(DOCUMENTS)
     old = draw(st.sampled_from(text.splitlines()) if text and draw(st.integers(0, 9)) else LINES)
     new = draw(LINES)
-    operation: Operation = draw(st.sampled_from([AddLines(new), ReplaceLines(old, new), RemoveLines(old)]))
+    operations: list[Operation] = [AddLines(new), ReplaceLines(old, new), RemoveLines(old)]
+    operation = draw(st.sampled_from(operations))
     source, reason = draw(st.integers(-1, 10**6)), draw(st.sampled_from(["", "because"]))
     return text, DocumentEdit("MEMORY.md", operation, source, has_evidence=draw(st.booleans()), reason=reason)
 
