@@ -118,17 +118,17 @@ class EditSimulation:
     def _is_wipe(self, document: str, after: str, removed: int) -> bool:
         """Return True if a question about the removals so far would offer to remove more than five lines."""
         if removed <= MOST_ASKED:
-            total = len(self.lost(document, after)) if removed else 0
+            total = len(self.lost_entries(document, after)) if removed else 0
             return total > MOST_ASKED and bool(self.review_reason(document, after))
         return True
 
-    def lost(self, document: str, after: str) -> list[MemoryEntry]:
+    def lost_entries(self, document: str, after: str) -> list[MemoryEntry]:
         """Return the entries of the base that *after* lacks, but those that the person corrected."""
         return [each for each in lost_entries(self.base[document], after) if each.raw not in self._corrected]
 
     def review_reason(self, document: str, after: str) -> ReviewReason | None:
         """Return why the removals from the base to *after* need approval, or None."""
-        lost = len(self.lost(document, after))
+        lost = len(self.lost_entries(document, after))
         if not lost:
             return None
         if not statements(parse(after)):
