@@ -1,6 +1,7 @@
 """Read nanobot's folder, or Autobot's, which has the same layout: a workspace with `memory/` and `sessions/`.
 
-A session is a JSON Lines file with a metadata line (`_type: metadata`), or one JSON document in the first versions.
+A session is a JSON Lines file with a metadata line (`_type: metadata`), which Autobot's lack, or one JSON document in
+the first versions.
 Since 0.3 sessions are in `~/.nanobot/sessions/<workspace id>/`, since 0.3.6 in a SQLite database there.
 """
 
@@ -20,6 +21,7 @@ from agent.importers.import_data import ImportData, ImportedSession, Message, Sk
 from agent.importers.source_folder import EMPTY_SESSION, TASK_SESSION, SourceFolder, content_text, open_read_only
 from agent.importers.workspace import read_workspace
 from agent.memory.storage.transcript_lines import decode
+from gateway.errors import UserError
 
 _FIELDS = ("role", "tool_call_id", "name", "tools_used")
 _DATABASE = "sessions.sqlite3"
@@ -29,8 +31,10 @@ _ROLES = ("user", "assistant", "tool")
 
 
 def read_nanobot(path: Path, zone: str) -> ImportData:
-    """Read `~/.nanobot`, Autobot's folder, or the workspace in it. Raises UserError if *path* is not a folder."""
+    """Read `~/.nanobot`, Autobot's folder, or the workspace in it. Raises UserError if *path* is none of these."""
     folder = SourceFolder(path, zone)
+    if next(path.glob("agents/*/sessions"), None) is not None and not (path / "sessions").is_dir():
+        raise UserError(f"{path} is a folder of OpenClaw; import it with `parlour import openclaw`")
     workspace = path / "workspace" if (path / "workspace").is_dir() else path
     read_workspace(folder, workspace)
     for sessions in _session_folders(folder, path, workspace):
@@ -40,6 +44,7 @@ def read_nanobot(path: Path, zone: str) -> ImportData:
             _read_session(folder, file)
     if workspace != path:
         folder.skip_rest(path, frozenset({"workspace", "sessions"}))
+    folder.check_layout(workspace, ("memory", "sessions", "MEMORY.md", "SOUL.md", "USER.md"))
     return folder.data
 
 
@@ -121,6 +126,8 @@ def _add_session(
 def _parse_lines(folder: SourceFolder, data: bytes) -> tuple[dict[str, Any] | None, list[Any], tuple[bytes, ...]]:
     lines, bad = folder.lines(data)
     metadata = next((line for line in lines if line.get("_type") == "metadata"), None)
+    if metadata is None and lines and all(line.get("role") in _ROLES for line in lines):
+        metadata = {}  # Autobot's files have no such line
     return metadata, [line for line in lines if "_type" not in line], bad
 
 

@@ -31,6 +31,8 @@ def read_openclaw(path: Path, zone: str) -> ImportData:
     workspace = path / "workspace" if (path / "workspace").is_dir() else path
     if workspace == path and (path / "agents").is_dir():
         raise UserError(f"{path} has no workspace/; name the workspace's own folder for its memory files")
+    if next(workspace.glob("sessions/*.json*"), None) is not None and not (path / "agents").is_dir():
+        raise UserError(f"{path} is a folder of nanobot or Autobot; import it with `parlour import nanobot`")
     read_workspace(folder, workspace)
     for other in sorted(path.glob("workspace-*")):
         folder.skip(other, "another agent's; import that folder separately, with --as for the person it belongs to")
@@ -43,6 +45,7 @@ def read_openclaw(path: Path, zone: str) -> ImportData:
             folder.skip(agent, f"another agent's conversations; only those of {MAIN} are imported")
     if workspace != path:
         folder.skip_rest(path, frozenset({"workspace", "agents"}))
+    folder.check_layout(workspace, ("memory", "MEMORY.md", "SOUL.md", "USER.md", "../agents"))
     return folder.data
 
 

@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
 from itertools import islice
@@ -74,6 +74,15 @@ class SourceFolder:
         self._seen: set[Path] = set()
         self._bytes_left = LARGEST_TOTAL
         self._ends_at = time.monotonic() + LONGEST
+
+    def check_layout(self, workspace: Path, expected: Sequence[str]) -> None:
+        """Raise UserError if nothing was read and *workspace* has none of the *expected* files and folders."""
+        data = self.data
+        if data.sessions or data.documents or data.notes or data.histories:
+            return
+        if not any((workspace / name).exists() for name in expected):
+            names = ", ".join(name for name in expected if not name.startswith(".."))
+            raise UserError(f"{self.path} is not a bot's folder: expected one of {names} in it or in its workspace/")
 
     def name(self, path: Path) -> str:
         """Return *path* relative to the folder, as the report names it."""

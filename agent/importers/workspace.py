@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
 from agent.importers.import_data import ImportedDocument, ImportedHistory, ImportedNote
 from agent.importers.source_folder import SourceFolder
-from agent.memory.history.history_markdown import parse_legacy_history
+from agent.memory.history.history_markdown import STAMP, parse_legacy_history
 from agent.memory.notes.session_note_writer import slugify
 
 _DATED = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[-_ ](.*))?\.md\Z")
+_LEAST_PIECE = 20  # characters of a text that is compared with parts of entries
 _NOT_IMPORTED: Mapping[str, str] = {
     "AGENTS.md": "it instructs another program; copy what still applies into SOUL.md",
     "IDENTITY.md": "it describes the other bot; copy what you want into SOUL.md",
@@ -85,13 +87,36 @@ def _read_history(folder: SourceFolder, memory: Path) -> None:
             ImportedHistory(source=folder.name(record), entries=entries, dreamt=dreamt, bad=bad)
         )
         if markdown is not None:
-            folder.skip(markdown, "history.jsonl has the same content")
+            _read_markdown_history(folder, markdown, [content for _, content in entries])
+    elif markdown is not None:
+        _read_markdown_history(folder, markdown, ())
+
+
+def _read_markdown_history(folder: SourceFolder, path: Path, known: Sequence[str]) -> None:
+    """Read the entries of HISTORY.md whose text is not one of *known*, those of history.jsonl."""
+    data = folder.read_bytes(path)
+    if not data:
         return
-    text = folder.read_bytes(markdown) if markdown is not None else None
-    if markdown is not None and text:
-        parsed = parse_legacy_history(text, folder.modified_at(markdown))
-        entries = tuple((timestamp, content) for timestamp, content, _ in parsed)
-        folder.data.histories.append(ImportedHistory(source=folder.name(markdown), entries=entries))
+    left = Counter(map(_comparable, known))
+    everything = "\0".join(left)
+    entries: list[tuple[str, str]] = []
+    for timestamp, content, _ in parse_legacy_history(data, folder.modified_at(path)):
+        text = _comparable(content)
+        if left[text] > 0:
+            left[text] -= 1
+        elif len(text) < _LEAST_PIECE or text not in everything:  # a line with a time splits an entry of the record
+            entries.append((timestamp, content))
+    if entries:
+        folder.data.histories.append(ImportedHistory(source=folder.name(path), entries=tuple(entries)))
+    else:
+        folder.skip(path, "history.jsonl has the same entries")
+
+
+def _comparable(content: str) -> str:
+    """Return an entry's text without the time that it begins with, in single spaces."""
+    text = " ".join(content.split())
+    stamp = STAMP.match(text)
+    return text[stamp.end() :].strip() if stamp else text
 
 
 def _format_minute(folder: SourceFolder, value: object) -> str:

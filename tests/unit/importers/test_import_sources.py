@@ -183,6 +183,56 @@ def test_what_is_no_folder_of_theirs_is_said(tmp_path: Path) -> None:
         SYSTEMS["openclaw"](tmp_path, "UTC")
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_wrong_folder_is_refused_with_what_was_expected(tmp_path: Path, system: str) -> None:
+    """An empty folder, or one with anything else in it, is not imported as nothing."""
+    for name in ("", "src/main.py", "README.md", "config.json"):
+        if name:
+            write(tmp_path / name, "{}")
+        with pytest.raises(UserError, match=r"expected one of memory, .*MEMORY\.md, SOUL\.md, USER\.md in it"):
+            SYSTEMS[system](tmp_path, "UTC")
+    (tmp_path / "workspace" / "memory").mkdir(parents=True)
+    assert SYSTEMS[system](tmp_path, "UTC").documents == []  # theirs, and new
+
+
+def test_another_bots_folder_is_named(tmp_path: Path) -> None:
+    """Each reader would find half of the other's data."""
+    write(tmp_path / "o" / "agents" / "main" / "sessions" / "sessions.json", "{}")
+    with pytest.raises(UserError, match="`parlour import openclaw`"):
+        SYSTEMS["nanobot"](tmp_path / "o", "UTC")
+    with pytest.raises(UserError, match="`parlour import nanobot`"):
+        SYSTEMS["openclaw"](other_bots.nanobot(tmp_path / "n"), "UTC")
+
+
+def test_autobots_sessions_need_no_header(tmp_path: Path) -> None:
+    """Lines of messages alone; the key is the file's name. Other lines are still no session."""
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
+    other_bots.jsonl(tmp_path / "sessions" / "telegram_42.jsonl", [*said, "{torn"])
+    other_bots.jsonl(tmp_path / "sessions" / "b.jsonl", [*said, {"level": "info", "event": "x"}])
+    found = read("autobot", tmp_path)
+    (session,) = found.sessions
+    assert (session.key, len(session.messages), session.consolidated, session.bad) == ("telegram:42", 2, 0, (b"{torn",))
+    assert reasons(found) == {"sessions/b.jsonl": "it is not a session"}
+
+
+def test_history_md_is_compared_with_the_record(tmp_path: Path) -> None:
+    """Entries of both are taken once; those that only HISTORY.md has are taken too, repetitions counted."""
+    other_bots.nanobot(tmp_path)
+    path = tmp_path / "workspace" / "memory" / "HISTORY.md"
+    same = "[2026-04-03 00:02] - User prefers dark mode\n- PostgreSQL\n\n[2026-04-04 10:00] Talked about boats.\n\n"
+    write(path, same)
+    found = read("nanobot", tmp_path)
+    assert [each.source for each in found.histories] == ["workspace/memory/history.jsonl"]
+    assert reasons(found)["workspace/memory/HISTORY.md"] == "history.jsonl has the same entries"
+    write(path, f"[2026-04-01 09:00] Ann bought a boat.\n\n{same}[2026-05-04 10:00] Talked about boats.\n\n")
+    record, markdown = read("nanobot", tmp_path).histories
+    assert len(record.entries) == 2
+    assert markdown.entries == (
+        ("2026-04-01 09:00", "Ann bought a boat."),
+        ("2026-05-04 10:00", "Talked about boats."),
+    )
+
+
 def test_odd_files_cost_themselves(tmp_path: Path) -> None:
     """No JSON, no session, a session without words, bytes of any kind: each is left out with its reason."""
     write(tmp_path / "sessions" / "a.json", "{")

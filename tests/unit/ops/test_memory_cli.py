@@ -162,6 +162,9 @@ def test_mistakes_say_what_to_do(terminal: CommandTerminal) -> None:
     assert "no remembered line contains" in terminal.refused("memory", "why", "cheese", "--scope", ANN)
     assert "at least 3 characters" in terminal.refused("memory", "forget", "x", "--scope", ANN)
     assert "there is no owner yet" in terminal.refused("import", "nanobot", str(terminal.home))
+    assert "expected one of memory, sessions" in terminal.refused(
+        "import", "nanobot", str(terminal.home / "people"), "--as", "telegram:42"
+    )
     assert "'hermes' cannot be imported" in terminal.refused("import", "hermes", "/", "--as", "telegram:42")
 
 
