@@ -92,12 +92,12 @@ def _read_history(folder: SourceFolder, memory: Path) -> None:
         _read_markdown_history(folder, markdown, ())
 
 
-def _read_markdown_history(folder: SourceFolder, path: Path, known: Sequence[str]) -> None:
-    """Read the entries of HISTORY.md whose text is not one of *known*, those of history.jsonl."""
+def _read_markdown_history(folder: SourceFolder, path: Path, recorded: Sequence[str]) -> None:
+    """Read the entries of HISTORY.md whose text is not one of *recorded*, those of history.jsonl."""
     data = folder.read_bytes(path)
     if not data:
         return
-    left = Counter(map(_comparable, known))
+    left = Counter(map(_comparable, recorded))
     everything = "\0".join(left)
     entries: list[tuple[str, str]] = []
     for timestamp, content, _ in parse_legacy_history(data, folder.modified_at(path)):
