@@ -60,7 +60,10 @@ class ModelClient:
         if not models:
             raise ValueError("a client needs at least one model")
         self.name = models[0].name
-        self._models = tuple(models)
+        # Each with the name under which its context window is kept.
+        self._models = tuple(
+            (each, each.sized_as if isinstance(each, SupportsContextWindow) else each.name) for each in models
+        )
         self._attempts = max(attempts, 1)
         self._recorder = recorder
         self._meter = meter
@@ -72,8 +75,9 @@ class ModelClient:
 
     async def prompt_limit(self) -> int:
         """Return the prompt budget of the first model (units: token_estimate.py)."""
-        await self._know(self._models[0])
-        return self.windows.budget(_sized(self._models[0]))
+        model, sized_as = self._models[0]
+        await self._know(model, sized_as)
+        return self.windows.budget(sized_as)
 
     async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
         """Return the first answer. Raises ContextOverflow and CapReached at once, else the *first* model's error.
@@ -82,12 +86,12 @@ class ModelClient:
         not hide it.
         """
         first: ModelFailed | None = None
-        for model in self._models:
+        for model, sized_as in self._models:
             try:
-                reply = await self._persist(model, request, sink)
+                reply = await self._persist(model, sized_as, request, sink)
             except ContextOverflow as error:
-                await self._know(model)
-                await self.windows.note_refusal(_sized(model), request.weight or estimate(request).input, error.window)
+                await self._know(model, sized_as)
+                await self.windows.note_refusal(sized_as, request.weight or estimate(request).input, error.window)
                 raise
             except ModelFailed as error:
                 first = first or error
@@ -101,33 +105,33 @@ class ModelClient:
         assert first is not None  # noqa: S101 - models is not empty
         raise first
 
-    async def _know(self, model: ChatModel) -> None:
+    async def _know(self, model: ChatModel, sized_as: str) -> None:
         """Look up the model's window, once."""
-        if not self.windows.is_known(_sized(model)):
+        if not self.windows.is_known(sized_as):
             self.windows.set_window(
-                _sized(model), await model.window() if isinstance(model, SupportsContextWindow) else None
+                sized_as, await model.window() if isinstance(model, SupportsContextWindow) else None
             )
 
     async def sees(self) -> bool:
         """Return True if the first model accepts pictures."""
-        first = self._models[0]
+        first = self._models[0][0]
         return await first.sees() if isinstance(first, SupportsVision) else False
 
     async def warm(self) -> None:
         """Warm every model, one after the other: they share what is slow."""
-        for model in self._models:
+        for model, _ in self._models:
             await model.warm()
 
     async def close(self) -> None:
         """Close every model."""
-        for model in self._models:
+        for model, _ in self._models:
             await model.close()
 
-    async def _persist(self, model: ChatModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
+    async def _persist(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Ask one model until it answers, refuses, wants too long a pause, or has failed often enough."""
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._ask(model, request, sink)
+                return await self._ask(model, sized_as, request, sink)
             except (ContextOverflow, ModelRefused):
                 raise
             except ModelFailed as error:
@@ -149,7 +153,7 @@ class ModelClient:
         # Never earlier than asked; a little later, or everybody who was told the same comes back at once.
         return asked.total_seconds() + 0.25 * self._jitter()
 
-    async def _ask(self, model: ChatModel, request: ChatRequest, sink: Sink | None) -> ChatReply:
+    async def _ask(self, model: ChatModel, sized_as: str, request: ChatRequest, sink: Sink | None) -> ChatReply:
         """Make one call and account for it, however it ends."""
         watch = _RecordingSink(sink, self._now) if sink is not None else None
         begun = self._now()
@@ -160,7 +164,7 @@ class ModelClient:
             spent = await model.complete(request, sink=watch)
             outcome = "answered"
             if request.weight and not spent.tokens.is_estimate:
-                self.windows.calibrate(_sized(model), request.weight, spent.tokens.input)
+                self.windows.calibrate(sized_as, request.weight, spent.tokens.input)
         except ModelFailed as error:
             spent = usage_of_error(error)
             outcome = type(error).__name__
@@ -192,11 +196,6 @@ class ModelClient:
                 self._meter.count("model_tokens", amount, direction=direction)
         if tokens.cached:
             self._meter.count("model_cache_hits")
-
-
-def _sized(model: ChatModel) -> str:
-    """Return the name under which is kept how much *model* takes."""
-    return model.sized_as if isinstance(model, SupportsContextWindow) else model.name
 
 
 class _RecordingSink:

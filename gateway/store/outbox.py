@@ -56,7 +56,8 @@ class SqliteOutbox:
 
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending."""
-        now, payloads, adopted = self._engine.now(), encode_parts(parts), self._engine.adopted
+        now, adopted = self._engine.now(), self._engine.adopted
+        payloads = [(part_place(part.id)[1], write_part(part)) for part in parts]
         rows, _ = await self._engine.writer.submit(
             lambda database: freeze(database, message, payloads, now, adopted),
             lambda result: self._wake_next(result[1]),
@@ -368,11 +369,6 @@ def dead_groups(database: sqlite3.Connection) -> tuple[DeadLetterGroup, ...]:
         for (channel, reason), (count, newest) in found.items()
     )
     return tuple(sorted(groups, key=lambda group: group.newest, reverse=True))
-
-
-def encode_parts(parts: Sequence[MessagePart]) -> list[tuple[int, str]]:
-    """Prepare parts for `freeze`."""
-    return [(part_place(part.id)[1], write_part(part)) for part in parts]
 
 
 def purge(database: sqlite3.Connection, blank: tuple[int, int], forget_before: int) -> int:

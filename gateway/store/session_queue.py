@@ -83,7 +83,12 @@ def merge_rows(queued: Iterable[QueuedRow], limits: StoreLimits, now: int) -> tu
         if not _belongs(group[-1], row, limits) or len(group) >= _longest(limits):
             return group, None
         group.append(row)
-    return group, _merge_delay(group[-1], limits, now)
+    last = group[-1]
+    if not last.album and last.length < limits.split_length:
+        return group, None
+    waited = (now - last.accepted_at) / SECOND
+    # A negative time means that the clock went back; do not wait.
+    return group, MergeDelay(limits.split_seconds - waited) if 0 <= waited < limits.split_seconds else None
 
 
 def _age(row: QueuedRow, limits: StoreLimits, now: int) -> int:
@@ -116,14 +121,6 @@ def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:
     if limits.merge == "burst" or (row.album and row.album == last.album):
         return True
     return last.length >= limits.split_length and row.sent_at - last.sent_at <= limits.split_seconds * SECOND
-
-
-def _merge_delay(last: QueuedRow, limits: StoreLimits, now: int) -> MergeDelay | None:
-    if not last.album and last.length < limits.split_length:
-        return None
-    age = (now - last.accepted_at) / SECOND
-    # A negative age means that the clock went back; do not wait.
-    return MergeDelay(limits.split_seconds - age) if 0 <= age < limits.split_seconds else None
 
 
 def claim(
@@ -189,6 +186,11 @@ def _take(
     session = open_session(database, key, column, now, new)
     stamped = _stamp(database, rows, turn, attempt)
     is_again = bool(rows[0].turn)
+    notes = tuple(read_row(columns) for columns in database.execute(_NOTES, (column,)))
+    if is_again:  # its opening is rendered: newer notes are for the next turn
+        notes = tuple(note for note in notes if note.turn == turn)
+    elif notes:
+        database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
     (more,) = database.execute(COUNT_WAITING, (column,)).fetchone()
     return TurnLease(
         key=key,
@@ -197,7 +199,7 @@ def _take(
         rows=stamped,
         session=session,
         steps=read_steps(database, turn) if is_again else (),
-        notes=_take_notes(database, column, turn, is_again=is_again),
+        notes=notes,
         more=more,
     )
 
@@ -220,14 +222,6 @@ def _stamp(
         )
         for row in rows
     )
-
-
-def _take_notes(database: sqlite3.Connection, column: str, turn: str, *, is_again: bool) -> tuple[InboxRow, ...]:
-    notes = [read_row(columns) for columns in database.execute(_NOTES, (column,))]
-    if is_again:  # its opening is rendered: newer notes are for the next turn
-        return tuple(note for note in notes if note.turn == turn)
-    database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
-    return tuple(notes)
 
 
 def pending_note(database: sqlite3.Connection, column: str, note: int) -> InboxRow | None:

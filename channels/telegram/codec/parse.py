@@ -59,11 +59,14 @@ def _message(message: Mapping[str, Any], channel: str, bot: TelegramBotIdentity)
     text, files = message_text(message), attachments(message)
     if chat_kind is None or not (text or files):
         return None  # a broadcast channel, or a service message
-    original = _original(message)
+    original = message.get("reply_to_message")
+    if original is not None and "forum_topic_created" in original:
+        original = None  # in a topic each message names the topic's creation, and answers nothing
     return InboundMessage(
         key=_key(message, channel),
         message_id=str(int(message["message_id"])),
-        sender=_sender(message, bot),
+        # A sender who speaks as a chat (an anonymous admin, a linked channel) has no id: Telegram hides who it was.
+        sender=person_of(message["from"], bot) if "from" in message and "sender_chat" not in message else Sender(id=""),
         text=text,
         command=typed_command(message, bot.id, bot.username),
         # An edit of what we never heard (our name was added days later) is said now; of what we did, the journal knows.
@@ -175,13 +178,6 @@ def _key(message: Mapping[str, Any], channel: str) -> SessionKey:
     return SessionKey(channel, f"{chat}/{int(topic)}" if topic else chat)
 
 
-def _sender(message: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
-    # Who speaks as a chat (an anonymous admin, a linked channel) is nobody: Telegram hides who it was.
-    if "sender_chat" in message or "from" not in message:
-        return Sender(id="")
-    return person_of(message["from"], bot)
-
-
 def person_of(user: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     """Return the sender of a user object; raise KeyError and the like for other values."""
     ident = str(int(user["id"]))
@@ -190,14 +186,6 @@ def person_of(user: Mapping[str, Any], bot: TelegramBotIdentity) -> Sender:
     return Sender(
         id=ident, name=sanitize(name)[:_NAMED], is_bot=bool(user.get("is_bot", False)), is_self=bool(ident == bot.id)
     )
-
-
-def _original(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the message that this one answers; in a topic each one names the topic's creation, and answers nothing."""
-    original: Mapping[str, Any] | None = message.get("reply_to_message")
-    if original is None or "forum_topic_created" in original:
-        return None
-    return original
 
 
 def _quoted(message: Mapping[str, Any], original: Mapping[str, Any] | None) -> str:
