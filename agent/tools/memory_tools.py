@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -37,11 +38,17 @@ _HIT = re.compile(r"\[\d+\] (?P<source>\S+) \(lines \d+-\d+, score: -?\d+\.\d\d\
     gives=["memory"],
 )
 async def memory_search(
-    context: ToolContext, query: Annotated[str, "a question, keywords, or a description of what you are looking for"]
+    context: ToolContext,
+    query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
+    since: Annotated[str, "only from this date or time on, as 2026-05-03 or 2026-05-03T14:00"] = "",
+    until: Annotated[str, "only up to this date, inclusive, or this time"] = "",
 ) -> str:
     """Return the best hits of the asking scope, best first, in the format of [002], or a line that says none."""
     wanted = _required_query(query)
-    hits = await context.recall.search(wanted, limit=_MOST)
+    first, last = _parse_time(since, "since"), _parse_time(until, "until", is_end=True)
+    if first and last and (first.tzinfo is None) == (last.tzinfo is None) and last <= first:
+        raise ToolFailed("until is before since")
+    hits = await context.recall.search(wanted, limit=_MOST, since=first, until=last)
     return append_missing(format_hits(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'.", hits)
 
 
@@ -110,6 +117,20 @@ def _when_and_who(hit: SearchHit) -> str:
         return ""
     who = hit.who or ("you" if hit.role == "assistant" else "somebody")
     return f"{hit.at:%Y-%m-%d %H:%M}, {who}: " if hit.at else f"{who}: "
+
+
+def _parse_time(text: str, name: str, *, is_end: bool = False) -> datetime | None:
+    """Return an ISO date or time, naive without an offset; the end of a date is the next midnight.
+
+    Raises ToolFailed.
+    """
+    if not text.strip():
+        return None
+    try:
+        at = datetime.fromisoformat(text.strip())
+        return at + timedelta(days=1) if is_end and len(text.strip()) <= len("2026-05-03") else at
+    except (ValueError, OverflowError) as error:
+        raise ToolFailed(f"{name} must be a date or a time such as 2026-05-03 or 2026-05-03T14:00") from error
 
 
 def _required_query(query: str) -> str:

@@ -33,8 +33,16 @@ STOPPED = "stopped by the user"
 class RecallAccess(Protocol):
     """Search and reading of one scope's memory and the shared memory."""
 
-    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> SearchHits:
-        """Return the best hits, best first."""
+    async def search(
+        self,
+        query: str,
+        *,
+        project: str = MEMORY,
+        limit: int = 10,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SearchHits:
+        """Return the best hits, best first; *since* and *until* as in `SearchIndex.search`."""
         ...
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
@@ -105,9 +113,17 @@ class _ScopedRecall:
         self._scope = scope
         self._taint = taint
 
-    async def search(self, query: str, *, project: str = MEMORY, limit: int = 10) -> SearchHits:
-        """Return the best hits, best first."""
-        hits = await self._index.search(self._scope, query, project=project, limit=limit)
+    async def search(
+        self,
+        query: str,
+        *,
+        project: str = MEMORY,
+        limit: int = 10,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> SearchHits:
+        """See `RecallAccess.search`."""
+        hits = await self._index.search(self._scope, query, project=project, limit=limit, since=since, until=until)
         self._note(hits)
         return hits
 

@@ -114,11 +114,20 @@ class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
+        self,
+        scope: str,
+        query: str,
+        *,
+        project: str = MEMORY,
+        limit: int = 10,
+        embed_timeout: float | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, best first, within the token budget.
 
-        Waits at most *embed_timeout* seconds for the embedder.
+        Waits at most *embed_timeout* seconds for the embedder. With *since* or *until*, hits of memory are at or after,
+        and before, these times; a naive time is in the scope's zone.
         """
         ...
 

@@ -81,10 +81,19 @@ class FakeSearchIndex:
         self.asked: list[tuple[str, str]] = []
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
+        self,
+        scope: str,
+        query: str,
+        *,
+        project: str = MEMORY,
+        limit: int = 10,
+        embed_timeout: float | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> SearchHits:
         """Look through one scope."""
         self.asked.append((scope, query))
+        self.bounds = (since, until)
         words = query.lower().split()
         found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
         return SearchHits(found[:limit])

@@ -41,6 +41,7 @@ CREATE INDEX unit_vector ON unit (vector) WHERE vector IS NOT NULL;
 CREATE INDEX unit_waiting ON unit (id) WHERE vector IS NULL;
 CREATE INDEX unit_language ON unit (language);
 CREATE INDEX unit_who ON unit (who);
+CREATE INDEX unit_at ON unit (at) WHERE at IS NOT NULL;
 CREATE TABLE block (id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, project INTEGER NOT NULL);
 CREATE INDEX block_source ON block (source);
 CREATE TABLE vector (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL UNIQUE, data BLOB NOT NULL);

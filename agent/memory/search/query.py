@@ -10,6 +10,7 @@ from datetime import date, datetime, timedelta
 import regex
 
 from agent.memory.search.language_data import STOP
+from agent.memory.search.time_expressions import ConversationReference, TimeSpan, find_time_expressions
 from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced, words
 
 
@@ -23,6 +24,12 @@ class SearchQuery:
     language: str
     times: tuple[TimeRange, ...]
     cue: QueryCue
+    spans: tuple[TimeSpan, ...] = ()  # the times that the query names
+    conversations: tuple[ConversationReference, ...] = ()
+    topic: frozenset[str] = frozenset()  # words besides these times and "what did we talk about"
+    asks_conversation: bool = False  # what was said, rather than what happened
+    bounds: TimeSpan | None = None  # results are from this time only
+    now: datetime | None = None  # when it is asked
 
     def terms(self, languages: Iterable[str]) -> tuple[tuple[str, ...], ...]:
         """Return, for each word, its possible terms in an index of *languages*."""
@@ -43,25 +50,56 @@ class SearchQuery:
         return parts[0] in self.all_words and (parts[0] not in STOP["en"] or f" {' '.join(parts)} " in f" {text} ")
 
 
-def parse_query(text: str, *, now: datetime | None = None) -> SearchQuery:
-    """Parse a query; times such as "last week" are relative to *now*."""
+def parse_query(text: str, *, now: datetime | None = None, bounds: TimeSpan | None = None) -> SearchQuery:
+    """Parse a query; times such as "last week" are relative to *now*, and not found without it."""
     all_words = words(text)
     language = detect(all_words)
     stop = STOP.get(language, frozenset())
     content = [
         word for word in all_words if word not in stop and not (len(word) == 1 and word.isascii() and word.isalpha())
     ]
+    expressions = find_time_expressions(text, now) if now is not None else ()
+    rest = text
+    for each in reversed(expressions):
+        rest = f"{rest[: each.begin]} {rest[each.end :]}"
     return SearchQuery(
         text=text,
         words=tuple(dict.fromkeys(content or all_words)),
         all_words=frozenset(all_words),
         language=language,
-        times=find_time_ranges(text, now),
+        times=find_time_ranges(text),
         cue=cues(text),
+        spans=tuple(dict.fromkeys(each.span for each in expressions if each.span is not None)),
+        conversations=tuple(dict.fromkeys(each.conversation for each in expressions if each.conversation is not None)),
+        topic=frozenset(words(_NO_TOPIC.sub(" ", _CONVERSING.sub(" ", rest)))) - stop - STOP["en"],
+        asks_conversation=_CONVERSING.search(rest) is not None or any(each.conversation for each in expressions),
+        bounds=bounds,
+        now=now,
     )
 
 
 # -- cues ------------------------------------------------------------------------------------------
+
+
+_CONVERSING = regex.compile(
+    r"(?<!\p{L})(?:talk(?:ed|ing)?|discuss(?:ed|ion|ing)?|sa(?:y|id)|told?|tell|mention(?:ed|ing)?|speak(?:ing)?|spoke|chat(?:ted|ting)?"
+    r"|writ(?:e|ing)|wrote|conversations?|messages?|come? up"
+    r"|gesprochen|sprachen|sprechen|gesprächs?|besprochen|geredet|redeten|reden|gesagt|sagte|erzählt|geschrieben|schrieb"
+    r"|unterhalten|unterhielten|unterhaltung|diskutiert|erwähnt|worum ging"
+    r"|habl(?:amos|ado|é|ó|aron|aba|ábamos|aste)|dij(?:e|o|imos|iste|eron)|dicho|comentamos|comentado|conversamos"
+    r"|conversación|charl(?:amos|a|ado)|tratamos|discutimos|contamos|cont[éó]|escrib(?:í|ió|imos)|mensajes?)(?!\p{L})"
+    r"|聊天?|谈话|谈|说|讲|讨论|提到|对话",
+    regex.IGNORECASE,
+)
+# What else such a question consists of, besides function words.
+_NO_TOPIC = regex.compile(
+    r"(?<!\p{L})(?:topics?|subjects?|things?|anything|everything|something|happen(?:ed)?|going on|went on|back|go|up"
+    r"|show|summar(?:y|i[sz]e)|recap|cover(?:ed)?|remind|remember|again|date|day|time|please|know"
+    r"|thema|themen|ging|los|war|wir|worüber|wovon|worum|etwas|alles|nochmal|zeig|fasse?|zusammen|passiert|geht|gab|bitte"
+    r"|tag|temas?|pasó|cosas?|algo|todo|día|sobre)(?!\p{L})"
+    r"|我们|咱们|我|你|发生|什么|哪些|些|话题|内容|事情?|关于|了|过|的|吗|呢|都|在|有|是|那天?|时候?",
+    regex.IGNORECASE,
+)
 
 
 class UnitTrait(enum.IntFlag):
@@ -234,34 +272,19 @@ _PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
 _NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
 _SIGNS = regex.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月(?:\s*(\d{1,2})\s*[日号])?|(\d{4})\s*年")
 _YEAR = regex.compile(r"(?:19|20)\d\d")
-_SPANS: Sequence[tuple[regex.Pattern[str], int, int]] = tuple(
-    (regex.compile(rf"(?<![\p{{L}}])(?:{words})", regex.IGNORECASE), start, end)
-    for words, start, end in (
-        (r"today|heute|aujourd'hui|hoy\b|oggi|hoje|vandaag|сегодня|今天", 0, 1),
-        (r"yesterday|gestern|hier\b|ayer|ieri|ontem|gisteren|вчера|昨天", -1, 1),
-        (r"this week|diese[rn]? woche|cette semaine|esta semana|на этой неделе|这周|本周", -6, 1),
-        (r"last week|letzte[rn]? woche|la semaine dernière|la semana pasada|на прошлой неделе|上周|上个星期", -13, -4),
-        (r"last month|letzten monat|le mois dernier|el mes pasado|в прошлом месяце|上个月", -61, -12),
-        (r"last year|letztes jahr|l'année dernière|el año pasado|в прошлом году|去年", -730, -180),
-    )
-)
 _DAY_AFTER, _MONTH_AFTER = timedelta(days=3), timedelta(days=6)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """A time in a query; None matches any value."""
+    """A date in a query; None matches any value."""
 
     year: int | None = None
     month: int | None = None
     day: int | None = None
-    start: datetime | None = None  # instead: a span
-    end: datetime | None = None
 
     def covers(self, at: datetime) -> bool:
         """Return True if a message from *at* is likely about this time; people report events up to some days later."""
-        if self.start is not None and self.end is not None:
-            return self.start <= at < self.end
         if self.day is not None:
             return any(self._is(at - timedelta(days=n)) for n in range(_DAY_AFTER.days + 1))
         return self._is(at) or (self.month is not None and self._is(at - _MONTH_AFTER))
@@ -272,16 +295,11 @@ class TimeRange:
         )
 
 
-def find_time_ranges(text: str, now: datetime | None = None) -> tuple[TimeRange, ...]:
-    """Return the times in *text*; times relative to today need *now*."""
+def find_time_ranges(text: str) -> tuple[TimeRange, ...]:
+    """Return the dates in *text*."""
     found = [*_numeric(text), *_months(text)]
     if not found:
         found = [TimeRange(year=int(match.group())) for match in _YEAR.finditer(text)]
-    if now is not None:
-        for words, start, end in _SPANS:
-            if words.search(text):
-                day = now.replace(hour=0, minute=0, second=0, microsecond=0)
-                found.append(TimeRange(start=day + timedelta(days=start), end=day + timedelta(days=end)))
     return tuple(dict.fromkeys(found))
 
 

@@ -31,6 +31,7 @@ class RankingWeights:
     person: float = 0.3  # the query names nobody, and the unit is not an answer of the bot
     statement: float = 0.25  # a fact, or a person speaks of themselves; not if the bot's words are asked for
     date: float = 0.4  # the query names its time
+    said: float = 1.5  # the query asks what was said at its time
     when: float = 0.3  # the query asks "when", and the unit contains a time
     latest: float = 0.4  # the query asks for the latest, and the unit is newer
     short: float = -0.3  # a few words, such as "yes"
@@ -57,6 +58,7 @@ class RankedCandidate:
     own: float = 0.0
     smooth: float = 0.0
     margin: float = 0.0  # how much *own* exceeds the mean of the index
+    is_then: bool = False  # from a time that the query names
     score: float = 0.0
 
 
@@ -90,10 +92,11 @@ def rank(
             + weights.smooth * max(0.0, each.smooth) / tops["smooth"]
             + _cues(each, cue, weights, names, has_vectors=has_vectors)
         )
-    if question.times and weights.date:
-        for each in candidates:
-            if each.at is not None and _is_then(each.at, question.times, zone):
-                each.score += weights.date
+    for each in candidates:
+        if each.is_then:
+            each.score += weights.said if question.asks_conversation else weights.date
+        elif question.times and each.at is not None and _is_about(each.at, question.times, zone):
+            each.score += weights.date
     if QueryCue.LATEST in question.cue and weights.latest:
         _prefer_newer(candidates, weights.latest)
     return sorted(candidates, key=lambda each: (-each.score, -(each.at or 0.0), each.id))
@@ -156,9 +159,9 @@ def best_of_messages(ranked: Sequence[RankedCandidate], question: SearchQuery) -
     return kept
 
 
-def _is_then(at: float, times: Sequence[TimeRange], zone: tzinfo) -> bool:
+def _is_about(at: float, dates: Sequence[TimeRange], zone: tzinfo) -> bool:
     local = datetime.fromtimestamp(at, zone)
-    return any(time.covers(local) for time in times)
+    return any(date.covers(local) for date in dates)
 
 
 def _prefer_newer(candidates: Sequence[RankedCandidate], weight: float) -> None:

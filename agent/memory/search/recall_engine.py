@@ -40,6 +40,7 @@ from agent.memory.search.result_selection import (
 )
 from agent.memory.search.scope_index import IndexMatches, ScopeIndex
 from agent.memory.search.search_unit import MEMORY, UnitSource, UnitSources
+from agent.memory.search.time_expressions import TimeSpan
 from gateway.errors import ModelFailed
 
 if TYPE_CHECKING:
@@ -125,12 +126,14 @@ class RecallEngine:
         now: datetime | None = None,
         zone: tzinfo = UTC,
         embed_timeout: float | None = None,
+        bounds: TimeSpan | None = None,
     ) -> RecallAnswer:
         """Return the results for *text* in *scopes*, best first, within *budget* tokens.
 
         `SearchResult.place` is the position of the scope in *scopes*. The first *around* results have neighbours.
-        "Last week" is relative to *now* in *zone*. If the model takes longer than *embed_timeout* seconds, the search
-        uses words alone. Errors of an index or the model are not raised, but set `RecallAnswer.note`.
+        "Last week" is relative to *now* in *zone*. Results are from *bounds*, if given. If the model takes longer than
+        *embed_timeout* seconds, the search uses words alone. Errors of an index or the model are not raised, but set
+        `RecallAnswer.note`.
         """
         notes: list[str] = []
         async with contextlib.AsyncExitStack() as stack:
@@ -145,7 +148,7 @@ class RecallEngine:
                     notes.append(BUILDING)
             vector = await self._vector(text, indexes, notes, embed_timeout)
             wanted = tuple(projects)
-            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone)
+            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone, bounds)
             found, broken, cold = await self._files.searching(lambda: self._find(*work))
             for n in cold:
                 self._warm_soon(scopes[places[n]].path)
@@ -168,9 +171,10 @@ class RecallEngine:
         around: int,
         now: datetime,
         zone: tzinfo,
+        bounds: TimeSpan | None,
     ) -> tuple[list[SearchResult], list[int], list[int]]:
         """Return the results, and the positions of damaged indexes and of those whose vectors take long to read."""
-        question = parse_query(text, now=now.astimezone(zone))
+        question = parse_query(text, now=now.astimezone(zone), bounds=bounds)
         model = self._embedder.name if self._embedder else ""
         matches: list[IndexMatches] = []
         broken: list[int] = []

@@ -24,7 +24,9 @@ from agent.memory.search.index_writer import REACH, UnitChanges, UnitWriter
 from agent.memory.search.query import SearchQuery
 from agent.memory.search.ranking import RankedCandidate
 from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource
-from agent.memory.search.tokenizer import index_terms
+from agent.memory.search.text_query import IndexedTerms
+from agent.memory.search.time_expressions import TimeSpan
+from agent.memory.search.tokenizer import expand_query_word, index_terms, words
 
 if TYPE_CHECKING:
     from agent.memory.search.vector_matrix import Floats, VectorMatrix, VectorScores
@@ -303,13 +305,14 @@ class ScopeIndex:
             own = text_query.projects(self._reader, projects)
             if not own:
                 return IndexMatches(self, [])
+            names = question.names(text_query.speakers(self._reader))
+            spans = self._spans(question)
             query = text_query.build_match_query(self._reader, question.terms(text_query.languages(self._reader)), own)
-            unit = text_query.best(self._reader, "unit_text", query.expression, top)
+            unit = self._find_then(question, spans, names, own, top)
             context: dict[int, float] = {}
             blocks: dict[int, float] = {}
-            if not self._is_flat:
-                context = text_query.best(self._reader, "context_text", query.rare, top)
-                blocks = text_query.best(self._reader, "block_text", query.expression, top)
+            if not unit:
+                unit, context, blocks = self._text_scores(query, spans, question.bounds, top)
             ids: Collection[int] = unit.keys() | context.keys()
             likeness = None
             matrix = self._fresh_matrix() if vector is not None else None
@@ -318,17 +321,58 @@ class ScopeIndex:
                 ids = {*ids, *likeness.best}
             if len(ids) > KEPT:
                 ids = heapq.nlargest(KEPT, ids, key=_promise(unit, context, likeness))
-            found = text_query.candidates(self._reader, ids, own)
-            names = question.names(text_query.speakers(self._reader))
-        scale = max(query.ideal, 1e-6)
+            found = text_query.candidates(self._reader, ids, own, within=question.bounds)
         for each in found:
-            each.unit = unit.get(each.id, 0.0) / scale
-            each.context = context.get(each.id, 0.0) / scale
-            each.block_score = blocks.get(each.block, 0.0) / scale
+            each.unit = unit.get(each.id, 0.0)
+            each.context = context.get(each.id, 0.0)
+            each.block_score = blocks.get(each.block, 0.0)
+            each.is_then = _is_within(each, spans)
             if likeness is not None and (like := likeness.of(each.id)) is not None:
                 each.own, each.smooth = like
                 each.margin = each.own - likeness.mean
         return IndexMatches(self, found, names, query.weights)
+
+    def _text_scores(
+        self, query: IndexedTerms, spans: Sequence[TimeSpan], bounds: TimeSpan | None, top: int
+    ) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+        """Return the scores of units, contexts and blocks, within *bounds*, and the best units of each of *spans*."""
+        unit = text_query.best(self._reader, "unit_text", query.expression, top, within=bounds)
+        for span in spans:
+            # The best of all time may be others than the best of the time that the query names.
+            unit |= text_query.best(self._reader, "unit_text", query.expression, top, within=span)
+        context: dict[int, float] = {}
+        blocks: dict[int, float] = {}
+        if not self._is_flat:
+            context = text_query.best(self._reader, "context_text", query.rare, top, within=bounds)
+            blocks = text_query.best(self._reader, "block_text", query.expression, top)
+        scale = max(query.ideal, 1e-6)
+        return _divided(unit, scale), _divided(context, scale), _divided(blocks, scale)
+
+    def _find_then(
+        self,
+        question: SearchQuery,
+        spans: Sequence[TimeSpan],
+        names: frozenset[str],
+        project_ids: Sequence[int],
+        top: int,
+    ) -> dict[int, float]:
+        """Return the messages of a time with scores, if the index knows no other words of the query."""
+        people = {word for name in names for word in words(name)}
+        languages = text_query.languages(self._reader) if spans else []
+        terms = {term for word in question.topic - people for term in expand_query_word(word, languages)}
+        found: dict[int, float] = {}
+        if spans and not text_query.has_any(self._reader, terms):
+            for span in spans:
+                found |= text_query.find_messages_within(self._reader, span, project_ids, top=top)
+        return found
+
+    def _spans(self, question: SearchQuery) -> list[TimeSpan]:
+        """Return the times that the query names, in conversations of this index too, or must keep to."""
+        spans = [*question.spans]
+        if question.now is not None:
+            found = (text_query.conversation_span(self._reader, each, question.now) for each in question.conversations)
+            spans += [span for span in found if span is not None]
+        return spans or ([question.bounds] if question.bounds else [])
 
     def passages(self, ids: Sequence[int]) -> dict[int, IndexedPassage]:
         """Return the passages of units by id."""
@@ -357,6 +401,17 @@ class ScopeIndex:
         """Return the number of units."""
         with self._read_lock, map_sqlite_errors():
             return int(self._reader.execute("SELECT count(*) FROM unit").fetchone()[0])
+
+
+def _divided(scores: Mapping[int, float], by: float) -> dict[int, float]:
+    return {id_: score / by for id_, score in scores.items()}
+
+
+def _is_within(each: RankedCandidate, spans: Sequence[TimeSpan]) -> bool:
+    if each.at is None or not spans:
+        return False
+    at = datetime.fromtimestamp(each.at, UTC)
+    return any(span.covers(at) for span in spans)
 
 
 def _promise(

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -25,6 +26,7 @@ from agent.memory.search.scope_index import IndexedPassage
 from agent.memory.search.search_unit import UnitSource
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
+from agent.memory.search.time_expressions import TimeSpan
 from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SearchHit, SearchHits
@@ -96,9 +98,17 @@ class ScopeRecall:
     # -- the port ----------------------------------------------------------------------------------
 
     async def search(
-        self, scope: str, query: str, *, project: str = MEMORY, limit: int = 10, embed_timeout: float | None = None
+        self,
+        scope: str,
+        query: str,
+        *,
+        project: str = MEMORY,
+        limit: int = 10,
+        embed_timeout: float | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> SearchHits:
-        """Return the best hits of *scope* and of `shared`, or of a project's documents.
+        """Return the best hits of *scope* and of `shared`, or of a project's documents. See `SearchIndex.search`.
 
         Raises ToolFailed while the first index is being built.
         """
@@ -109,6 +119,8 @@ class ScopeRecall:
         await self._flush()
         names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
         await asyncio.gather(*(self._update(name) for name in names))
+        zone = ZoneInfo(self._zone(scope))
+        first, last = (at.replace(tzinfo=zone) if at and at.tzinfo is None else at for at in (since, until))
         answer = await self._memory.search(
             [self._scope(name) for name in names],
             query,
@@ -116,7 +128,8 @@ class ScopeRecall:
             budget=self._options.budget,
             around=AROUND,
             embed_timeout=embed_timeout,
-            zone=ZoneInfo(self._zone(scope)),
+            zone=zone,
+            bounds=TimeSpan(first, last) if first or last else None,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("what was said here is being indexed; ask again in a minute")

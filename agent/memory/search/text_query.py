@@ -7,14 +7,18 @@ import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from agent.memory.search.ranking import RankedCandidate
+from agent.memory.search.time_expressions import ConversationReference, TimeSpan
 
 TOP = 300  # of each list
 # A query reads at most about so many rows: its rarest words first, the others only as far as this reaches. Common words
 # cost most of the time and tell next to nothing; an index of fewer units never leaves one out.
 _ROWS = 12_000
 _CONTEXT_ROWS = 5_000  # of units: each stands in five contexts
+_INFORMATIVE = 200  # characters: a longer message is not preferred to one of this length
+_PAUSE = 4 * 3600.0  # seconds without a message that end a conversation
 _AT_ONCE = 500  # ids in one statement
 
 
@@ -89,24 +93,89 @@ def _frequency(database: sqlite3.Connection, term: str) -> int:
     return int(row[0]) if row else 0
 
 
-def best(database: sqlite3.Connection, table: str, expression: str, top: int = TOP) -> dict[int, float]:
-    """Return the *top* rows of a text table with their BM25, higher is better."""
+def has_any(database: sqlite3.Connection, terms: Iterable[str]) -> bool:
+    """Return True if the index has one of *terms*."""
+    return any(_frequency(database, term) for term in terms)
+
+
+def best(
+    database: sqlite3.Connection, table: str, expression: str, top: int = TOP, *, within: TimeSpan | None = None
+) -> dict[int, float]:
+    """Return the *top* rows of a text table with their BM25, higher is better; of units only, those *within* a time."""
     if not expression:
         return {}
+    limits, times = _time_limits(within)
     found = database.execute(
-        f"SELECT rowid, -rank FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?",  # noqa: S608 - our own names
-        (expression, top),
+        f"SELECT rowid, -rank FROM {table} WHERE {table} MATCH ?"  # noqa: S608 - our own names
+        f"{f' AND rowid IN (SELECT id FROM unit WHERE {limits})' if limits else ''} ORDER BY rank LIMIT ?",  # noqa: S608
+        (expression, *times, top),
     )
     return {row[0]: max(0.0, row[1]) for row in found}
 
 
-def candidates(database: sqlite3.Connection, ids: Iterable[int], project_ids: Sequence[int]) -> list[RankedCandidate]:
-    """Return the units *ids* of the projects *project_ids*, without their texts."""
+def find_messages_within(
+    database: sqlite3.Connection, span: TimeSpan, project_ids: Sequence[int], *, top: int = TOP
+) -> dict[int, float]:
+    """Return the longest *top* messages of a span of time, each with its length from 0 to 1."""
+    limits, times = _time_limits(span)
+    found = database.execute(
+        "SELECT id, min(length, ?) FROM unit"  # noqa: S608 - numbers
+        f" WHERE at IS NOT NULL AND role != '' AND project IN ({_list(project_ids)}) AND {limits or 'true'}"
+        " ORDER BY min(length, ?) DESC, id DESC LIMIT ?",
+        (_INFORMATIVE, *times, _INFORMATIVE, top),
+    )
+    return {row[0]: row[1] / _INFORMATIVE for row in found}
+
+
+def conversation_span(database: sqlite3.Connection, which: ConversationReference, now: datetime) -> TimeSpan | None:
+    """Return when a conversation took place, None if there is none; conversations are hours without a message apart."""
+    is_first = which is ConversationReference.FIRST
+    rows = database.execute(
+        "SELECT at FROM unit WHERE at IS NOT NULL AND at <= ? AND role != ''"  # noqa: S608 - ours
+        f" ORDER BY at {'ASC' if is_first else 'DESC'}",
+        (now.timestamp(),),
+    )
+    # Backwards from now, conversation 0 is the present one, which may have no message yet.
+    number, wanted = {
+        ConversationReference.FIRST: (-1, 0),
+        ConversationReference.LAST: (0, 1),
+        ConversationReference.SECOND_TO_LAST: (0, 2),
+    }[which]
+    previous = float("-inf") if is_first else now.timestamp()
+    times: list[float] = []
+    for (at,) in rows:
+        number += abs(at - previous) > _PAUSE
+        if number > wanted:
+            break
+        if number == wanted:
+            times.append(at)
+        previous = at
+    if not times:
+        return None
+    return TimeSpan(datetime.fromtimestamp(min(times), UTC), datetime.fromtimestamp(max(times) + 1, UTC))
+
+
+def _time_limits(span: TimeSpan | None) -> tuple[str, list[float]]:
+    """Return a condition on `unit.at` and its parameters, "" without limits."""
+    limits = [(sign, at.timestamp()) for sign, at in ((">=", span.start), ("<", span.end)) if at] if span else []
+    return " AND ".join(f"at {sign} ?" for sign, _ in limits), [at for _, at in limits]
+
+
+def candidates(
+    database: sqlite3.Connection,
+    ids: Iterable[int],
+    project_ids: Sequence[int],
+    *,
+    within: TimeSpan | None = None,
+) -> list[RankedCandidate]:
+    """Return the units *ids* of the projects *project_ids*, *within* a time, without their texts."""
+    limits, times = _time_limits(within)
     found = []
     for part in _parts(sorted(ids)):
         found += database.execute(
             "SELECT id, at, traits, who, role, block, source, line FROM unit"  # noqa: S608 - numbers
-            f" WHERE id IN ({_list(part)}) AND project IN ({_list(project_ids)})"
+            f" WHERE id IN ({_list(part)}) AND project IN ({_list(project_ids)}){f' AND {limits}' if limits else ''}",
+            times,
         ).fetchall()
     return [
         RankedCandidate(id_, at, traits, who, role, block, message=(source, line))

@@ -22,7 +22,7 @@ from agent.memory.search.embedding.local_embedder import LocalEmbedder
 from agent.memory.search.ranking import DEFAULT, SeedProfile
 from gateway.logs import configure_logs
 from tests.benchmarks.harness import memory_mb, percentile
-from tests.benchmarks.recall import bot_chats, scale, twins
+from tests.benchmarks.recall import bot_chats, scale, times, twins
 from tests.benchmarks.recall.locomo import LocomoChat, load
 from tests.benchmarks.recall.measures import RunningSums, judge
 from tests.benchmarks.recall.systems import Embed, RecallSystem, Vector, ours, plain, run, seeds
@@ -128,7 +128,7 @@ def main() -> None:
     chosen = parser.parse_args()
     configure_logs(level="error", form="text", secrets=())
     print(f"python {platform.python_version()}, sqlite {sqlite3.sqlite_version}, load {os.getloadavg()[0]:.1f}")
-    steps: list[Callable[[], None]] = [twins.print_table]
+    steps: list[Callable[[], None]] = [twins.print_table, times.print_table]
     embed = _embedder(chosen.model, chosen.vectors)
     embedders = (embed, None) if embed is not None else (None,)
     steps += [functools.partial(bot_chats.print_tables, one, has_ablations=chosen.ablations) for one in embedders]

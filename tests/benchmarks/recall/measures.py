@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 RANKS = (1, 5, 10, 20)
 BUDGETS = (512, 1024, 2048, 4096)
 
@@ -80,3 +82,12 @@ def _within(results: Sequence[RecallItem], gains: Sequence[int], budget: int) ->
             break
         got += gain
     return got
+
+
+def paired_interval(before: Sequence[float], after: Sequence[float], *, rounds: int = 2_000) -> tuple[float, float]:
+    """Return the 95 % interval of the mean difference of paired figures, by bootstrap; the same on every call."""
+    differences = np.asarray(after) - np.asarray(before)
+    chance = np.random.default_rng(11)
+    means = differences[chance.integers(0, len(differences), (rounds, len(differences)))].mean(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)

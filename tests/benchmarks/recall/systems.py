@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ def ours(
 
             def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
                 index = indexes["all" if is_one else chat.name]
-                question = parse_query(asked.text)
+                question = parse_query(asked.text, now=chat.turns[-1].at + timedelta(days=1))
                 vector = embed([asked.text])[asked.text] if embed and has_vectors else None
                 ranked = rank_candidates([index.query(question, vector)], question, weights=weights)[:_SHOWN]
                 passages = index.passages([each.id for _, each in ranked])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -158,26 +157,21 @@ def test_a_question_about_march_finds_march(tmp_path: Path, question: str) -> No
 )
 def test_dates_are_read(text: str, expected: TimeRange) -> None:
     """Days, months and years are understood in several languages."""
-    assert expected in find_time_ranges(f"what happened {text}", NOW)
+    assert expected in find_time_ranges(f"what happened {text}")
 
 
 @pytest.mark.parametrize("text", ["may I ask", "march on", "room 7 of 31", "31.12", "99月"])
 def test_other_words_are_no_dates(text: str) -> None:
     """What only looks like a month or a day is none."""
-    assert find_time_ranges(text, NOW) == ()
+    assert find_time_ranges(text) == ()
 
 
 def test_a_time_covers_what_was_told_soon_after() -> None:
-    """What is told the day after still belongs to the day; a span ends where it ends."""
+    """What is told the day after still belongs to the day."""
     day = TimeRange(2023, 5, 7)
     assert day.covers(datetime(2023, 5, 8, tzinfo=UTC))
     assert not day.covers(datetime(2023, 5, 6, tzinfo=UTC))
     assert not day.covers(datetime(2023, 5, 20, tzinfo=UTC))
-    (week,) = find_time_ranges("last week", NOW)
-    assert week.covers(NOW - timedelta(days=8))
-    assert not week.covers(NOW)
-    (yesterday,) = find_time_ranges("yesterday", datetime(2024, 6, 15, 0, 30, tzinfo=ZoneInfo("Asia/Tokyo")))
-    assert yesterday.covers(datetime(2024, 6, 14, 1, tzinfo=ZoneInfo("Asia/Tokyo")))
 
 
 @pytest.mark.parametrize(

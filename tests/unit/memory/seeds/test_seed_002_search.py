@@ -93,7 +93,8 @@ def test_phase_4_the_tool_is_as_printed() -> None:
     """[002] Phase 4: `memory_search` takes one required `query` and stands beside `vector_search`."""
     tools = {each["function"]["name"]: each["function"] for each in Toolbox.load().schemas}
     parameters = tools["memory_search"]["parameters"]
-    assert list(parameters["properties"]) == parameters["required"] == ["query"]
+    assert parameters["required"] == ["query"]
+    assert list(parameters["properties"]) == ["query", "since", "until"]  # beyond the seed: limits of time
     assert parameters["properties"]["query"]["type"] == "string"
     assert "vector_search" in tools
     described = tools["memory_search"]["description"]

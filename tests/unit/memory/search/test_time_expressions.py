@@ -1,0 +1,174 @@
+"""Times in questions: the phrases of four languages, ranges and limits, and what only looks like a time."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.memory.search.query import parse_query
+from agent.memory.search.result_selection import rank_candidates
+from agent.memory.search.scope_index import ScopeIndex
+from agent.memory.search.search_unit import SearchUnit, UnitSource
+from agent.memory.search.time_expressions import TimeSpan, find_time_expressions
+
+NOW = datetime(2024, 6, 12, 15, tzinfo=ZoneInfo("Europe/Berlin"))  # a Wednesday
+PHRASES = [
+    line.split("\t") for line in Path(__file__).with_name("time_expressions.tsv").read_text("utf-8").splitlines()
+]
+
+
+def at(text: str) -> datetime | None:
+    """Return a local time of the table."""
+    return datetime.fromisoformat(text).replace(tzinfo=NOW.tzinfo) if text else None
+
+
+def is_about(moment: datetime | None, expected: datetime | None) -> bool:
+    """Return True for equal times; those that end now may do so a second later."""
+    if moment is None or expected is None:
+        return moment is expected
+    return abs(moment - expected) <= timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(("text", "start", "end"), PHRASES, ids=[row[0] for row in PHRASES])
+def test_phrases_in_four_languages(text: str, start: str, end: str) -> None:
+    """Each phrase of the table is one time: a span, or a conversation by its place."""
+    (found,) = find_time_expressions(text, NOW)
+    if found.conversation is not None:
+        assert (found.conversation.value, end) == (start, "")
+        return
+    assert found.span is not None
+    assert is_about(found.span.start, at(start))
+    assert is_about(found.span.end, at(end))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "may I ask",
+        "May I ask",
+        "we march on",
+        "room 7 of 31",
+        "I sat in the sun",
+        "version 3.11",
+        "一起",
+        "99月",
+        "morgens um acht",
+    ],
+)
+def test_other_words_are_no_times(text: str) -> None:
+    """What only looks like a month, a weekday or a date is none."""
+    assert find_time_expressions(text, NOW) == ()
+
+
+def test_dates_that_do_not_exist_are_no_days() -> None:
+    """There is no 31 June, and no 29 February in 2023; 29 February without a year is in a leap year."""
+    assert all(
+        each.span is None or each.span.end != at("2024-07-01T01:00") for each in find_time_expressions("31 June", NOW)
+    )
+    (leap,) = find_time_expressions("on 29 February", NOW)
+    assert leap.span == TimeSpan(at("2024-02-29"), at("2024-03-01"))
+    assert [each.span for each in find_time_expressions("29 February 2023", NOW)] != [leap.span]
+
+
+def test_a_day_begins_at_midnight_of_the_reader() -> None:
+    """Half past midnight in Tokyo, yesterday is a day that has not ended in Berlin."""
+    (found,) = find_time_expressions("yesterday", datetime(2024, 6, 15, 0, 30, tzinfo=ZoneInfo("Asia/Tokyo")))
+    assert found.span is not None
+    assert found.span.covers(datetime(2024, 6, 13, 15, 0, tzinfo=UTC))
+    assert not found.span.covers(datetime(2024, 6, 14, 15, 0, tzinfo=UTC))
+
+
+@given(st.text(max_size=60), st.sampled_from([row[0] for row in PHRASES]), st.text(max_size=60))
+def test_any_text_may_stand_around_a_time(before: str, phrase: str, after: str) -> None:
+    """Whatever surrounds it: nothing is raised, times do not overlap, and each is where it says."""
+    text = f"{before} {phrase} {after}"
+    found = find_time_expressions(text, NOW)
+    assert all(0 <= each.begin < each.end <= len(text) for each in found)
+    assert all(one.end <= other.begin for one, other in itertools.pairwise(found))
+    for each in found:
+        assert each.span is None or each.span.start is None or each.span.end is None or each.span.start < each.span.end
+
+
+# -- through an index ------------------------------------------------------------------------------
+
+TALKS = (
+    (datetime(2024, 1, 8, 10, tzinfo=UTC), ("hello there", "we planned the wedding of Tom", "and the band for it")),
+    (
+        datetime(2024, 5, 3, 18, tzinfo=UTC),
+        ("the tomatoes are planted", "the fence of the garden leans", "I bought a rake"),
+    ),
+    (
+        datetime(2024, 6, 8, 9, tzinfo=UTC),
+        ("my train to Ghent was late", "the hotel lost our booking", "the waffles were good"),
+    ),
+    (
+        datetime(2024, 6, 11, 20, tzinfo=UTC),
+        ("the dentist moved to Thursday", "the garden hose is broken", "buy stamps"),
+    ),
+)
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> ScopeIndex:
+    """An index of four conversations."""
+    units = [
+        SearchUnit(text=text, line=10 * n + m, at=start + timedelta(minutes=m), who="Ann", role="user", group=str(n))
+        for n, (start, texts) in enumerate(TALKS, 1)
+        for m, text in enumerate(texts)
+    ]
+    found = ScopeIndex(tmp_path / "index.db", is_new=True)
+    found.put(UnitSource(name="talks"), units)
+    return found
+
+
+def ask(index: ScopeIndex, text: str, bounds: TimeSpan | None = None) -> list[int]:
+    """Return the numbers of the conversations that the results are from, best first."""
+    question = parse_query(text, now=NOW, bounds=bounds)
+    ranked = rank_candidates([index.query(question)], question, now=NOW, zone=ZoneInfo("Europe/Berlin"))
+    passages = index.passages([each.id for _, each in ranked])
+    return [passages[each.id].line // 10 for _, each in ranked]
+
+
+@pytest.mark.parametrize(
+    ("question", "talk"),
+    [
+        ("what did we talk about on 3 May?", 2),
+        ("what did we talk about last Saturday?", 3),
+        ("worüber haben wir gestern Abend gesprochen?", 4),
+        ("¿de qué hablamos hace cuatro días?", 3),
+        ("我们第一次聊天说了什么？", 1),
+        ("what was our first conversation about?", 1),
+        ("what did I say the last time we spoke?", 4),
+        ("and in the conversation before that?", 3),
+    ],
+)
+def test_what_was_said_then(index: ScopeIndex, question: str, talk: int) -> None:
+    """A question for a time alone finds all that was said at that time, and nothing else."""
+    assert ask(index, question) == [talk] * 3
+
+
+def test_words_and_a_time(index: ScopeIndex) -> None:
+    """Of the two conversations about the garden, the one of the named time comes first; the other one follows."""
+    found = ask(index, "what did we say about the garden last week?")
+    assert found[0] != 2 or found.index(2) > 0
+    assert ask(index, "what did I say about the garden on 3 May?")[0] == 2
+    assert ask(index, "what did I say about the garden yesterday?")[0] == 4
+
+
+def test_a_time_without_messages_excludes_nothing(index: ScopeIndex) -> None:
+    """Where nothing was said at the time, words are searched as ever."""
+    assert ask(index, "what did we say about the garden in March 2021?")[:2] in ([2, 4], [4, 2])
+
+
+def test_bounds_exclude(index: ScopeIndex) -> None:
+    """Results are from the bounds only, whatever the words say."""
+    may = TimeSpan(at("2024-05-01"), at("2024-06-01"))
+    assert set(ask(index, "garden hose", may)) == {2}
+    assert ask(index, "everything", may) == [2, 2, 2]
+    assert ask(index, "garden", TimeSpan(None, at("2023-01-01"))) == []
