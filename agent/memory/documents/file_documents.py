@@ -16,7 +16,7 @@ import structlog
 
 from agent.memory.documents.persona import SOUL, effective_persona
 from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import TRACKED
+from agent.memory.documents.version_store import ARCHIVED, TRACKED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk, read_text
 from gateway.ports import DocumentStore, ScopeDocument
@@ -93,7 +93,7 @@ class FileDocumentStore:
     ) -> None:
         """Serve the documents of *home*; with a *keeper*, every change is saved as a version.
 
-        *fit* returns a new MEMORY.md (folder, old text, new text) within its ceiling.
+        *fit* returns a new MEMORY.md (folder, old text, new text) within its ceiling, which becomes another version.
         """
         self._fit = fit
         self._home = home
@@ -160,17 +160,27 @@ class FileDocumentStore:
             self._keep(scope, name, now)
             if ("" if now is None else _rev(now)) != was:
                 return None
+            if not self._replace(scope, name, path, data, now, why=why, by=by):
+                return None
             if self._fit is not None and name == "MEMORY.md":
-                data = self._fit(path.parent, read_text(now or b""), text).encode("utf-8", "replace")
-            if now != data:
-                if self._keeper is not None:
-                    self._keeper.announce(scope, name, data, why=why, by=by)
-                self._ours[_rev(data)] = None
-                if not self._disk.swap(path, data, was=now):
-                    self._keep(scope, name, self._disk.load(path))
-                    return None
-                self._keep(scope, name, data)
+                before, text = read_text(now or b""), read_text(data)
+                fitted = self._fit(path.parent, before, text)
+                if fitted != text and self._replace(scope, name, path, fitted.encode(), data, why=ARCHIVED):
+                    data = fitted.encode()
         return ScopeDocument(name=name, text=read_text(data), rev=_rev(data))
+
+    def _replace(
+        self, scope: str, name: str, path: Path, data: bytes, was: bytes | None, *, why: str, by: str = ""
+    ) -> bool:
+        """Replace the file's bytes *was*, and save the change as a version; return False if an editor was faster."""
+        if was == data:
+            return True
+        if self._keeper is not None:
+            self._keeper.announce(scope, name, data, why=why, by=by)
+        self._ours[_rev(data)] = None
+        is_ours = self._disk.swap(path, data, was=was)
+        self._keep(scope, name, data if is_ours else self._disk.load(path))
+        return is_ours
 
 
 def _is_fresh(path: Path) -> bool:

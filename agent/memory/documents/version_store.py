@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "APPROVED",
+    "ARCHIVED",
     "BY_HAND",
     "CONSOLIDATION",
     "DREAM_CAUSE",
@@ -51,6 +52,7 @@ BY_HAND = "edited by hand"
 APPROVED = "approved "  # then the name of the staged change, and its cause
 CONSOLIDATION = "consolidation "  # then the history entry
 DREAM_CAUSE = "dream: "  # then the cursors, and the ids of the entries
+ARCHIVED = "archived"  # lines moved to the archive document
 IMPORTED = "imported from "  # then the name of a system
 
 Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it
