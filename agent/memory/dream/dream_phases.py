@@ -79,7 +79,9 @@ class DreamPhaseRunner:
         """Ask for one answer with operations and do them on the copies; the sitting ends when nothing more comes."""
         dream_pass = last.dream_pass
         token_limit = min(dream_prompt.EDIT_TOKENS, self.tokens_out - dream_pass.tokens_out)
-        attempts = list(dream_prompt.edit(simulation.texts, new, dream_pass.analysis, last.feedback))
+        attempts = list(
+            dream_prompt.edit(simulation.texts, new, dream_pass.analysis, last.feedback, page=len(dream_pass.answers))
+        )
         if token_limit < _LEAST_OUT or dream_pass.tokens_in + _weight(attempts[0]) > self.tokens_in:
             log.warning("dream.ceiling", tokens_in=dream_pass.tokens_in, tokens_out=dream_pass.tokens_out)
             return _EditRound(replace(dream_pass, is_done=True))
@@ -99,11 +101,9 @@ class DreamPhaseRunner:
         feedback, is_idle = _feedback_of(results)
         has_mistakes = bool(edits.wrong) or any(each.fate is EditOutcome.REFUSED for each in results)
         dream_pass = replace(_add_usage(dream_pass, request[0], response), answers=(*dream_pass.answers, supported))
-        is_over = (
-            len(dream_pass.answers) >= self.max_iterations
-            or (edits.is_done and not has_mistakes)
-            or (is_idle and (last.is_idle or not has_mistakes))
-        )
+        is_seen = len(dream_pass.answers) >= dream_prompt.page_count(simulation.texts, new)
+        is_settled = (edits.is_done and not has_mistakes) or (is_idle and (last.is_idle or not has_mistakes))
+        is_over = len(dream_pass.answers) >= self.max_iterations or (is_seen and is_settled)
         return _EditRound(replace(dream_pass, is_done=is_over), (*edits.wrong, *feedback), is_idle=is_idle)
 
 

@@ -74,10 +74,13 @@ def study(documents: Mapping[str, str], new: DreamMaterial) -> list[dict[str, An
 
 
 def edit(
-    documents: Mapping[str, str], new: DreamMaterial, analysis: str, feedback: Sequence[str]
+    documents: Mapping[str, str], new: DreamMaterial, analysis: str, feedback: Sequence[str], *, page: int = 0
 ) -> Iterator[dict[str, Any]]:
-    """Yield the prompts of phase two: tool forced, optional, absent; *feedback* reports on the last answer."""
-    material = [_entries_part(new), f"# Your study\n\n{analysis}", *_document_parts(documents, new.shown)]
+    """Yield the prompts of phase two: tool forced, optional, absent; *feedback* reports on the last answer.
+
+    Documents that are longer than the prompt shows are shown page by page; *page* counts from 0, over and over.
+    """
+    material = [_entries_part(new), f"# Your study\n\n{analysis}", *_document_parts(documents, new.shown, page)]
     if feedback:
         material.append("# What became of your last operations\n\n" + "\n".join(f"- {line}" for line in feedback))
     prompt = _messages(_EDIT, material)
@@ -90,12 +93,29 @@ def _messages(system: str, material: Sequence[str]) -> list[dict[str, Any]]:
     return [{"role": "system", "content": system}, {"role": "user", "content": "\n\n".join(material)}]
 
 
-def _document_parts(documents: Mapping[str, str], most: int) -> Iterator[str]:
+def page_count(documents: Mapping[str, str], new: DreamMaterial) -> int:
+    """Return the number of pages that the longest document takes."""
+    return max(len(_pages(text, new.shown)) for text in documents.values())
+
+
+def _document_parts(documents: Mapping[str, str], most: int, page: int = 0) -> Iterator[str]:
     for name, text in documents.items():
-        shown = text.strip()
-        token_limit = f"{len(shown):,} of {BUDGET:,} characters"
-        more = "\n(the rest is not shown; leave it alone)" if len(shown) > most else ""
-        yield f"# {name} as it stands ({token_limit})\n\n{shown[:most] or NOTHING_YET}{more}"
+        pages = _pages(text, most)
+        shown = page % len(pages)
+        part = f"part {shown + 1} of {len(pages)}, " if len(pages) > 1 else ""
+        length = f"{len(text.strip()):,} of {BUDGET:,} characters"
+        more = "\n(the other parts are shown in other steps)" if len(pages) > 1 else ""
+        yield f"# {name} as it stands ({part}{length})\n\n{pages[shown] or NOTHING_YET}{more}"
+
+
+def _pages(text: str, most: int) -> list[str]:
+    """Return *text* in pieces of at most *most* characters, cut between lines; a longer line is cut."""
+    pages = [""]
+    for line in text.strip().splitlines():
+        if pages[-1] and len(pages[-1]) + 1 + len(line) > most:
+            pages.append("")
+        pages[-1] += f"\n{line[:most]}" if pages[-1] else line[:most]
+    return pages
 
 
 def _entries_part(new: DreamMaterial) -> str:

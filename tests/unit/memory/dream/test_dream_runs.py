@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -432,3 +433,24 @@ async def test_a_damaged_state_costs_calls_and_nothing_else(tmp_path: Path, text
     await here.dream()
     assert "- fine" in here.text()
     assert (await FileDocumentStore(tmp_path).read(here.scope, "MEMORY.md")).text == here.text()
+
+
+async def test_a_document_longer_than_the_prompt_is_shown_page_by_page(tmp_path: Path) -> None:
+    """Every line is before the model in some step, and a line of the last page can be corrected."""
+    text = "".join(f"- fact number {n} about the long project of the year\n" for n in range(1_600))
+    last = "- fact number 1599 about the long project of the year"
+    seen: set[str] = set()
+
+    def answer(prompt: str) -> dict[str, Any]:
+        seen.update(prompt.splitlines())
+        return edits(swap(last, f"{last}, and more")) if last in prompt else edits()
+
+    world = DreamScene(tmp_path, "Nothing to say.", answer)
+    world.write("MEMORY.md", text)
+    world.happened("Something new.")
+    dreamer = world.dreamer()
+    await dreamer.expect(world.scope)
+    await world.run(dreamer)
+    assert set(text.splitlines()) <= seen
+    assert world.text() == text.replace(last, f"{last}, and more")
+    assert len(world.model.asked) == 1 + 3
