@@ -151,7 +151,9 @@ class PhraseMatcher:
         )
 
     def _languages(self, words: Sequence[str]) -> frozenset[str]:
-        return frozenset({detect(words, before=self._language), self._language}) - {PLAIN}
+        languages = frozenset({detect(words, before=self._language), self._language})
+        # English words are common in every chat, and a text of few words shows no language.
+        return languages if languages & STEMMERS.keys() else languages | {"en"}
 
 
 def _is_same(mine: _WordUnit, theirs: _WordUnit, languages: Iterable[str]) -> bool:

@@ -21,6 +21,7 @@ def test_no_word_is_found_inside_of_another(word: str, before: str, after: str) 
     """Letters on one or both sides make it another word, unless the stemmer says that it is an inflection."""
     pattern = ErasurePattern(word)
     for text in (f"{before}{word}", f"{word}{after}", f"{before}{word}{after}"):
+        assume(stem(text, "en") != stem(word, "en"))
         assume(stem(text, "de") != stem(word, "de"))
         assume(stem(text, "ru") != stem(word, "ru"))
         assert not pattern.in_text(text)

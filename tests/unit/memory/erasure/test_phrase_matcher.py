@@ -86,6 +86,15 @@ def test_a_request_leaves_other_words(name: str) -> None:
     assert not pattern.in_text(text)
 
 
+@pytest.mark.parametrize("language", ["", "en", "de", "es", "zh"])
+def test_an_english_plural_is_found_in_every_chat(language: str) -> None:
+    """A list item of two words shows no language; a Chinese chat has English words too."""
+    pattern = ErasurePattern.of("cookies", language)
+    assert pattern is not None
+    assert pattern.in_text("- cookies")
+    assert pattern.in_text("- I like a cookie")
+
+
 @pytest.mark.parametrize("request_text", ["", "  ", "ab", "?!", "茶", '""', '"?"', "x" * 501])
 def test_a_request_without_words_is_refused(request_text: str) -> None:
     """Two letters, one sign, punctuation, and more than a request may have."""
