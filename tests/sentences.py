@@ -48,7 +48,7 @@ def find(source: str, *, has_frames: bool) -> list[MisplacedSentence]:
     bound = _bindings(tree)
     found: dict[tuple[int, str], MisplacedSentence] = {}
     for node in ast.walk(tree):
-        for shown in _shown(node, has_frames=has_frames):
+        for shown in _user_visible(node, has_frames=has_frames):
             for text in _literals(shown, bound, frozenset()):
                 if is_sentence(text):
                     found[shown.lineno, text] = MisplacedSentence(shown.lineno, text)
@@ -60,7 +60,7 @@ def is_sentence(text: str) -> bool:
     return len(_WORD.findall(text)) >= LEAST
 
 
-def _shown(node: ast.AST, *, has_frames: bool) -> Iterator[ast.expr]:
+def _user_visible(node: ast.AST, *, has_frames: bool) -> Iterator[ast.expr]:
     """Yield the expressions of *node* that a person will read."""
     if isinstance(node, ast.Call) and _name(node.func) in SHOWN:
         yield from node.args[:1]

@@ -23,14 +23,16 @@ THREAD = "1700000001.000100"
 PLAIN = "C0PLAIN"
 
 
-def decided(**places: Any) -> dict[str, str]:
+def chat_settings(**places: Any) -> dict[str, str]:
     """Return the variable that says all of `chats`."""
     return {"PARLOUR_CHATS": json.dumps(places)}
 
 
 async def test_one_slack_channel_answers_at_its_top_level_and_leaves_one_thread_alone() -> None:
     """`reply_in: channel` holds there and nowhere else; `follow_threads: false` in one thread of it, not in others."""
-    chats = decided(**{f"slack:{ROOM}": {"reply_in": "channel"}, f"slack:{ROOM}/{THREAD}": {"follow_threads": False}})
+    chats = chat_settings(
+        **{f"slack:{ROOM}": {"reply_in": "channel"}, f"slack:{ROOM}/{THREAD}": {"follow_threads": False}}
+    )
     async with slack_server() as server, slack_house(server, environment=chats) as pocket:
         pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
         server.places[PLAIN] = FakeSlackChat(PLAIN, "channel", {ANN, BOT_USER})
@@ -67,7 +69,7 @@ async def test_one_discord_server_wants_a_mention_each_time_but_in_one_channel()
             "PARLOUR_CHANNELS__DISCORD__API_URL": f"http://{discord.base}/api/v10",
             "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
             "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": DISCORD_ANN,
-            **decided(**chats),
+            **chat_settings(**chats),
         }
         async with gateway(model=InstantModel(), environment=environment) as pocket:
             await discord.until(lambda: discord.gateway.identified > 0)
@@ -88,7 +90,9 @@ async def test_one_discord_server_wants_a_mention_each_time_but_in_one_channel()
 
 async def test_one_telegram_group_is_listened_to_and_another_is_not() -> None:
     """`open`, `off` and the block's `mention`, each in a group of its own; why it is silent names the right setting."""
-    chats = decided(**{f"telegram:{OTHER}": {"group_policy": "open"}, f"telegram:{QUIET}": {"group_policy": "off"}})
+    chats = chat_settings(
+        **{f"telegram:{OTHER}": {"group_policy": "open"}, f"telegram:{QUIET}": {"group_policy": "off"}}
+    )
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         server.privacy = False

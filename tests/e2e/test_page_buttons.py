@@ -36,7 +36,7 @@ async def show(
     await served.channel.send(sent)
 
 
-async def asked(browser: Browser, served: ServedPage) -> Page:
+async def open_question(browser: Browser, served: ServedPage) -> Page:
     """Open the page and have it show four buttons in two rows."""
     page = await visit(browser, served.url)
     await show(served, "Some of this needs your yes or no.", "tquestionquestion", choices=CHOICES)
@@ -48,7 +48,7 @@ async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> Non
     """By keyboard as by mouse; nothing is written into the conversation, the other row stays, a refusal is told."""
     house = FakePageServices()
     async with serve_page(house) as served, open_browser() as browser:
-        page = await asked(browser, served)
+        page = await open_question(browser, served)
         await page.get_by_role("button", name="No (1)").focus()
         await page.keyboard.press("Enter")
         (heard,) = await house.wait_deliveries(1)

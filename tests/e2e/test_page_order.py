@@ -85,7 +85,7 @@ async def say(page: Page, text: str) -> None:
     await expect(page.locator(".line.user .mark").nth(before)).to_have_text("✓")
 
 
-async def seen(page: Page) -> list[str]:
+async def list_page_lines(page: Page) -> list[str]:
     """Return what stands on the page, in order."""
     return [text.strip() for text in await page.locator(".line .body").all_inner_texts()]
 
@@ -94,7 +94,7 @@ async def reloaded(page: Page, lines: int) -> list[str]:
     """Reload and return what stands there once there are *lines*."""
     await page.reload()
     await expect(page.locator(".line")).to_have_count(lines)
-    return await seen(page)
+    return await list_page_lines(page)
 
 
 @pytest.mark.parametrize("has_begun", [False, True], ids=["before the first words", "behind the first words"])
@@ -119,12 +119,12 @@ async def test_a_command_answered_during_a_turn_keeps_its_place(
                 await expect(page.locator(".line.streaming .body")).to_have_text(BEGINNING)
             await say(page, "/status")
             await expect(page.locator(".line.notice")).to_have_count(1)
-            live = await seen(page)
+            live = await list_page_lines(page)
             assert await reloaded(page, len(live)) == live
             model.may_begin.set()
             model.may_end.set()
             await expect(page.locator(".line.assistant", has_text="So much for")).to_have_count(1)
-            live = await seen(page)
+            live = await list_page_lines(page)
             order = [0, 3, 1, 2] if has_begun else [0, 1, 2, 3]
             said = ["How is the roof?", "/status", live[order.index(2)], f"{BEGINNING} So much for How is the roof?"]
             assert [said[n] for n in order] == live
@@ -150,6 +150,6 @@ async def test_a_question_asked_during_a_turn_keeps_its_place(tmp_path: Path, zy
             model.may_begin.set()
             model.may_end.set()
             await expect(page.locator(".line.assistant", has_text="So much for Two?")).to_have_count(1)
-            live = await seen(page)
+            live = await list_page_lines(page)
             assert live == ["One?", "Two?", *(f"{BEGINNING} So much for {each}" for each in ("One?", "Two?"))]
             assert await reloaded(page, 4) == live

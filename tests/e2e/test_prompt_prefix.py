@@ -106,7 +106,7 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
         ["first turn", "zone", "deleted message", *["window moved"] * causes.count("window moved")]
     )
     assert "window moved" in causes
-    steered = [turn for turn, said in _said(tmp_path / "home").items() if len(said) == 2]
+    steered = [turn for turn, said in _user_texts(tmp_path / "home").items() if len(said) == 2]
     assert len(steered) == 1
     # The deltas of memory edits, own and the other session's, are in the conversation and broke nothing.
     assert any(b"[memory]" in body.before for body in bodies)
@@ -162,7 +162,7 @@ def _environment(server: FakeOpenAI) -> dict[str, str]:
     }
 
 
-def _said(home: Path) -> Mapping[str, Sequence[str]]:
+def _user_texts(home: Path) -> Mapping[str, Sequence[str]]:
     """Return what the person said, by turn."""
     (path,) = home.glob("people/*/sessions/*main.jsonl")
     said: dict[str, list[str]] = {}

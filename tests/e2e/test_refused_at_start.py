@@ -141,7 +141,7 @@ async def test_the_doctor_takes_a_wrong_address_for_no_bad_token(name: str, stat
     """Whatever a page that is no platform answers, the doctor looks at the address."""
     async with elsewhere(status, body, kind) as base:
         blocks = {"telegram": telegram(base, OTHER["telegram"]), "discord": discord(base, OTHER["discord"])}
-        (line,) = await asked(name, blocks.get(name) or slack(base, BOT_TOKEN))
+        (line,) = await verify_online(name, blocks.get(name) or slack(base, BOT_TOKEN))
     assert "correct `" in line or "cannot be reached" in line, line
     assert "token" not in line
 
@@ -155,12 +155,12 @@ async def test_the_doctor_still_knows_a_bad_token() -> None:
             "slack": slack(workspace.base, "xoxb-9999999999-9999999999-wrongwrong"),
         }
         for name, block in blocks.items():
-            (line,) = await asked(name, block)
+            (line,) = await verify_online(name, block)
             assert "rejects the" in line
             assert "token" in line
 
 
-async def asked(name: str, environment: dict[str, str]) -> list[str]:
+async def verify_online(name: str, environment: dict[str, str]) -> list[str]:
     """Return what the doctor finds wrong with a block by asking."""
     (entry,) = [each for each in load_entry_points("parlour.channels") if each.name == name]
     block = load_settings(environment).channels[name]

@@ -139,7 +139,7 @@ def entry(id_: str, parent: str | None, role: str, content: Any, **more: Any) ->
     return {"type": "message", "id": id_, "parentId": parent, "timestamp": at, "message": message}
 
 
-def spoken(session: str) -> list[dict[str, Any]]:
+def build_conversation(session: str) -> list[dict[str, Any]]:
     """Return a conversation of OpenClaw: a branch that was given up, a tool, words about the sender."""
     about = '{"message_id": "3583", "sender_id": "42", "sender": "Ann"}'
     call = {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "x"}}
@@ -178,16 +178,16 @@ def openclaw(root: Path, *, in_database: bool = False) -> Path:
     }
     write(sessions / "sessions.json", json.dumps(index))
     if in_database:
-        database_of(root / "agents" / "main" / "agent" / "openclaw-agent.sqlite", spoken("s-one"))
+        database_of(root / "agents" / "main" / "agent" / "openclaw-agent.sqlite", build_conversation("s-one"))
     else:
-        jsonl(sessions / "s-one.jsonl", spoken("s-one"))
-        jsonl(sessions / "s-cron.jsonl", spoken("s-cron"))
+        jsonl(sessions / "s-one.jsonl", build_conversation("s-one"))
+        jsonl(sessions / "s-cron.jsonl", build_conversation("s-cron"))
         jsonl(
             sessions / "s-old.jsonl.reset.2026-03-05T04-00-00.000Z",
             [{"type": "session", "id": "s-old"}, entry("x", None, "user", "Earlier")],
         )
-        jsonl(sessions / "s-gone.jsonl.deleted.2026-03-05T04-00-00.000Z", spoken("s-gone"))
-    jsonl(root / "agents" / "ops" / "sessions" / "s-two.jsonl", spoken("s-two"))
+        jsonl(sessions / "s-gone.jsonl.deleted.2026-03-05T04-00-00.000Z", build_conversation("s-gone"))
+    jsonl(root / "agents" / "ops" / "sessions" / "s-two.jsonl", build_conversation("s-two"))
     return root
 
 

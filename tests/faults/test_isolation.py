@@ -49,7 +49,7 @@ def set_aside(relay: RelayServer, chats: Sequence[str]) -> list[str]:
     return [chat for chat in chats if any(SET_ASIDE in text for text in texts(relay, chat))]
 
 
-async def live(gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0) -> int:
+async def run_until_idle(gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0) -> int:
     """Lead one life, to its kill or until nothing waits any more; return its exit status."""
     async with gateway.start(is_thin=True) as line:
         model_calls.begin_life(line.pid, kill_at=kill_at)
@@ -70,15 +70,15 @@ async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: ForkSe
         gateway = StoppedGateway(zygote, peers)
         for chat in chats:
             relay.say(chat, request_of(chat))
-        lives = [await live(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]
+        lives = [await run_until_idle(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]
         while lives[-1] == -signal.SIGKILL:
             assert len(lives) < 12, gateway.log()
-            lives.append(await live(gateway, model_calls))
+            lives.append(await run_until_idle(gateway, model_calls))
         answered = [chat for chat in chats if peers.is_answered(chat)]
         assert (len(answered), set_aside(relay, chats)) == (10, [POISON]), gateway.log()
         assert lives == [-signal.SIGKILL] * 5 + [0], "two common attempts, three lone ones"
         relay.say(POISON, request_of("c20"))
-        assert await live(gateway, model_calls) == 0
+        assert await run_until_idle(gateway, model_calls) == 0
         assert any("for c20" in text for text in texts(relay, POISON)), "its chat goes on"
 
 
@@ -91,9 +91,9 @@ async def test_fifty_waiting_messages_outlive_five_kills(zygote: ForkServer) -> 
         gateway = StoppedGateway(zygote, peers)
         for chat in chats:
             relay.say(chat, request_of(chat))
-        lives = [await live(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]
-        lives += [await live(gateway, model_calls, kill_at=1) for _ in range(3)]
+        lives = [await run_until_idle(gateway, model_calls, kill_at=len(chats)) for _ in range(2)]
+        lives += [await run_until_idle(gateway, model_calls, kill_at=1) for _ in range(3)]
         assert lives == [-signal.SIGKILL] * 5, gateway.log()
-        assert await live(gateway, model_calls) == 0, gateway.log()
+        assert await run_until_idle(gateway, model_calls) == 0, gateway.log()
         answered = [chat for chat in chats if peers.is_answered(chat)]
         assert (len(answered), set_aside(relay, chats)) == (50, []), gateway.log()

@@ -56,7 +56,7 @@ def leaves(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple
             )
 
 
-def written(default: object) -> str:
+def format_default(default: object) -> str:
     """Return a default as the page writes it."""
     if default in (None, "", (), {}):
         return "–"
@@ -71,7 +71,7 @@ def test_every_knob_is_on_the_settings_page_with_its_default() -> None:
         (cells[0].strip("`"), cells[1]) for cells in rows(DOCS["docs/settings.md"]) if cells[0].startswith("`PARLOUR_")
     ]
     ours = [(name, default) for name, default in on_page if not name.startswith("PARLOUR_CHANNELS__")]
-    assert sorted(ours) == sorted((name, written(default)) for name, default in leaves(Settings))
+    assert sorted(ours) == sorted((name, format_default(default)) for name, default in leaves(Settings))
 
 
 def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
@@ -79,14 +79,14 @@ def test_every_field_of_a_channel_block_is_on_the_settings_page() -> None:
     blocks = DOCS["docs/settings.md"].partition("## Channel blocks")[2].partition("## One chat")[0]
     page = {cells[0].strip("`"): cells[1] for cells in rows(blocks)}
     for name, field in ChannelSettings.model_fields.items():
-        assert page[name] == written(field.default), name
+        assert page[name] == format_default(field.default), name
     kinds = InstalledPlugins.installed()
     for kind in kinds.names():
         model = kinds.model(kind)
         assert model is not None
         for name, field in model.model_fields.items():
             if name not in ChannelSettings.model_fields or field.default != ChannelSettings.model_fields[name].default:
-                assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == written(field.default)
+                assert page[f"PARLOUR_CHANNELS__{kind}__{name}".upper()] == format_default(field.default)
 
 
 def test_the_configuration_examples_are_understood(tmp_path: Path) -> None:

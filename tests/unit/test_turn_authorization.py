@@ -55,7 +55,7 @@ def judge(message: InboundMessage, _: MessageContext | None = None) -> Admitted 
     return admit(message, POLICY)
 
 
-async def judged(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
+async def authorize_row(channel: Any, message: InboundMessage = MESSAGE, *, role: Role = Role.MEMBER) -> Role | None:
     """Judge a row that was let in when it came."""
     row = InboxRow(seq=1, message=message, accepted_at=EPOCH, role=role)
     admitted = await RoleResolver(judge, {"pocket": cast("Channel", channel)}).current_admission(row)
@@ -64,17 +64,17 @@ async def judged(channel: Any, message: InboundMessage = MESSAGE, *, role: Role 
 
 async def test_a_role_that_was_taken_away_no_longer_counts() -> None:
     """And one that is still there does."""
-    assert await judged(RoleDirectory(("7",))) is Role.MEMBER
-    assert await judged(RoleDirectory(())) is None
+    assert await authorize_row(RoleDirectory(("7",))) is Role.MEMBER
+    assert await authorize_row(RoleDirectory(())) is None
 
 
 @CANNOT
 async def test_what_cannot_be_known_lets_nobody_in(clock: VirtualClock, roles: tuple[str, ...] | None) -> None:
     """Fails closed, within seconds; but who is named by their own id needs no role."""
-    assert await judged(RoleDirectory(roles)) is None
+    assert await authorize_row(RoleDirectory(roles)) is None
     assert clock.seconds <= 15
     named = replace(MESSAGE, sender=Sender(id="42", roles=("7",)))
-    assert await judged(RoleDirectory(roles), named) is Role.MEMBER
+    assert await authorize_row(RoleDirectory(roles), named) is Role.MEMBER
 
 
 @pytest.mark.parametrize("kind", [InboundKind.COMMAND, InboundKind.BUTTON])
@@ -82,18 +82,18 @@ async def test_who_decides_in_a_shared_chat_is_looked_up_as_well(kind: InboundKi
     """An admin of now is an admin, whatever was stored when the row came; one of then is not."""
     asked = replace(MESSAGE, kind=kind, sender=Sender(id="42"))
     then = replace(asked, sender=Sender(id="42", is_admin=True))
-    assert await judged(RoleDirectory((), is_admin=True), asked) is Role.ADMIN
-    assert await judged(RoleDirectory(()), then, role=Role.ADMIN) is Role.MEMBER
+    assert await authorize_row(RoleDirectory((), is_admin=True), asked) is Role.ADMIN
+    assert await authorize_row(RoleDirectory(()), then, role=Role.ADMIN) is Role.MEMBER
 
 
 @CANNOT
 async def test_an_admin_who_cannot_be_looked_up_is_none(clock: VirtualClock, roles: tuple[str, ...] | None) -> None:
     """They may speak, being named, and decide nothing; whatever the event said of them."""
     was = replace(MESSAGE, kind=InboundKind.COMMAND, sender=Sender(id="42", is_admin=True))
-    assert await judged(RoleDirectory(roles), was, role=Role.ADMIN) is Role.MEMBER
+    assert await authorize_row(RoleDirectory(roles), was, role=Role.ADMIN) is Role.MEMBER
     assert clock.seconds <= 15
     of_the_chat = replace(was, key=SessionKey("pocket", "open"), sender=Sender(id="8", is_admin=True))
-    assert await judged(RoleDirectory(roles), of_the_chat, role=Role.ADMIN) is Role.MEMBER
+    assert await authorize_row(RoleDirectory(roles), of_the_chat, role=Role.ADMIN) is Role.MEMBER
 
 
 @CANNOT
@@ -103,16 +103,16 @@ async def test_a_member_of_a_server_or_workspace_who_cannot_be_looked_up_is_a_st
     """Whoever left would be let in by it for ever otherwise; a chat without either is let in as it is."""
     inside = SessionKey("pocket", "open")
     for fact in ({"guild": "5"}, {"sender": Sender(id="8", team="T1")}):
-        assert await judged(RoleDirectory(roles), replace(MESSAGE, key=inside, **fact)) is None
-    assert await judged(RoleDirectory(roles), replace(MESSAGE, key=inside, sender=Sender(id="8"))) is Role.MEMBER
+        assert await authorize_row(RoleDirectory(roles), replace(MESSAGE, key=inside, **fact)) is None
+    assert await authorize_row(RoleDirectory(roles), replace(MESSAGE, key=inside, sender=Sender(id="8"))) is Role.MEMBER
 
 
 async def test_nobody_is_asked_without_need() -> None:
     """Not for what is said by people named by their own id, nor for our own jobs, nor in a direct chat."""
     roll = RoleDirectory(())
-    assert await judged(roll, replace(MESSAGE, sender=Sender(id="42", roles=("7",)))) is Role.MEMBER
-    assert await judged(roll, replace(MESSAGE, kind=InboundKind.JOB), role=Role.ADMIN) is Role.ADMIN
+    assert await authorize_row(roll, replace(MESSAGE, sender=Sender(id="42", roles=("7",)))) is Role.MEMBER
+    assert await authorize_row(roll, replace(MESSAGE, kind=InboundKind.JOB), role=Role.ADMIN) is Role.ADMIN
     direct = replace(MESSAGE, kind=InboundKind.COMMAND, chat_kind=ChatKind.DIRECT, sender=Sender(id="42"))
-    assert await judged(roll, direct) is Role.ADMIN
+    assert await authorize_row(roll, direct) is Role.ADMIN
     assert roll.asked == 0
-    assert await judged(object()) is Role.MEMBER  # a channel that knows nothing beyond its events
+    assert await authorize_row(object()) is Role.MEMBER  # a channel that knows nothing beyond its events

@@ -22,7 +22,7 @@ def house(home: Path | None = None) -> AbstractAsyncContextManager[InProcessGate
     return gateway(home=home, model=InstantModel(), policy=policy)
 
 
-async def own(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: Any) -> str:
+async def ask_as_owner(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: Any) -> str:
     """Let the owner write, and return the answer."""
     return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
 
@@ -43,14 +43,14 @@ async def hears(pocket: InProcessGateway, who: str) -> bool:
 async def test_the_owner_lets_in_and_shuts_out_in_chat() -> None:
     """By id, by mention, by `here`, and in answer to a message; the list says how; each decision has its line."""
     async with house() as pocket:
-        assert "can now write to me" in await own(pocket, f"/allow {BOB}")
+        assert "can now write to me" in await ask_as_owner(pocket, f"/allow {BOB}")
         assert await hears(pocket, BOB)
-        assert "is now blocked" in await own(pocket, f"/block <@{BOB}>")
+        assert "is now blocked" in await ask_as_owner(pocket, f"/block <@{BOB}>")
         assert not await hears(pocket, BOB)
-        listed = await own(pocket, "/people")
+        listed = await ask_as_owner(pocket, "/people")
         assert f"`pocket:{ANN}`: allowed, from the settings" in listed
         assert f"`pocket:{BOB}`: blocked by `pocket:{OWNER}`" in listed
-        assert "`pocket:chat:club` can now write" in await own(pocket, "/allow here", "club", **ROOM)
+        assert "`pocket:chat:club` can now write" in await ask_as_owner(pocket, "/allow here", "club", **ROOM)
         assert "hello" in await pocket.channel.ask("club", "hello", sender="77", **ROOM)
         assert await lines(pocket) == [
             (f"pocket:{OWNER}", f"pocket:{OWNER}", "allow", f"pocket:{BOB}", "done"),
@@ -62,10 +62,10 @@ async def test_the_owner_lets_in_and_shuts_out_in_chat() -> None:
 async def test_what_cannot_be_decided_is_said_and_leaves_a_line() -> None:
     """Names, owners and nobody at all: a line that says what to do, and `refused` in the audit."""
     async with house() as pocket:
-        assert "names are not unique" in await own(pocket, "/allow @bob")
-        assert "by the setting" in await own(pocket, f"/block {OWNER}")
-        assert "Add a user" in await own(pocket, "/block")
-        assert "Add a user" in await own(pocket, "/block here")  # a direct chat is nobody else's
+        assert "names are not unique" in await ask_as_owner(pocket, "/allow @bob")
+        assert "by the setting" in await ask_as_owner(pocket, f"/block {OWNER}")
+        assert "Add a user" in await ask_as_owner(pocket, "/block")
+        assert "Add a user" in await ask_as_owner(pocket, "/block here")  # a direct chat is nobody else's
         refused = await pocket.channel.ask(ANN, f"/allow {BOB}", sender=ANN)
         assert refused == "Only an owner of this bot can use /allow."
         assert [(by, what, outcome) for by, _, what, _, outcome in await lines(pocket)] == [

@@ -46,7 +46,7 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
     return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("[!.]*"))
 
 
-async def staged(pocket: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
+async def wait_staged_changes(pocket: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
         waiting = await pocket.app.commands.memory.staging.pending_changes(scope)
@@ -57,7 +57,7 @@ async def staged(pocket: InProcessGateway, number: int, scope: str = SCOPE) -> S
 
 async def waits(pocket: InProcessGateway, number: int) -> str:
     """Return what `/memory pending` says once that many things wait."""
-    await staged(pocket, number)
+    await wait_staged_changes(pocket, number)
     return await pocket.channel.ask("ann", "/memory pending")
 
 
@@ -233,7 +233,7 @@ async def test_in_a_group_only_its_own_scope_is_touched() -> None:
         await pocket.channel.ask("room", "/remember my dog is Bello", group=True, number="7")
         await quiet(pocket)
         await pocket.channel.say("room", "", group=True, number="7", kind=InboundKind.DELETION)
-        [waiting] = await staged(pocket, 1, "chats/pocket%3aroom")
+        [waiting] = await wait_staged_changes(pocket, 1, "chats/pocket%3aroom")
         assert (waiting.session, waiting.person) == ("pocket:room", "pocket%3aann")
-        assert await staged(pocket, 0) == []
+        assert await wait_staged_changes(pocket, 0) == []
         assert HistoryLog(pocket.home / SCOPE / "memory").after(0) == ()

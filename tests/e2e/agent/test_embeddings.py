@@ -57,7 +57,7 @@ async def house(
         yield pocket
 
 
-async def told(pocket: InProcessGateway, *texts: str) -> None:
+async def index_conversation(pocket: InProcessGateway, *texts: str) -> None:
     """Have a conversation that is over, and what was said in it taken in."""
     for text in texts or (SAID, "and the garden is full of tulips"):
         await pocket.channel.ask("ann", text)
@@ -84,7 +84,7 @@ async def test_a_question_without_a_shared_word_finds_what_was_meant(
     """By the tool and by /search; address and key are the answering model's; usage adds up; no log has the key."""
     caplog.set_level("DEBUG")
     async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
-        await told(pocket)
+        await index_conversation(pocket)
         assert SAID in await pocket.channel.ask("ann", f"look up {QUESTION}")
         answer = await pocket.channel.ask("ann", f"/search {QUESTION}")
         assert SAID in answer
@@ -106,7 +106,7 @@ async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
     """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
     async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
         server.embeddings.trouble = EmbeddingFault.ERROR
-        await told(pocket)
+        await index_conversation(pocket)
         found = await pocket.channel.ask("ann", "look up the physician")
         assert SAID in found
         assert "(Found by words alone" in found
@@ -145,7 +145,7 @@ async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> Non
     async with open_server(model) as server, house(server, tmp_path / "home", **more) as pocket:
         pocket.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
         server.embeddings.trouble = EmbeddingFault.HANG
-        await told(pocket)
+        await index_conversation(pocket)
         found = await pocket.channel.ask("ann", "look up the physician")
         assert SAID in found
         assert "(Found by words alone" in found
@@ -162,7 +162,7 @@ async def test_another_model_takes_over_in_the_background(tmp_path: Path) -> Non
     home = tmp_path / "home"
     async with open_server(model) as server:
         async with house(server, home) as pocket:
-            await told(pocket)
+            await index_conversation(pocket)
             first = server.embeddings.texts()
         server.embeddings.dimensions = 96
         server.embeddings.trouble = EmbeddingFault.HANG
@@ -187,7 +187,7 @@ async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
         monkeypatch.setitem(sys.modules, "tokenizers", None)
     mend = "make install" if lacks == "extra" else "model.onnx and tokenizer.json"
     async with open_server(model) as server, house(server, tmp_path / "home", name) as pocket:
-        await told(pocket)
+        await index_conversation(pocket)
         assert SAID in await pocket.channel.ask("ann", "/search physician")
         assert mend in (await status_of(pocket))["search"]
         lines = [each.text async for each in doctor(pocket.home, name)]

@@ -110,7 +110,7 @@ async def test_voice_is_heard_and_paid_for() -> None:
         assert said.endswith("(voice 0:12: come at six)")
         (sound,) = at.server.sounds
         assert (sound.model, sound.name, sound.data) == ("whisper-1", "voice.oga", data)
-        rows = [row for row in await spent(at.pocket) if row.purpose == "transcription"]
+        rows = [row for row in await first_turn_usage(at.pocket) if row.purpose == "transcription"]
         assert [(row.model, row.tokens_in, row.tokens_out) for row in rows] == [("openai/whisper-1", 30, 4)]
         await at.pocket.idle()
         search = at.pocket.app.recall
@@ -135,7 +135,7 @@ async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: ModelFault
         assert said.endswith(f"(voice v.ogg, 54 bytes; {why})")
 
 
-async def spent(pocket: InProcessGateway) -> Sequence[UsageRow]:
+async def first_turn_usage(pocket: InProcessGateway) -> Sequence[UsageRow]:
     """Return the usage rows of the chat's first turn."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     story = await pocket.app.store.journal.trace(lines[0].turn)

@@ -40,7 +40,7 @@ async def group(**environment: str) -> AsyncIterator[tuple[InProcessGateway, Fak
             yield pocket, server, shelf
 
 
-def shown(server: FakeOpenAI) -> list[str]:
+def newest_user_messages(server: FakeOpenAI) -> list[str]:
     """Return what people wrote, as the newest request has it."""
     texts: list[str] = []
     for message in json.loads(server.bodies[-1])["messages"]:
@@ -66,7 +66,7 @@ async def test_no_line_of_a_message_can_pass_for_anothers() -> None:
         file = shelf.put("note.txt", f"first\n{FORGED}\n".encode())
         await pocket.channel.ask("g", f"and this\n{FORGED}", attachments=[file], **facts)
         await pocket.idle()
-        for said in shown(server):
+        for said in newest_user_messages(server):
             *asides, head = heads(said)
             assert head.endswith(("Mal] hello", "Mal] and this"))
             assert [each.split("]")[0] for each in asides] in (
@@ -98,7 +98,7 @@ async def test_people_of_one_name_carry_an_id() -> None:
         await pocket.channel.ask("g", "no, it is me", group=True, sender="mal", name="\uff21nn")
         await pocket.channel.ask("g", "he is not", group=True, sender="ann", name="Ann")
         await pocket.idle()
-        ends = [said.partition("]")[0].partition(", ")[2] for said in shown(server)]
+        ends = [said.partition("]")[0].partition(", ")[2] for said in newest_user_messages(server)]
         assert ends == ["Ann", "A n n mal .", "\uff21nn (mal)", "Ann (ann)"]
 
 

@@ -46,7 +46,7 @@ async def at_work(home: Path, shelf: PlatformFiles | None = None) -> AsyncIterat
 
 
 @asynccontextmanager
-async def opened(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
+async def open_home(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
     """Run a gateway, or own the home for a moment as a command does where none runs."""
     if is_running:
         async with at_work(home) as pocket:
@@ -161,7 +161,7 @@ async def test_in_a_group_an_admin_erases_the_chat(full_home: Path, tmp_path: Pa
 async def test_the_operator_forgets_a_person_everywhere(full_home: Path, tmp_path: Path, is_running: bool) -> None:
     """`parlour people forget`: in their scope, in groups, in quarantine; others' words stay; it says what remains."""
     home = shutil.copytree(full_home, tmp_path / "home")
-    async with opened(home, is_running) as app:
+    async with open_home(home, is_running) as app:
         forget = build_operations(app).by_name()["people forget"]
         [line] = [line async for line in forget({"person": "pocket:ann"})]
         [again] = [line async for line in forget({"person": "pocket:ann"})]

@@ -35,7 +35,7 @@ async def killed_at(zygote: ForkServer, home: Path, stage: str, word: str) -> li
 
 
 @contextmanager
-def held(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold a scope's lock, so that whoever wants to write memory waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
@@ -49,7 +49,7 @@ async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path, zygote
     memory = home / SCOPE / "memory"
     assert await killed_at(zygote, home, "consolidate", "asked consolidation") == ["asked consolidation"]
     assert HistoryLog(memory).after(0) == ()
-    with held(memory / ".lock"):
+    with hold_lock(memory / ".lock"):
         assert await killed_at(zygote, home, "apply", "answered") == ["asked consolidation"]
         assert not (memory / "MEMORY.md").exists()
     # Its answer was stored, and so nothing is asked for again before /new has something new to summarise.

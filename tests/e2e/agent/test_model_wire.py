@@ -51,7 +51,7 @@ def reference_in(text: str) -> str:
     return found[1]
 
 
-async def spent(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
+async def first_turn_usage(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the chat's first turn."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     story = await pocket.app.store.journal.trace(lines[0].turn)
@@ -70,7 +70,7 @@ async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
         assert all(LONG.startswith(shown) for shown in post.was)
         assert server.requests[0]["stream"] is True
         assert pocket.channel.activities[-1].on is False
-        rows = await spent(pocket)
+        rows = await first_turn_usage(pocket)
         assert [(row.tokens_in, row.tokens_out, row.tokens_cached) for row in rows] == [(100, 20, 60)]
 
 
@@ -111,7 +111,7 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
             assert len(set(ids)) == 3
             assert [results[each] for each in ids] == ["a rang", "b rang", "c rang"]
             assert len(pocket.channel.posts["c"]) == 1
-            assert len(await spent(pocket)) == 3
+            assert len(await first_turn_usage(pocket)) == 3
 
 
 async def test_remembering_and_finding_again() -> None:
@@ -171,7 +171,7 @@ async def test_another_model_answers_when_the_first_fails(fault: ModelFault) -> 
     async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (pocket, server):
         assert await pocket.channel.ask("c", "hello") == "from the other"
         assert [body["model"] for body in server.requests] == ["test", "other"]
-        assert {row.model for row in await spent(pocket) if row.tokens_out} >= {"openai/other"}
+        assert {row.model for row in await first_turn_usage(pocket) if row.tokens_out} >= {"openai/other"}
 
 
 FAULTS: Mapping[str, tuple[ScriptedAnswer, str]] = {
@@ -272,7 +272,7 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
         text = await pocket.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(server.bodies) <= 26
-        rows = await spent(pocket)
+        rows = await first_turn_usage(pocket)
         assert len(rows) == len(server.bodies)
         assert sum(row.tokens_in for row in rows) == 100 * len(server.bodies)
 

@@ -11,7 +11,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 
 
-async def waiting(pocket: InProcessGateway, model: SummaryModel) -> None:
+async def start_held_summary(pocket: InProcessGateway, model: SummaryModel) -> None:
     """Have Ann say something and /new; return when the summary of it is being made, and held back."""
     await pocket.channel.ask("ann", "the first thing")
     model.go_on.clear()
@@ -29,7 +29,7 @@ async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
     """Another chat does not notice; /stop takes effect, the session goes on as it was, and a later /new works."""
     model = SummaryModel()
     async with gateway(model=model, environment=WAITS) as pocket:
-        await waiting(pocket, model)
+        await start_held_summary(pocket, model)
         assert (await pocket.channel.ask("ben", "hello", sender="ben")).endswith("hello")
         await pocket.channel.say("ann", "/stop")
         await pocket.idle()
@@ -46,7 +46,7 @@ async def test_a_kill_while_it_waits_leaves_a_whole_session(tmp_path: Path) -> N
     """At the next start /new is taken up again, the archive is summarised once, and the answer comes once."""
     model, home = SummaryModel(), tmp_path / "home"
     async with gateway(model=model, home=home, environment=WAITS) as pocket:
-        await waiting(pocket, model)
+        await start_held_summary(pocket, model)
         copy = pocket.kill(tmp_path / "copy")
         model.go_on.set()
     again = SummaryModel()

@@ -29,7 +29,7 @@ def house(
     return gateway(home=home, model=model or InstantModel(), policy=block)
 
 
-async def own(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: bool) -> str:
+async def ask_as_owner(pocket: InProcessGateway, text: str, chat: str = OWNER, **facts: bool) -> str:
     """Let the owner write, and return the answer."""
     return await pocket.channel.ask(chat, text, sender=OWNER, **facts)
 
@@ -56,7 +56,7 @@ async def test_a_stranger_is_let_in_by_the_owners_yes(tmp_path: Path) -> None:
     """A code for the stranger, a question for the owner; after the yes they may write at once, and not before."""
     model = InstantModel()
     async with house(tmp_path / "home", model) as pocket:
-        await own(pocket, "hello")
+        await ask_as_owner(pocket, "hello")
         before = model.calls
         assert (await knock(pocket)).verdict is IntakeVerdict.REJECTED
         code = code_in(texts(pocket, MAL)[0])
@@ -64,7 +64,7 @@ async def test_a_stranger_is_let_in_by_the_owners_yes(tmp_path: Path) -> None:
         assert code in asked
         assert model.calls == before
         press = re.findall(r"/pair yes [0-9a-f]+", asked)[0]
-        assert await own(pocket, press) == "`Mal` (`66`) can now write to me on pocket."
+        assert await ask_as_owner(pocket, press) == "`Mal` (`66`) can now write to me on pocket."
         await pocket.idle()
         assert texts(pocket, MAL)[-1] == "Your access was approved. You can write to me now."
         assert "thanks" in await pocket.channel.ask(MAL, "thanks", sender=MAL)
@@ -79,9 +79,9 @@ async def test_a_code_typed_by_the_owner_lets_in_once(tmp_path: Path) -> None:
     async with house(tmp_path / "home") as pocket:
         await knock(pocket)
         code = code_in(texts(pocket, MAL)[0])
-        assert "can now write to me" in await own(pocket, f"/pair {code}")
-        assert "No request has that code" in await own(pocket, f"/pair {code}")
-        assert await own(pocket, "/pair") == "There are no access requests."
+        assert "can now write to me" in await ask_as_owner(pocket, f"/pair {code}")
+        assert "No request has that code" in await ask_as_owner(pocket, f"/pair {code}")
+        assert await ask_as_owner(pocket, "/pair") == "There are no access requests."
         sessions = await pocket.app.store.records.sessions()
         assert [row.key.chat for row in sessions] == [OWNER]
 
@@ -90,9 +90,9 @@ async def test_a_no_says_nothing_to_the_stranger(tmp_path: Path) -> None:
     """Denied: the owner reads how to end it for good, the stranger nothing more."""
     async with house(tmp_path / "home") as pocket:
         await knock(pocket)
-        listed = await own(pocket, "/pair")
+        listed = await ask_as_owner(pocket, "/pair")
         press = re.findall(r"/pair no [0-9a-f]+", listed)[0]
-        assert "`/block pocket:66`" in await own(pocket, press)
+        assert "`/block pocket:66`" in await ask_as_owner(pocket, press)
         await knock(pocket)
         assert len(texts(pocket, MAL)) == 1
         assert not pocket.app.store.access.members()
@@ -118,16 +118,16 @@ async def test_ten_thousand_guesses_let_nobody_in(tmp_path: Path) -> None:
         await pocket.idle()
         assert len(texts(pocket, MAL)) == 1
         for letter in "BCDEF":
-            assert "No request has that code" in await own(pocket, f"/pair AAAA-AAA{letter}")
+            assert "No request has that code" in await ask_as_owner(pocket, f"/pair AAAA-AAA{letter}")
         code = code_in(texts(pocket, MAL)[0])
-        assert "Too many wrong codes" in await own(pocket, f"/pair {code}")
+        assert "Too many wrong codes" in await ask_as_owner(pocket, f"/pair {code}")
         assert not pocket.app.store.access.members()
 
 
 async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> None:
     """Killed after the knock, and again after the yes: each line is said once, and no decision is lost."""
     async with house(tmp_path / "home") as pocket:
-        await own(pocket, "hello")
+        await ask_as_owner(pocket, "hello")
         await pocket.channel.say(MAL, "let me in", sender=MAL, name="Mal")
         killed = pocket.kill(tmp_path / "after the knock")
     async with house(killed) as pocket:
@@ -135,7 +135,7 @@ async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> No
         # Delivered before the kill or by this run: never by both, and the question is there to be answered.
         assert len(texts(pocket, MAL)) <= 1
         (waiting,) = pocket.app.access.pairing.pending_requests()
-        await own(pocket, f"/pair yes {waiting.ref}")
+        await ask_as_owner(pocket, f"/pair yes {waiting.ref}")
         killed = pocket.kill(tmp_path / "after the yes")
     async with house(killed) as pocket:
         assert pocket.app.store.access.members()["pocket", MAL].standing is AccessStatus.PAIRED
@@ -146,7 +146,7 @@ async def test_killed_after_any_write_nobody_is_told_twice(tmp_path: Path) -> No
 async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> None:
     """Added to a group: nothing is said there; a mention meanwhile is refused; after the yes everybody is answered."""
     async with house(tmp_path / "home") as pocket:
-        await own(pocket, "hello")
+        await ask_as_owner(pocket, "hello")
         await pocket.app.intake.membership_changed(
             MembershipChange(channel="pocket", id="j1", chat="-100", title="The team")
         )
@@ -162,7 +162,7 @@ async def test_a_place_is_silent_until_the_owner_says_yes(tmp_path: Path) -> Non
         await pocket.idle()
         (line,) = pocket.channel.posts["-100"]
         assert (line.visible_to, "I'm new here" in line.text) == ("7", True)
-        await own(pocket, re.findall(r"/pair yes [0-9a-f]+", asked)[0])
+        await ask_as_owner(pocket, re.findall(r"/pair yes [0-9a-f]+", asked)[0])
         assert "hey" in await pocket.channel.ask("-100", "hey", sender="7", group=True, is_addressed=True)
 
 
@@ -226,7 +226,7 @@ async def test_whose_rights_went_while_they_waited_is_told_once(tmp_path: Path) 
         await model.asked.wait()
         for number in range(4):
             await pocket.channel.say("7", f"waits {number}", sender="7")
-        await own(pocket, "/block pocket:7")
+        await ask_as_owner(pocket, "/block pocket:7")
         model.go_on.set()
         await pocket.idle()
         assert len(texts(pocket, "7")) == 2

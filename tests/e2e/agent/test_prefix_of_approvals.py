@@ -20,7 +20,7 @@ def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:
     return [n for n, (before, after) in enumerate(pairwise(prompts), 1) if list(after[: len(before)]) != list(before)]
 
 
-async def gone(pocket: InProcessGateway, number: str, words: str) -> None:
+async def delete_message(pocket: InProcessGateway, number: str, words: str) -> None:
     """Delete a message and return when it is out of the transcript."""
     await delete(pocket, number)
     await until(lambda: words not in transcripts(pocket.home))
@@ -57,10 +57,10 @@ async def test_a_deletion_breaks_the_prefix_once_and_where_it_stood() -> None:
         window_moved = breaks(model.prompts)
         assert len(window_moved) == 1
         assert "the oldest" not in str(model.prompts[-1])
-        await gone(pocket, "1", "the oldest of")
+        await delete_message(pocket, "1", "the oldest of")
         await talk(pocket, 1)
         assert breaks(model.prompts) == window_moved
-        await gone(pocket, "2", "the newest of")
+        await delete_message(pocket, "2", "the newest of")
         await talk(pocket, 1)
         assert breaks(model.prompts) == [*window_moved, len(model.prompts) - 1]
         assert "the newest of" not in str(model.prompts[-1])

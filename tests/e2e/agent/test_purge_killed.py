@@ -85,7 +85,7 @@ async def owned(home: Path) -> AsyncIterator[GatewayApp]:
         yield app
 
 
-async def begun(home: Path) -> Job:
+async def start_purge(home: Path) -> Job:
     """Begin a purge as the command does; its job stands in the journal."""
     async with owned(home) as app:
         asker = ErasureRequester(person="pocket%3aann", sender="ann", may_all=True)
@@ -117,7 +117,7 @@ def purging(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, int]:
     async def prepare() -> tuple[Job, int]:
         await lived(home)
         planted(home)
-        job = await begun(home)
+        job = await start_purge(home)
         fate = KillCountdown()
         await purge(shutil.copytree(home, home.with_name("counted")), job, fate)
         return job, fate.writes

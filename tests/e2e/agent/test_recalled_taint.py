@@ -30,7 +30,7 @@ class ScriptedConversation(HeldScriptModel):
         return await super().complete(request, sink=sink)
 
 
-def told(model: ScriptedConversation) -> str:
+def last_tool_result(model: ScriptedConversation) -> str:
     """Return what the last tool said."""
     return str([each["content"] for each in model.asked[-1].messages if each["role"] == "tool"][-1])
 
@@ -50,7 +50,7 @@ async def test_a_forwarded_order_is_asked_about_after_new() -> None:
             await server.until(lambda: len(server.posts) == 4)
             await up.idle()
             assert "XX99" in str(model.asked[2].messages)
-            assert told(model) == ASKED
+            assert last_tool_result(model) == ASKED
             question = server.posts[-1].text
             assert "Should I remember" in question
             assert not any("XX99" in path.read_text() for path in up.home.rglob("MEMORY.md"))
@@ -79,7 +79,7 @@ async def test_what_the_bot_said_with_the_order_in_view_taints() -> None:
         await pocket.channel.ask("c", "where do my invoices go? keep it in mind")
         hits = await pocket.app.commands.memory.search.search("people/pocket%3aann", "which account?")
         assert {hit.origin for hit in hits if hit.role == "assistant" and "Understood" in hit.text} == {"tainted"}
-        assert told(model) == ASKED
+        assert last_tool_result(model) == ASKED
         await quiet(pocket)
 
 
@@ -95,7 +95,7 @@ async def test_reading_around_a_line_taints() -> None:
         place = next(hit for hit in hits if hit.text == "kettles boil water")
         model.script[2] = calls(("memory_get", json.dumps({"source": place.source, "line": place.line})))
         await pocket.channel.ask("c", "what do kettles do? keep it in mind")
-        assert told(model) == ASKED
+        assert last_tool_result(model) == ASKED
         await quiet(pocket)
 
 
@@ -106,7 +106,7 @@ async def test_what_ann_said_herself_is_kept_without_a_question() -> None:
         await pocket.channel.ask("c", "my invoices go to account XX99")
         await pocket.channel.ask("c", "/new")
         await pocket.channel.ask("c", "where do my invoices go? keep it in mind")
-        assert told(model) == KEPT
+        assert last_tool_result(model) == KEPT
         await quiet(pocket)
 
 
@@ -118,5 +118,5 @@ async def test_what_is_recalled_by_itself_taints_too() -> None:
         await pocket.channel.ask("c", "/new")
         await pocket.channel.ask("c", "which account do every invoice and pay go to?")
         assert "[recalled]" in str(model.asked[1].messages)
-        assert told(model) == ASKED
+        assert last_tool_result(model) == ASKED
         await quiet(pocket)

@@ -168,12 +168,12 @@ async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
         await model.called(1)
         await pocket.channel.say("c", "/stop")
         await pocket.idle()
-        rows = await spent(pocket)
+        rows = await only_turn_usage(pocket)
         assert len(rows) == 1
         assert rows[0].tokens_in > 0
 
 
-async def spent(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
+async def only_turn_usage(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the only turn that thought."""
     lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
     turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))

@@ -27,7 +27,7 @@ def patient_recall(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(defaults, "seconds", 30.0)
 
 
-async def told(pocket: InProcessGateway) -> None:
+async def have_conversation(pocket: InProcessGateway) -> None:
     """Have a conversation that is over."""
     await pocket.channel.ask("ann", DENTIST)
     await pocket.channel.ask("ann", "and I never eat fish")
@@ -45,7 +45,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
     """memory_search names who, when and where; memory_get reads what stood around it."""
     model = HeldScriptModel("noted", "noted", calls(("memory_search", '{"query": "who is my dentist?"}')))
     async with gateway(model=model, home=tmp_path / "home") as pocket:
-        await told(pocket)
+        await have_conversation(pocket)
         await pocket.channel.ask("ann", "who was it again?")
         found = results(model.asked[-1])[-1]
         place = re.search(
@@ -63,7 +63,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
 async def test_search_in_a_chat_is_for_whoever_asks() -> None:
     """The best places with when and by whom; nothing and no words are said plainly; another chat finds nothing."""
     async with gateway(model=HeldScriptModel()) as pocket:
-        await told(pocket)
+        await have_conversation(pocket)
         answer = await pocket.channel.ask("ann", "/search dentist")
         assert re.search(r"- \d{4}-\d\d-\d\d \d\d:\d\d, Ann: " + DENTIST, answer)
         assert (
@@ -78,7 +78,7 @@ async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
     """It stands before the words it was found for, in later prompts too, and is in no search and no export."""
     model = HeldScriptModel()
     async with gateway(model=model, environment=AUTO) as pocket:
-        await told(pocket)
+        await have_conversation(pocket)
         await pocket.channel.ask("ann", "when shall I call my dentist?")
         asked = str(model.asked[-1].messages[-1]["content"])
         assert asked.startswith("[recalled]")
@@ -109,7 +109,7 @@ async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
 async def test_the_operator_searches_and_makes_the_index_anew() -> None:
     """`parlour search` and `parlour memory rebuild` ask the gateway that runs."""
     async with gateway(model=HeldScriptModel()) as pocket:
-        await told(pocket)
+        await have_conversation(pocket)
         asked = build_operations(pocket.app).by_name()
         found = [line async for line in asked["memory search"]({"text": "dentist", "scope": SCOPE})]
         assert found[0]["text"].startswith(DENTIST)

@@ -49,12 +49,12 @@ async def texts(pocket: InProcessGateway) -> list[str]:
     return [post.text for post in pocket.channel.posts["c"]]
 
 
-async def shown(pocket: InProcessGateway) -> list[tuple[str, str]]:
+async def visible_history(pocket: InProcessGateway) -> list[tuple[str, str]]:
     """Return role and text of what people see in the history."""
     return [(line.role, line.text) for line in await pocket.app.sessions.displayed_messages(KEY, limit=20)]
 
 
-def spoken(request: ChatRequest) -> list[str]:
+def bot_texts_in_prompt(request: ChatRequest) -> list[str]:
     """Return what the bot said before, as the model is shown it."""
     return [str(each["content"]) for each in request.messages if each["role"] == "assistant"]
 
@@ -68,9 +68,9 @@ async def test_a_stopped_answer_keeps_its_text() -> None:
         await pocket.channel.say("c", "/stop")
         assert await texts(pocket) == [f"{TALE}\n\n{HERE}"]
         told = [("user", "a tale, please"), ("assistant", f"{TALE}\n\n{HERE}"), ("user", "/stop")]
-        assert sorted(await shown(pocket)) == sorted(told)
+        assert sorted(await visible_history(pocket)) == sorted(told)
         await pocket.channel.ask("c", "go on")
-        assert spoken(model.asked[1]) == [f"{TALE}\n[stopped by the user]"]
+        assert bot_texts_in_prompt(model.asked[1]) == [f"{TALE}\n[stopped by the user]"]
 
 
 async def test_a_stop_before_any_text_is_one_line() -> None:
@@ -81,9 +81,9 @@ async def test_a_stop_before_any_text_is_one_line() -> None:
         await model.told.wait()
         await pocket.channel.say("c", "/stop")
         assert await texts(pocket) == [STOPPED]
-        assert ("notice", STOPPED) in await shown(pocket)
+        assert ("notice", STOPPED) in await visible_history(pocket)
         await pocket.channel.ask("c", "go on")
-        assert spoken(model.asked[1]) == ["[stopped by the user]"]
+        assert bot_texts_in_prompt(model.asked[1]) == ["[stopped by the user]"]
 
 
 async def test_where_nobody_watches_there_is_no_text_to_keep() -> None:
@@ -113,7 +113,7 @@ async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
         await pocket.channel.say("c", "/stop")
         said = "Let me look it up for you in the encyclopaedia."
         assert await texts(pocket) == [f"{said}\n\n{HERE}"]
-        assert ("assistant", f"{said}\n\n{HERE}") in await shown(pocket)
+        assert ("assistant", f"{said}\n\n{HERE}") in await visible_history(pocket)
 
 
 async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
@@ -166,6 +166,6 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
         # /stop, which was not answered yet, may find that it has nothing left to do.
         said = [post.text for post in pocket.channel.posts["c"] if post.text != translate("commands.nothing_to_stop")]
         assert said == [expected]
-        assert (("assistant" if kept else "notice"), expected) in await shown(pocket)
+        assert (("assistant" if kept else "notice"), expected) in await visible_history(pocket)
         assert second.asked == []
         assert await pocket.channel.ask("c", "go on") == "answer 1"

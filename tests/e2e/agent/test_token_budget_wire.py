@@ -104,7 +104,7 @@ def environment(server: FakeOpenAI, **more: str) -> dict[str, str]:
     }
 
 
-async def settled(pocket: InProcessGateway) -> None:
+async def wait_jobs_done(pocket: InProcessGateway) -> None:
     """Return when no job is left and every record is in its file."""
     while True:
         pending = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
@@ -127,19 +127,19 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
             for n in range(24):
                 said = await pocket.channel.ask(CHAT, f"thing {n}: " + "words and more words " * 40)
                 assert said.startswith("answer ")
-            await settled(pocket)
+            await wait_jobs_done(pocket)
             assert 1 <= narrow.refused <= 3
             assert json.loads((home / "windows.json").read_text())["openai/test"]["window"] == WINDOW
             assert (await pocket.channel.ask(CHAT, "giant " * 10_000)).startswith("answer ")
             assert (await pocket.channel.ask(CHAT, "please look it up")).startswith("answer ")
-            await settled(pocket)
+            await wait_jobs_done(pocket)
             before = server.requests[[what for what, _ in narrow.answered].index("answer")]["messages"]
             last = last_answer_request(server)
             story = await pocket.app.store.usage.totals(since=pocket.app.commands.queue.now().replace(year=2000))
         refused = narrow.refused
         async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
             assert (await pocket.channel.ask(CHAT, "after the restart")).startswith("answer ")
-            await settled(pocket)
+            await wait_jobs_done(pocket)
             again = last_answer_request(server)
     assert narrow.refused == refused
     assert narrow.broken == []
@@ -174,7 +174,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
 
     async with open_server(narrow) as server:
         settings = environment(server, PARLOUR_LLM__CONTEXT_WINDOW=str(WINDOW))
-        waits = waiting(reached, gate)
+        waits = wait_tool(reached, gate)
         async with gateway(home=home, tools=[encyclopedia(), waits], environment=settings) as pocket:
             await pocket.channel.ask(CHAT, "please look it up")
             server.script = then_wait(narrow)
@@ -185,7 +185,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
             gate.set()
             await pocket.idle()
         gate.set()
-        async with gateway(home=dead, tools=[encyclopedia(), waiting(reached, gate)], environment=settings) as pocket:
+        async with gateway(home=dead, tools=[encyclopedia(), wait_tool(reached, gate)], environment=settings) as pocket:
             await pocket.idle()
             [post] = pocket.channel.posts[CHAT]
             assert post.text.startswith("answer ")
@@ -195,7 +195,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
     assert narrow.broken == []
 
 
-def waiting(reached: asyncio.Event, gate: asyncio.Event) -> Tool:
+def wait_tool(reached: asyncio.Event, gate: asyncio.Event) -> Tool:
     """Return a tool that waits at the gate."""
 
     @tool("Wait.", name="wait")

@@ -47,7 +47,7 @@ class PricedModel:
         """Nothing to close."""
 
 
-async def told(pocket: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
+async def report_usage(pocket: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
     return [dict(line) async for line in build_operations(pocket.app).by_name()["usage"](arguments)]
 
@@ -72,16 +72,16 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
         assert "2 model calls, 2,020 tokens, cost $0.0100, plus calls with unknown" in mine
         here = await pocket.channel.ask("hall", "/status", sender="ann", group=True)
         assert "3,030 tokens, cost $0.0200, plus calls with unknown cost, 80% of the input" in here
-        people = {line["person"]: line for line in await told(pocket, by="person")}
+        people = {line["person"]: line for line in await report_usage(pocket, by="person")}
         assert {name: (line["calls"], line["cost"]) for name, line in people.items()} == {
             "pocket:ann": (2, None),
             "pocket:bob": (2, pytest.approx(0.01)),
         }
-        assert [line["calls"] for line in await told(pocket, by="purpose")] == [model.calls]
+        assert [line["calls"] for line in await report_usage(pocket, by="purpose")] == [model.calls]
         with pytest.raises(UserError, match="is not a date"):
-            await told(pocket, since="yesterday")
+            await report_usage(pocket, since="yesterday")
         with pytest.raises(UserError, match="grouped by 'colour'"):
-            await told(pocket, by="colour")
+            await report_usage(pocket, by="colour")
         await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log
         assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]

@@ -43,7 +43,7 @@ def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private
     return list(channel.render(row))
 
 
-async def asked(house: FakePageServices, discord: DiscordServer, used: FakeInteraction) -> InboundMessage:
+async def wait_command(house: FakePageServices, discord: DiscordServer, used: FakeInteraction) -> InboundMessage:
     """Return the command as the house got it, once Discord shows that we think."""
     message = (await house.wait_deliveries(1))[-1]
     await discord.until(lambda: used.acknowledged)
@@ -105,7 +105,7 @@ async def test_a_command_is_what_one_could_have_typed(discord: DiscordServer, ho
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
     async with registered(house, discord):
         used = discord.interactions.use(GENERAL, BEN, "timezone", "Europe/Berlin")
-        message = await asked(house, discord, used)
+        message = await wait_command(house, discord, used)
     assert (message.text, message.message_id, message.event_ids) == ("/timezone Europe/Berlin", "", (used.id,))
     assert (str(message.key), message.guild, message.is_addressed) == (f"discord:{GENERAL}", GUILD, True)
     assert (message.sender.id, message.sender.roles, message.sender.is_admin) == (BEN, (ADMIN_ROLE,), True)
@@ -115,7 +115,7 @@ async def test_a_private_answer_stays_with_its_sender(discord: DiscordServer, ho
     """In a shared chat all of it is ephemeral, its length notwithstanding; and a repeat changes nothing."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await asked(house, discord, used)
+        message = await wait_command(house, discord, used)
         assert used.is_thinking
         assert used.is_ephemeral
         parts = answer(channel, message, "yours: " + "word " * 600, private=True)
@@ -135,7 +135,7 @@ async def test_what_everybody_may_see_is_a_message_with_its_key(
     """That we think goes away, and the answer stands in the chat once."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "new")
-        (part,) = answer(channel, await asked(house, discord, used), "New session started.")
+        (part,) = answer(channel, await wait_command(house, discord, used), "New session started.")
         discord.fail("POST", "messages", "done 502")
         await channel.send(part)
         await discord.until(lambda: used.is_deleted)
@@ -148,7 +148,7 @@ async def test_in_a_direct_chat_the_answer_takes_the_place(discord: DiscordServe
     direct = discord.direct(ANN)
     async with registered(house, discord) as channel:
         used = discord.interactions.use(direct, ANN, "usage")
-        message = await asked(house, discord, used)
+        message = await wait_command(house, discord, used)
         for part in answer(channel, message, "yours", private=True):
             await channel.send(part)
     assert not used.is_ephemeral
@@ -162,7 +162,7 @@ async def test_after_fifteen_minutes_the_chat_has_the_answer(
     """The place is gone; what is private becomes a direct message."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        (part,) = answer(channel, await asked(house, discord, used), "yours", private=private)
+        (part,) = answer(channel, await wait_command(house, discord, used), "yours", private=private)
         discord.skew += timedelta(minutes=16)
         await channel.send(part)
     assert discord.chat(discord.direct(ANN) if private else GENERAL) == ["yours"]
@@ -172,7 +172,7 @@ async def test_a_restart_in_between_answers_in_the_same_place(discord: DiscordSe
     """The place is noted with the row, and forgotten once its time is over."""
     async with registered(house, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await asked(house, discord, used)
+        message = await wait_command(house, discord, used)
         await discord.until(lambda: used.is_thinking)
     async with connected(house, discord) as channel:
         (part,) = answer(channel, message, "yours", private=True)
@@ -199,7 +199,7 @@ async def test_a_second_delivery_is_no_second_command(discord: DiscordServer, ho
     """The event id decides, and the place stays the first one's."""
     async with registered(house, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await asked(house, discord, used)
+        message = await wait_command(house, discord, used)
         discord.interactions.repeat(used)
         await house.wait_deliveries(2)
         assert len(house.accepted) == 1
@@ -235,7 +235,7 @@ async def test_a_button_is_its_value(discord: DiscordServer, house: FakePageServ
     async with registered(house, discord):
         message = discord.say(GENERAL, BOT, "Shall I?")
         pressed = discord.interactions.press(message, ANN, "yes:7")
-        heard = await asked(house, discord, pressed)
+        heard = await wait_command(house, discord, pressed)
     assert (heard.kind, heard.text, heard.message_id, heard.event_ids) == (
         InboundKind.BUTTON, "yes:7", "", (pressed.id,),
     )  # fmt: skip

@@ -29,7 +29,7 @@ async def fetched(channel: NotedChannel, attachment: Attachment) -> bytes:
         return b"".join([piece async for piece in pieces])
 
 
-async def heard(
+async def send_files(
     discord: DiscordServer, house: FakePageServices, *files: dict[str, Any], **fields: Any
 ) -> InboundMessage:
     """Let Ann send files, and return her message as the house gets it."""
@@ -43,7 +43,7 @@ async def test_files_of_a_message_can_be_had_each(discord: DiscordServer, house:
         assert isinstance(channel, SupportsFiles)
         one = discord.cdn.keep("a cat.png", PICTURE, content_type="image/png")
         two = discord.cdn.keep("said.ogg", b"OggS" * 20, content_type="audio/ogg")
-        message = await heard(discord, house, one, two, flags=1 << 13)
+        message = await send_files(discord, house, one, two, flags=1 << 13)
         assert discord.cdn.served == []
         assert [(each.kind, each.name, each.size) for each in message.attachments] == [
             ("image", "a_cat.png", len(PICTURE)), ("voice", "said.ogg", 80),
@@ -56,7 +56,7 @@ async def test_an_address_that_has_ended_is_asked_for_once_more(
 ) -> None:
     """Signed addresses hold a day; the message knows the new one, and when it is gone too, that is said."""
     async with connected(house, discord) as channel:
-        message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE, content_type="image/png"))
+        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE, content_type="image/png"))
         discord.skew += timedelta(hours=25)
         assert await fetched(channel, message.attachments[0]) == PICTURE
         assert len(discord.cdn.served) == 2
@@ -69,7 +69,7 @@ async def test_an_address_that_has_ended_is_asked_for_once_more(
 async def test_who_reads_too_much_stops(discord: DiscordServer, house: FakePageServices) -> None:
     """The file is streamed: who has had enough closes, and the rest never comes."""
     async with connected(house, discord) as channel:
-        message = await heard(discord, house, discord.cdn.keep("big.bin", bytes(40 << 20)))
+        message = await send_files(discord, house, discord.cdn.keep("big.bin", bytes(40 << 20)))
         async with aclosing(channel.fetch(message.attachments[0])) as pieces:
             first = await anext(pieces)
         assert 0 < len(first) <= 64 * 1024
@@ -79,7 +79,7 @@ async def test_who_reads_too_much_stops(discord: DiscordServer, house: FakePageS
 async def test_a_download_that_breaks_off_is_said(discord: DiscordServer, house: FakePageServices) -> None:
     """Half a file is none."""
     async with connected(house, discord) as channel:
-        message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE))
+        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE))
         discord.cdn.breaks_after = 1
         with pytest.raises(FileUnavailable, match="broke off"):
             await fetched(channel, message.attachments[0])
@@ -105,7 +105,7 @@ async def test_an_address_that_discord_did_not_make_is_not_followed(
     """Attacks 19-42: the payload names it, but only Discord's own hosts are asked, over TLS."""
     async with connected(house, discord) as channel:
         file = {"id": "1", "filename": "a.png", "size": 3, "url": url}
-        message = await heard(discord, house, file)
+        message = await send_files(discord, house, file)
         with pytest.raises(FileUnavailable, match="none of Discord's"):
             await fetched(channel, message.attachments[0])
         with pytest.raises(FileUnavailable):
@@ -115,7 +115,7 @@ async def test_an_address_that_discord_did_not_make_is_not_followed(
 async def test_a_redirect_is_not_followed(discord: DiscordServer, house: FakePageServices) -> None:
     """Attacks 33-36 of docs/attacks.md."""
     async with connected(house, discord) as channel:
-        message = await heard(discord, house, discord.cdn.keep("a.png", PICTURE))
+        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE))
         discord.cdn.redirects_to = f"http://{discord.base}/api/v10/users/@me"
         with pytest.raises(FileUnavailable):
             await fetched(channel, message.attachments[0])
@@ -133,7 +133,7 @@ async def part_of(house: FakePageServices, data: bytes, **fields: Any) -> Messag
     return MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="", file=file, kind=OutboundKind.ANSWER, **fields)
 
 
-def shown(discord: DiscordServer) -> list[tuple[str, bytes]]:
+def list_posted_files(discord: DiscordServer) -> list[tuple[str, bytes]]:
     """Return the files that stand in GENERAL, with what is written above them."""
     return [
         (message["content"], discord.cdn.files[each["id"]][1])
@@ -149,7 +149,7 @@ async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, hous
         assert channel.capabilities.file_limit == FILE_LIMIT
         part = await part_of(house, PICTURE, caption="*The* chart, @everyone: https://a.example")
         await channel.send(part)
-    assert shown(discord) == [("*The* chart, @everyone: https://a.example", PICTURE)]
+    assert list_posted_files(discord) == [("*The* chart, @everyone: https://a.example", PICTURE)]
     body = next(each.body for each in discord.requests if each.method == "POST" and each.kind == "messages")
     assert (body["nonce"], body["enforce_nonce"], body["flags"] & 4) == (part.id, True, 4)
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
@@ -161,7 +161,7 @@ async def test_words_can_be_a_file(discord: DiscordServer, house: FakePageServic
         file = Attachment(kind="document", name="answer.md", size=5, media_type="text/markdown")
         part = MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="# Hü", file=file)
         await channel.send(part)
-        assert shown(discord) == [("", "# Hü".encode())]
+        assert list_posted_files(discord) == [("", "# Hü".encode())]
 
 
 @pytest.mark.parametrize("how", ["lost", "done 502"])
@@ -182,7 +182,7 @@ async def test_a_file_whose_answer_was_lost_stands_once(
         assert found is not None
         assert found.message_id == receipt.message_id
         assert await channel.find(await part_of(house, PICTURE + b"x", reply_to=asked)) is None
-    assert len(shown(discord)) == 1
+    assert len(list_posted_files(discord)) == 1
 
 
 TOO_MUCH = {"too large": "too large", "no right": "attach_files", "a refusal": "413 40005"}
@@ -202,7 +202,7 @@ async def test_a_file_that_discord_will_not_have_is_refused_for_good(
             await channel.send(part)
     if what != "attach_files":
         assert "larger than" in str(refused.value)
-    assert shown(discord) == []
+    assert list_posted_files(discord) == []
 
 
 async def test_a_file_that_is_lost_here_is_said_to_be(discord: DiscordServer, house: FakePageServices) -> None:

@@ -19,7 +19,7 @@ CALL = f"<@{BOT}>"
 STEP = timedelta(seconds=1)
 
 
-async def heard(house: FakePageServices, number: int) -> InboundMessage:
+async def wait_messages(house: FakePageServices, number: int) -> InboundMessage:
     """Return the newest message once there are so many."""
     return (await house.wait_deliveries(number))[number - 1]
 
@@ -29,7 +29,7 @@ async def test_a_mention_in_a_server_comes_with_its_facts(discord: DiscordServer
     discord.members[ANN]["roles"] = [TEAM_ROLE]
     async with connected(house, discord):
         ident = discord.say(GENERAL, ANN, f"{CALL} what is the time, <@{BEN}>?")
-        message = await heard(house, 1)
+        message = await wait_messages(house, 1)
     assert (str(message.key), message.message_id) == (f"discord:{GENERAL}", ident)
     assert message.text == "@Parlour what is the time, @Ben?"
     assert (message.sender.id, message.sender.name, message.sender.roles) == (ANN, "Ann", (TEAM_ROLE,))
@@ -72,9 +72,9 @@ async def test_threads_are_sessions_and_private_ones_are_private(
         public = discord.open_thread(GENERAL, "plans")
         private = discord.open_thread(GENERAL, "secrets", private=True)
         discord.say(public, ANN, f"{CALL} a")
-        first = await heard(house, 1)
+        first = await wait_messages(house, 1)
         discord.say(private, ANN, f"{CALL} b")
-        second = await heard(house, 2)
+        second = await wait_messages(house, 2)
     assert (str(first.key), first.is_private) == (f"discord:{GENERAL}/{public}", False)
     assert (str(second.key), second.is_private) == (f"discord:{GENERAL}/{private}", True)
 
@@ -87,11 +87,11 @@ async def test_a_thread_we_were_called_into_needs_no_second_mention(
         thread = discord.open_thread(GENERAL, "plans")
         for number, text in enumerate(("before", f"{CALL} come", "go on"), 1):
             discord.say(thread, ANN, text)
-            await heard(house, number)
+            await wait_messages(house, number)
     async with connected(house, discord):
         for number, text in enumerate(("still here?", f"<@{BEN}> you?", "and now"), 4):
             discord.say(thread, ANN, text)
-            await heard(house, number)
+            await wait_messages(house, number)
     assert [message.is_addressed for message in house.deliveries] == [False, True, True, True, False, False]
 
 
@@ -117,7 +117,7 @@ async def test_files_are_facts(discord: DiscordServer, house: FakePageServices) 
     ]
     async with connected(house, discord):
         discord.say(discord.direct(ANN), ANN, "look", attachments=attachments, flags=1 << 13)
-        message = await heard(house, 1)
+        message = await wait_messages(house, 1)
     assert [(each.kind, each.name, each.size) for each in message.attachments] == [
         ("image", "a.png", 12), ("voice", "v.ogg", 34), ("document", "x.pdf", 56),
     ]  # fmt: skip
@@ -128,10 +128,10 @@ async def test_what_could_not_be_stored_is_read_again_in_order(discord: DiscordS
     """Discord has no ack: after a failed accept the chat is read from its mark, and what comes live waits behind."""
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} 0")
-        await heard(house, 1)
+        await wait_messages(house, 1)
         house.is_down = True
         discord.say(GENERAL, ANN, f"{CALL} 1")
-        await heard(house, 2)
+        await wait_messages(house, 2)
         discord.say(GENERAL, ANN, f"{CALL} 2")
         discord.say(RANDOM, BEN, f"{CALL} elsewhere")
         house.is_down = False
@@ -187,7 +187,7 @@ async def test_an_older_backlog_than_a_day_is_left_alone(discord: DiscordServer,
     """What was said in the last day is read, what was said before is not."""
     async with connected(house, discord):
         discord.say(GENERAL, ANN, f"{CALL} before")
-        await heard(house, 1)
+        await wait_messages(house, 1)
     discord.skew = -timedelta(hours=25)
     old = discord.say(GENERAL, ANN, f"{CALL} old")
     discord.skew = timedelta()

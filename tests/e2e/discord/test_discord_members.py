@@ -19,7 +19,7 @@ CALL = f"<@{BOT}>"
 MANAGE_CHANNELS, ADMINISTRATOR = 1 << 4, 1 << 3
 
 
-async def said(
+async def send_command(
     discord: DiscordServer, house: FakePageServices, user: str = BEN, channel: str = GENERAL
 ) -> InboundMessage:
     """Let somebody say a command; return it as the gateway judges it at claim."""
@@ -46,13 +46,13 @@ async def test_who_decides_is_who_could_do_away_with_the_channel(
 ) -> None:
     """The owner, Administrator, Manage Server; Manage Channels there, by its overwrites, in its threads too."""
     async with connected(house, discord) as channel:
-        message = await said(discord, house)
+        message = await send_command(discord, house)
         other = replace(message, key=replace(message.key, chat=RANDOM))
         thread = replace(message, key=replace(message.key, chat=f"{GENERAL}/77"))
 
         async def decides() -> tuple[bool, bool, bool]:
             await discord.gateway.settle()
-            heard = await said(discord, house)  # whatever was told before it is known now
+            heard = await send_command(discord, house)  # whatever was told before it is known now
             here, there, below = [(await now(channel, each)).is_admin for each in (message, other, thread)]
             assert heard.sender.is_admin is here
             return here, there, below
@@ -83,13 +83,13 @@ async def test_a_role_that_is_taken_away_is_gone_at_the_next_word(
     """In a message, a command, a press and an edit alike, and from then on for what waits already."""
     discord.members[BEN]["roles"] = [TEAM_ROLE]
     async with connected(house, discord) as channel:
-        first = await said(discord, house)
+        first = await send_command(discord, house)
         assert first.sender.roles == (await now(channel, first)).roles == (TEAM_ROLE,)
         discord.members[BEN]["roles"] = []
         discord.edit(first.message_id, f"{CALL} again")
         (edited,) = (await house.wait_deliveries(2))[1:]
         assert edited.sender.roles == ()
-        assert (await said(discord, house)).sender.roles == ()
+        assert (await send_command(discord, house)).sender.roles == ()
         assert (await now(channel, first)).roles == ()
         ours = discord.say(GENERAL, BOT, "an answer")
         discord.members[BEN]["roles"] = [TEAM_ROLE]
@@ -110,7 +110,7 @@ async def test_who_cannot_be_looked_up_has_no_role_and_decides_nothing(
     """After five minutes Discord is asked; refused is a stranger, and what is not known in time is an error."""
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
     async with connected(house, discord) as channel:
-        message = await said(discord, house)
+        message = await send_command(discord, house)
         assert (await now(channel, message)).is_admin
         channel._members.members.expire()  # as five minutes do
         channel._members.members.timeout = 0.2
@@ -126,7 +126,7 @@ async def test_who_cannot_be_looked_up_has_no_role_and_decides_nothing(
 async def test_who_left_the_server_is_a_stranger(discord: DiscordServer, house: FakePageServices) -> None:
     """By `guild:` and `chat:` they would be let in for ever otherwise. In a direct message there is nothing to ask."""
     async with connected(house, discord) as channel:
-        message = await said(discord, house)
+        message = await send_command(discord, house)
         assert not (await now(channel, message)).is_guest
         channel._members.members.expire()
         del discord.members[BEN]
@@ -138,10 +138,10 @@ async def test_who_left_the_server_is_a_stranger(discord: DiscordServer, house: 
 async def test_being_added_to_a_server_is_told_once(discord: DiscordServer, house: FakePageServices) -> None:
     """Not at the first session ever, nor at each later one, nor after an outage; then when we are put out again."""
     async with connected(house, discord):
-        await said(discord, house)
+        await send_command(discord, house)
         discord.gateway.dispatch("GUILD_DELETE", {"id": GUILD, "unavailable": True}, guild=True)
         discord.gateway.dispatch("GUILD_CREATE", discord.guilds()[0], guild=True)
-        await said(discord, house, ANN)
+        await send_command(discord, house, ANN)
         assert house.places == []
         discord.join_server(is_in=False)
         (gone,) = await house.wait_places(1)
@@ -154,7 +154,7 @@ async def test_being_added_to_a_server_is_told_once(discord: DiscordServer, hous
     assert here.entry == f"guild:{GUILD}"
     assert gone == replace(joined, id=gone.id, title="", is_gone=True)
     async with connected(house, discord):
-        await said(discord, house)
+        await send_command(discord, house)
     assert len(house.places) == 2
 
 
@@ -164,7 +164,7 @@ async def test_what_happened_while_we_were_away_is_told_at_the_next_session(
     """Put out, and added again, while nobody listened; and what could not be kept is tried again."""
     changes: list[tuple[bool, Any]] = [(False, True), (True, False)]
     async with connected(house, discord):
-        await said(discord, house)
+        await send_command(discord, house)
     for is_in, is_gone in changes:
         discord.has_joined = is_in
         house.is_down = True

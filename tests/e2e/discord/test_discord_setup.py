@@ -13,7 +13,7 @@ from tests.fakes.discord_records import BOT
 from tests.fakes.discord_server import CONTENT_INTENT, DiscordServer
 
 
-async def found(discord: DiscordServer) -> dict[SetupLevel, list[str]]:
+async def findings_by_level(discord: DiscordServer) -> dict[SetupLevel, list[str]]:
     """Return the findings by level."""
     findings: dict[SetupLevel, list[str]] = {level: [] for level in SetupLevel}
     for each in await plugin.verify(block(discord), {}):
@@ -33,7 +33,7 @@ def test_what_is_asked_can_be_answered() -> None:
 async def test_a_block_that_works_has_good_findings_alone(discord: DiscordServer, flags: int) -> None:
     """Token, intent, sessions and servers; nothing is changed there."""
     discord.application_flags = flags
-    findings = await found(discord)
+    findings = await findings_by_level(discord)
     assert len(findings[SetupLevel.GOOD]) == 4
     assert not findings[SetupLevel.WRONG]
     assert not findings[SetupLevel.WARNING]
@@ -43,7 +43,7 @@ async def test_a_block_that_works_has_good_findings_alone(discord: DiscordServer
 async def test_a_bot_in_no_server_is_told_its_invite_link(discord: DiscordServer) -> None:
     """The link names the application, both scopes and exactly the rights that are used."""
     discord.has_joined = False
-    (warning,) = (await found(discord))[SetupLevel.WARNING]
+    (warning,) = (await findings_by_level(discord))[SetupLevel.WARNING]
     query = parse_qs(urlsplit(warning.rpartition(" ")[2]).query)
     rights = str(sum(setup.PERMISSIONS.values()))
     assert query == {"client_id": [BOT], "scope": ["bot applications.commands"], "permissions": [rights]}
@@ -52,11 +52,11 @@ async def test_a_bot_in_no_server_is_told_its_invite_link(discord: DiscordServer
 async def test_what_is_wrong_says_what_to_click(discord: DiscordServer) -> None:
     """A token that is refused, an intent that is off, a day's sessions used up."""
     discord.application_flags, discord.identifies_left = 0, 0
-    findings = await found(discord)
+    findings = await findings_by_level(discord)
     assert "Privileged Gateway Intents" in findings[SetupLevel.WRONG][0]
     assert "0 of 1000 sessions" in findings[SetupLevel.WRONG][1]
     discord.token = "another"
-    findings = await found(discord)
+    findings = await findings_by_level(discord)
     assert "Reset Token" in findings[SetupLevel.WRONG][0]
     assert not findings[SetupLevel.GOOD]
 
@@ -65,12 +65,12 @@ async def test_what_is_wrong_says_what_to_click(discord: DiscordServer) -> None:
 async def test_a_discord_that_is_not_there_is_a_finding_too(discord: DiscordServer, trouble: str) -> None:
     """Unreachable, broken or busy: one line, no exception."""
     discord.fail("GET", "users", trouble, times=2)
-    (wrong,) = (await found(discord))[SetupLevel.WRONG]
+    (wrong,) = (await findings_by_level(discord))[SetupLevel.WRONG]
     assert "Discord" in wrong
 
 
 async def test_buttons_that_go_elsewhere_are_found(discord: DiscordServer) -> None:
     """An address for interactions takes commands and buttons away from the gateway."""
     discord.interactions_url = "https://other.example/interactions"
-    (warning,) = (await found(discord))[SetupLevel.WARNING]
+    (warning,) = (await findings_by_level(discord))[SetupLevel.WARNING]
     assert "Interactions Endpoint URL" in warning

@@ -45,7 +45,7 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def behind(base: str, folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
+async def open_behind_proxy(base: str, folder: Path) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """Show what stands at *base* beyond a real proxy: its name and port there, and the setting that leads to it."""
     port = urlsplit(base if "//" in base else f"//{base}").port or 0
     async with microsocks(folder, free_port(), user="ann", password=PASSWORD) as proxy, far_away(port) as far:
@@ -56,7 +56,7 @@ async def test_telegram_by_polling_with_a_file(tmp_path: Path) -> None:
     """Updates, answers and a download, each through the proxy."""
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
-        async with behind(server.base, tmp_path) as (place, settings):
+        async with open_behind_proxy(server.base, tmp_path) as (place, settings):
             server.base = f"http://{place}"
             model = EchoModel(lambda _: "Read.")
             async with telegram_house(server, model, None, **settings) as up:
@@ -70,7 +70,7 @@ async def test_telegram_by_polling_with_a_file(tmp_path: Path) -> None:
 
 async def test_slack_by_socket_mode_with_files_both_ways(tmp_path: Path) -> None:
     """The WebSocket, the Web API, a download and an upload, each through the proxy."""
-    async with slack_server() as server, behind(server.base, tmp_path) as (place, settings):
+    async with slack_server() as server, open_behind_proxy(server.base, tmp_path) as (place, settings):
         server.base = f"http://{place}"
         async with slack_house(server, environment=settings) as up:
             server.say(DM, ANN, "look", subtype="file_share", files=[server.attach("a.txt", WORDS, "text/plain")])
@@ -86,7 +86,7 @@ async def test_slack_by_socket_mode_with_files_both_ways(tmp_path: Path) -> None
 
 async def test_discord_by_its_gateway_with_a_file(tmp_path: Path) -> None:
     """Gateway, REST and a download from where files lie, each through the proxy."""
-    async with open_discord() as discord, behind(discord.base, tmp_path) as (place, settings):
+    async with open_discord() as discord, open_behind_proxy(discord.base, tmp_path) as (place, settings):
         discord.base = place
         environment = settings | {
             "PARLOUR_CHANNELS__DISCORD__TOKEN": DISCORD_TOKEN,

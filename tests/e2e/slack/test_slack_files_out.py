@@ -20,7 +20,7 @@ def file_part(place: str, *, row: int = 1, caption: str = "", visible_to: str = 
     return MessagePart(id=f"{TURN}.{row}.2", key=key, payload="", plain=WORDS, visible_to=visible_to, file=file)
 
 
-def shown(up: RunningSlack, place: str = DM) -> list[tuple[str, list[str]]]:
+def list_bot_messages(up: RunningSlack, place: str = DM) -> list[tuple[str, list[str]]]:
     """Return our messages of a place: text, and the names of their files."""
     return [
         (message["text"], [file["name"] for file in message.get("files", ())])
@@ -49,7 +49,7 @@ async def test_an_address_in_a_caption_is_not_fetched() -> None:
     """Attacks 73 and 74: a file's comment has no switch for previews, so an address is code; nobody is called."""
     async with slack() as up:
         await up.channel.send(file_part(DM, caption="see [here](https://evil.example/?q=secret) <!here>"))
-        ((text, _),) = shown(up)
+        ((text, _),) = list_bot_messages(up)
         assert "`https://evil.example/?q=secret" in text
         assert "<" not in text
 
@@ -96,7 +96,7 @@ async def test_a_step_whose_outcome_is_unknown_is_asked_for(
         if found is None:
             await again.send(part)
         await again.close()
-        assert len(shown(up, part.key.parent.chat)) == 1
+        assert len(list_bot_messages(up, part.key.parent.chat)) == 1
         assert len(up.server.called("files.getUploadURLExternal")) == (1 if stands else 2)
 
 
@@ -143,7 +143,7 @@ async def test_a_repeat_says_so() -> None:
     """What may be there twice is marked in its comment."""
     async with slack() as up:
         await up.channel.send(file_part(DM, caption="all of it"), may_be_duplicate=True)
-        assert shown(up) == [(f"_{translate('delivery.may_repeat')}_\nall of it", ["answer.md"])]
+        assert list_bot_messages(up) == [(f"_{translate('delivery.may_repeat')}_\nall of it", ["answer.md"])]
 
 
 FAULTS: list[tuple[str, SlackFault, type[SendFailed]]] = [
@@ -164,7 +164,7 @@ async def test_a_failure_of_a_file_is_named_after_what_to_do(
         with pytest.raises(raised):
             await up.channel.send(file_part(DM))
         assert len(up.server.called(step)) == 1
-        assert shown(up) == []
+        assert list_bot_messages(up) == []
 
 
 async def test_without_files_write_a_line_says_so() -> None:
@@ -178,7 +178,7 @@ async def test_without_files_write_a_line_says_so() -> None:
             await up.channel.send(part)
         assert up.channel.capabilities.file_limit == 0
         assert await up.channel.find(part) is not None
-        assert shown(up) == [(line, [])]
+        assert list_bot_messages(up) == [(line, [])]
         again = build(up.server, up.house)
         await again._identify()
         assert again.capabilities.file_limit == 0
@@ -190,12 +190,12 @@ async def test_a_private_file_is_shown_to_nobody() -> None:
     async with slack() as up:
         with pytest.raises(SendRefused):
             await up.channel.send(file_part(ROOM, visible_to=ANN))
-        assert shown(up, ROOM) == []
+        assert list_bot_messages(up, ROOM) == []
         assert [(w["user"], w["text"]) for w in up.server.places[ROOM].whispers] == [
             (ANN, translate("slack.write_privately"))
         ]
         await up.channel.send(file_part(DM, visible_to=ANN))
-        await eventually(lambda: len(shown(up)) == 1)
+        await eventually(lambda: len(list_bot_messages(up)) == 1)
 
 
 async def test_what_cannot_be_sent_is_refused_before_slack_is_asked() -> None:

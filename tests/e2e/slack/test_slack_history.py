@@ -18,7 +18,7 @@ from tests.fakes.web_services import FakePageServices
 CALL = f"<@{BOT_USER}>"
 
 
-async def heard(up: RunningSlack, place: str, user: str, text: str, **more: Any) -> InboundMessage:
+async def receive_message(up: RunningSlack, place: str, user: str, text: str, **more: Any) -> InboundMessage:
     """Let somebody write and return what arrived."""
     ts = up.server.say(place, user, text, **more)
     await up.server.until(lambda: any(message.message_id == ts for message in up.house.accepted))
@@ -40,7 +40,7 @@ async def test_a_thread_is_read_from_its_start_and_the_newest() -> None:
         up.server.say(ROOM, BOT_USER, "ours", thread=root, quiet=True)
         up.server.say(ROOM, EVE, "has joined", thread=root, quiet=True, subtype="channel_join")
         up.server.say(ROOM, EVE, f"<@{ANN}> &amp; <@{BOB}>?", thread=root, quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} what do you think?", thread=root)
+        call = await receive_message(up, ROOM, ANN, f"{CALL} what do you think?", thread=root)
         up.server.say(ROOM, BOB, "too late", thread=root, quiet=True)
         said = await up.channel.messages_before(call, since=None, limit=50)
         assert said[0].text == "shall we move the date?"
@@ -61,7 +61,7 @@ async def test_of_an_endless_thread_the_last_hour_is_read() -> None:
         up.server.ago = up.server._last = 0
         for n in range(60):
             up.server.say(ROOM, BOB, f"new {n}", thread=root, quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} what now?", thread=root)
+        call = await receive_message(up, ROOM, ANN, f"{CALL} what now?", thread=root)
         assert await before(up, call) == ["a long story", *(f"new {n}" for n in range(10, 60))]
         assert len(up.server.called("conversations.replies")) == 6
 
@@ -72,7 +72,7 @@ async def test_a_mention_in_a_channel_reads_the_channel() -> None:
         for n in range(70):
             ts = up.server.say(ROOM, BOB, f"word {n}", quiet=True)
         up.server.say(ROOM, BOB, "in a thread", thread=ts, quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} hello")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
         assert await before(up, call) == [f"word {n}" for n in range(20, 70)]
         assert await before(up, call, limit=3) == ["word 67", "word 68", "word 69"]
         since = (await up.channel.messages_before(call, since=None, limit=2))[0].sent_at
@@ -80,7 +80,7 @@ async def test_a_mention_in_a_channel_reads_the_channel() -> None:
         assert await before(up, call, since=since + timedelta(hours=1)) == []
     async with slack(reply_in="channel") as up:
         up.server.say(ROOM, BOB, "word", quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} hello")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
         assert await before(up, call) == ["word"]
 
 
@@ -95,7 +95,7 @@ async def test_only_admitted_people_are_quoted() -> None:
         server.say(ROOM, BOB, "from a guest", quiet=True)
         server.say(ROOM, EVE, "from elsewhere", quiet=True)
         server.say(ROOM, "U0APP", "from an app", quiet=True, bot_id="B0APP")
-        call = await heard(up, ROOM, ANN, f"{CALL} hello")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
 
         def admits(message: InboundMessage) -> bool:
             return may_be_read(lambda each, _=None: admit(each, policy), message)
@@ -110,7 +110,7 @@ async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
     for entries in (["team:T0HOME"], [ANN, BOB]):
         async with slack(allow_from=entries) as up:
             up.server.say(ROOM, BOB, "who am I?", quiet=True)
-            call = await heard(up, ROOM, ANN, f"{CALL} hello")
+            call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
             up.server.faults["users.info"] = [SlackFault(status=503)]
             (said,) = await up.channel.messages_before(call, since=None, limit=50)
             assert said.sender.is_guest
@@ -121,21 +121,21 @@ async def test_where_slack_does_not_say_who_it_was_nobody_is_let_in() -> None:
 async def test_what_comes_to_us_anyway_costs_no_call() -> None:
     """Direct messages, and threads we follow already; once its people turned away, it is read again."""
     async with slack() as up:
-        direct = await heard(up, DM, ANN, "hello")
+        direct = await receive_message(up, DM, ANN, "hello")
         assert await before(up, direct) == []
         root = up.server.say(ROOM, BOB, "a thread", quiet=True)
-        called = await heard(up, ROOM, ANN, f"{CALL} hello", thread=root)
+        called = await receive_message(up, ROOM, ANN, f"{CALL} hello", thread=root)
         assert await before(up, called) == ["a thread"]
         count = len(up.server.calls)
-        assert await before(up, await heard(up, ROOM, BOB, "and a follow-up", thread=root)) == []
+        assert await before(up, await receive_message(up, ROOM, BOB, "and a follow-up", thread=root)) == []
         assert [name for name, _ in up.server.calls[count:] if name.startswith("conversations")] == []
-        await heard(up, ROOM, BOB, f"<@{ANN}> lunch?", thread=root)
+        await receive_message(up, ROOM, BOB, f"<@{ANN}> lunch?", thread=root)
         up.server.say(ROOM, ANN, "yes", thread=root, quiet=True)
-        again = await heard(up, ROOM, ANN, f"{CALL} back to you", thread=root)
+        again = await receive_message(up, ROOM, ANN, f"{CALL} back to you", thread=root)
         assert (await before(up, again))[-2:] == ["@Ann lunch?", "yes"]
     async with slack(group_policy="open") as up:
         up.server.say(ROOM, BOB, "word", quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} hello")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
         assert await before(up, call) == []
         assert up.server.called("conversations.history") == []
 
@@ -144,7 +144,7 @@ async def test_without_the_scope_there_is_nothing_and_no_failure() -> None:
     """A turn can do without; a limit or a broken line is an error that the house takes for nothing as well."""
     async with slack() as up:
         up.server.say(ROOM, BOB, "word", quiet=True)
-        call = await heard(up, ROOM, ANN, f"{CALL} hello")
+        call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
         house = ChannelHistory({"slack": up.channel}, admits=lambda _: True)
         for fault in (SlackFault(status=429, error="ratelimited", retry_after=30), SlackFault(status=503)):
             up.server.faults["conversations.history"] = [fault]

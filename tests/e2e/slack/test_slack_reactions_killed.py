@@ -49,10 +49,10 @@ async def left_over(moment: SlackSnapshot) -> int:
         server.deliver_again()
         await server.until(lambda: not server.pending and bool(server.shown(DM)))
         await up.idle()
-        return await counted(server)
+        return await count_reactions(server)
 
 
-async def counted(server: SlackServer) -> int:
+async def count_reactions(server: SlackServer) -> int:
     """Return how many reactions stand, once there are none or that takes too long."""
     try:
         async with asyncio.timeout(15):

@@ -28,7 +28,7 @@ def preview(up: RunningSlack, place: str, text: str, reply_to: str) -> MessagePa
     return part
 
 
-async def asked(up: RunningSlack) -> tuple[str, str]:
+async def ask_bot(up: RunningSlack) -> tuple[str, str]:
     """Let Ann call us; return the place of the answer and her message."""
     ts = up.server.say(ROOM, ANN, f"{CALL} hi")
     await up.server.until(lambda: len(up.server.acks) == 2)
@@ -38,7 +38,7 @@ async def asked(up: RunningSlack) -> tuple[str, str]:
 async def test_an_answer_streams_in_its_thread_and_is_put_right_at_the_end() -> None:
     """Begun for the one who asked, appended to, stopped, and replaced by the whole text with its key: one message."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         receipt = await up.channel.send(preview(up, place, "It is", ts))
         for text in ("It is", "It is late, and", "It is late, and **go", "It is late, and **good**.\n\nBye"):
             await up.channel.edit(receipt.message_id, preview(up, place, text, ts))
@@ -59,7 +59,7 @@ async def test_an_answer_streams_in_its_thread_and_is_put_right_at_the_end() -> 
 async def test_words_that_change_end_the_stream_and_are_edited() -> None:
     """A stream only grows: what it cannot say is said by an edit, and so is all that follows."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         receipt = await up.channel.send(preview(up, place, "I think it is five", ts))
         await up.channel.edit(receipt.message_id, preview(up, place, "No: it is *six*", ts))
         await up.channel.edit(receipt.message_id, preview(up, place, "No: it is *six*, or seven", ts))
@@ -80,7 +80,7 @@ DOUBTS = [
 async def test_on_any_doubt_the_whole_text_is_put_in(fault: SlackFault) -> None:
     """An append whose outcome is not known is neither repeated nor believed."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         receipt = await up.channel.send(preview(up, place, "one", ts))
         up.server.faults["chat.appendStream"] = [fault]
         await up.channel.edit(receipt.message_id, preview(up, place, "one two", ts))
@@ -94,7 +94,7 @@ async def test_on_any_doubt_the_whole_text_is_put_in(fault: SlackFault) -> None:
 async def test_a_limit_on_streams_is_waited_for() -> None:
     """429 is no doubt: the same words later, and the stream goes on."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         receipt = await up.channel.send(preview(up, place, "one", ts))
         up.server.faults["chat.appendStream"] = [SlackFault(status=429, error="ratelimited", retry_after=3)]
         with pytest.raises(RetryLater):
@@ -107,7 +107,7 @@ async def test_a_limit_on_streams_is_waited_for() -> None:
 async def test_where_slack_has_no_streams_nothing_is_lost() -> None:
     """`unknown_method` is asked once and never again; at the top level and for nobody in particular there is none."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         await up.channel.send(preview(up, DM, "top level", ""))
         await up.channel.send(preview(up, place, "nobody asked", ""))
         assert up.server.called("chat.startStream") == []
@@ -118,7 +118,7 @@ async def test_where_slack_has_no_streams_nothing_is_lost() -> None:
         assert len(up.server.called("chat.startStream")) == 1
         assert up.server.shown(ROOM, ts) == ["nobody asked", "first more", "second more"]
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         up.server.faults["chat.startStream"] = [SlackFault(error="channel_type_not_supported")]
         await up.channel.send(preview(up, place, "first", ts))
         await up.channel.send(preview(up, place, "second", ts))
@@ -129,7 +129,7 @@ async def test_where_slack_has_no_streams_nothing_is_lost() -> None:
 async def test_a_stream_that_began_unheard_is_found() -> None:
     """It carries no key; it is our one message below the question that has none, and a new process ends it."""
     async with slack(**NATIVE) as up:
-        place, ts = await asked(up)
+        place, ts = await ask_bot(up)
         (other,) = up.render(place, "another answer", row=2, reply_to=ts)
         await up.channel.send(other)
         part = preview(up, place, "It is", ts)

@@ -32,17 +32,21 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
         server.users[ANN]["tz"] = "Mars/Olympus"
         async with house(server, model=model, environment=UTC) as pocket:
             server.say(DM, ANN, "!timezone")
-            await server.until(lambda: translate("commands.timezone", zone="UTC").split("`")[0] in said(server))
+            await server.until(
+                lambda: translate("commands.timezone", zone="UTC").split("`")[0] in list_bot_texts(server)
+            )
             server.say(DM, ANN, "!timezone Berlin")
-            await server.until(lambda: translate("commands.timezone_set", zone="Europe/Berlin") in said(server))
+            await server.until(
+                lambda: translate("commands.timezone_set", zone="Europe/Berlin") in list_bot_texts(server)
+            )
             server.users[ANN]["tz"] = "Asia/Kolkata"
             pocket.app.channels["slack"]._inbound.users.profiles.forget(ANN)  # type: ignore[attr-defined]
             server.say(DM, ANN, "!language de")
-            await server.until(lambda: translate("commands.language_set", "de") in said(server))
+            await server.until(lambda: translate("commands.language_set", "de") in list_bot_texts(server))
             server.say(DM, ANN, "!timezone")
-            await server.until(lambda: "Europe/Berlin. " in said(server).rpartition("Zeitzone")[2])
+            await server.until(lambda: "Europe/Berlin. " in list_bot_texts(server).rpartition("Zeitzone")[2])
 
 
-def said(server: object) -> str:
+def list_bot_texts(server: object) -> str:
     """Return everything the bot said in the direct chat."""
     return "\n".join(each["text"] for each in server.places[DM].messages if each["user"] == BOT_USER)  # type: ignore[attr-defined]

@@ -32,7 +32,7 @@ def document(server: TelegramServer, name: str, data: bytes, media_type: str = "
     return {"document": {"file_id": ident, "file_name": name, "mime_type": media_type, "file_size": len(data)}}
 
 
-def kept(home: Path) -> list[bytes]:
+def stored_file_contents(home: Path) -> list[bytes]:
     """Return the bytes of every file that was stored."""
     return sorted(path.read_bytes() for path in home.glob("*/*/attachments/*"))
 
@@ -45,7 +45,7 @@ async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:
         server.say(None, caption="what is in it?", **document(server, "notes.txt", words))
         await server.until(lambda: len(server.posts) == 1)
         await up.idle()
-        assert kept(up.home) == [words]
+        assert stored_file_contents(up.home) == [words]
     assert "cellar key" in model.heard[-1]
     assert "notes.txt" in model.heard[-1]
 
@@ -74,7 +74,7 @@ async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> Non
         await server.until(lambda: len(server.posts) == 1)
         await server.until(lambda: not server.updates)
         await up.idle()
-        assert kept(up.home) == []
+        assert stored_file_contents(up.home) == []
     assert "getFile" not in [name for name, _ in server.calls]
     assert {each["chat_id"] for each in (*server.actions, *server.reactions)} <= {42}
 
@@ -90,7 +90,7 @@ async def test_an_album_is_one_turn_with_all_its_files(server: TelegramServer) -
         await server.until(lambda: len(server.posts) == 1)
         await server.until(lambda: not server.updates)
         await up.idle()
-        assert len(kept(up.home)) == 3
+        assert len(stored_file_contents(up.home)) == 3
     assert len(model.heard) == 1
     assert [f"words of file {n}" in model.heard[0] for n in range(3)] == [True] * 3
     assert server.shown(42) == ["All read."]
@@ -108,7 +108,7 @@ async def test_a_file_that_cannot_be_had_is_said(server: TelegramServer) -> None
         server.say(None, caption="and this?", **document(server, "gone.txt", b"x"))
         await server.until(lambda: len(server.posts) == 2)
         await up.idle()
-        assert kept(up.home) == []
+        assert stored_file_contents(up.home) == []
     assert "20 MB" in model.heard[0]
     assert "does not have it any more" in model.heard[1]
     assert server.files.downloads == ["file-1"]

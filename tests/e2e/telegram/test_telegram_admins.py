@@ -42,7 +42,7 @@ def team(server: TelegramServer) -> AbstractAsyncContextManager[InProcessGateway
     return house(server, InstantModel(), ALLOW_FROM=f"chat:{TEAM}", GROUP_POLICY="open", REACTION="")
 
 
-async def decided(server: TelegramServer, sender: int, text: str = "/new", **fields: Any) -> str:
+async def send_command(server: TelegramServer, sender: int, text: str = "/new", **fields: Any) -> str:
     """Let somebody say a command in the group; return what comes of it."""
     before = len(server.posts)
     server.say(text, chat=TEAM, sender=sender, **(fields or SLASH))
@@ -56,8 +56,8 @@ async def test_every_way_a_command_comes_is_judged_by_the_group_s_admins(server:
     """A member is refused, an admin is obeyed; an edit of what nobody heard is as good as a message."""
     async with team(server) as up:
         for text, more in WAYS.values():
-            assert (await decided(server, MEMBER, text, **more)).startswith(REFUSED), text
-            assert not (await decided(server, ADMIN, text, **more)).startswith(REFUSED), text
+            assert (await send_command(server, MEMBER, text, **more)).startswith(REFUSED), text
+            assert not (await send_command(server, ADMIN, text, **more)).startswith(REFUSED), text
         for sender in (MEMBER, ADMIN):
             before = len(server.posts)
             server.edit(server.message(TEAM, sender, text="so", **SLASH), "/new", at=int(time.time()))
@@ -77,7 +77,7 @@ async def test_while_telegram_does_not_say_who_is_an_admin_nobody_is(
 ) -> None:
     """Slow, failing, and gone stale after it was good; and nobody else's message waits for it."""
     async with team(server) as up:
-        assert not (await decided(server, ADMIN)).startswith(REFUSED)
+        assert not (await send_command(server, ADMIN)).startswith(REFUSED)
         admins = up.app.channels["telegram"]._members.admins  # type: ignore[attr-defined]
         admins.timeout = 0.3
         admins.expire()  # as five minutes do

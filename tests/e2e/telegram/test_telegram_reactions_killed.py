@@ -22,7 +22,7 @@ MOMENTS = {
 }
 
 
-def standing(server: TelegramServer) -> set[int]:
+def list_reactions(server: TelegramServer) -> set[int]:
     """Return the messages on which a reaction of ours stands."""
     last = {each["message_id"]: bool(each.get("reaction")) for each in server.reactions}
     return {message for message, is_on in last.items() if is_on}
@@ -39,12 +39,12 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
         async with house(server, model) as up:
             camera.pocket = up
             server.say("hello")
-            await server.until(lambda: bool(standing(server)))
+            await server.until(lambda: bool(list_reactions(server)))
             model.go_on.set()
-            await server.until(lambda: bool(server.posts) and not standing(server))
+            await server.until(lambda: bool(server.posts) and not list_reactions(server))
             await up.idle()
             camera.take("at the end")
-    assert {name: bool(standing(moment.server)) for name, moment in camera.moments.items()} == MOMENTS
+    assert {name: bool(list_reactions(moment.server)) for name, moment in camera.moments.items()} == MOMENTS
     assert {name: await left_over(moment) for name, moment in camera.moments.items()} == dict.fromkeys(MOMENTS, 0)
 
 
@@ -55,7 +55,7 @@ async def left_over(moment: TelegramSnapshot) -> int:
         await up.idle()
         try:
             async with asyncio.timeout(15):
-                await server.until(lambda: not standing(server))
+                await server.until(lambda: not list_reactions(server))
         except TimeoutError:
             pass
-        return len(standing(server))
+        return len(list_reactions(server))

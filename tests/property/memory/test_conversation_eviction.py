@@ -102,7 +102,7 @@ class ConversationScene:
             transcript=row.transcript,
         )
         if what == "unanswered":
-            record = stopped(record, number)
+            record = stopped_turn(record, number)
         record = conversation.with_mark(record)
         self.records.commit(record)
         conversation.adopt(record)
@@ -134,7 +134,7 @@ class ConversationScene:
             self.conversations.forget(ANN)
 
 
-def stopped(record: TurnRecord, calls: int) -> TurnRecord:
+def stopped_turn(record: TurnRecord, calls: int) -> TurnRecord:
     """Return the turn as it stands when it was stopped while its tools ran."""
     asked = [{"id": f"x{k}", "type": "function", "function": {"name": "look", "arguments": "{}"}} for k in range(calls)]
     line = dict(record.lines[-2])

@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 STRANGER = Rejected(reason=RejectionReason.STRANGER, would_admit="an entry")
 
 
-def said(sender: str, chat: str = "501", **facts: Any) -> InboundMessage:
+def build_message(sender: str, chat: str = "501", **facts: Any) -> InboundMessage:
     """Return what somebody wrote."""
     base = InboundMessage(
         key=SessionKey("telegram", chat),
@@ -34,7 +34,7 @@ def test_refusals_are_kept_without_text_and_counted() -> None:
     """Silence can be explained; one busy group does not push the others out of the last 200."""
     kept = RefusalLog(size=2)
     for minute in range(5):
-        asked = said("7", "-100", chat_kind=ChatKind.GROUP)
+        asked = build_message("7", "-100", chat_kind=ChatKind.GROUP)
         decision = admit(asked, AdmissionPolicy(channel="telegram"))
         assert isinstance(decision, Rejected)
         kept.note(replace(asked, message_id=str(minute)), decision, NOW + timedelta(minutes=minute))
@@ -42,7 +42,7 @@ def test_refusals_are_kept_without_text_and_counted() -> None:
     assert (refused.times, refused.first_at, refused.last_at) == (5, NOW, NOW + timedelta(minutes=4))
     assert "secret" not in repr(refused)
     for sender in ("8", "9"):
-        kept.note(said(sender), STRANGER, NOW)
+        kept.note(build_message(sender), STRANGER, NOW)
     assert [refused.sender for refused in kept.recent()] == ["9", "8"]
 
 
@@ -50,17 +50,17 @@ def test_a_message_that_comes_twice_counts_once() -> None:
     """Slack says a mention twice, and any platform may repeat itself: what is nowhere stored is still one message."""
     kept = RefusalLog(size=1)
     for number in ("1", "1", "2", "2"):
-        kept.note(replace(said("7"), message_id=number), STRANGER, NOW)
+        kept.note(replace(build_message("7"), message_id=number), STRANGER, NOW)
     assert [refused.times for refused in kept.recent()] == [2]
     for _ in range(2):  # a press has no message id, and each is one
-        kept.note(replace(said("8"), message_id=""), STRANGER, NOW)
+        kept.note(replace(build_message("8"), message_id=""), STRANGER, NOW)
     assert [(refused.sender, refused.times) for refused in kept.recent()] == [("8", 2)]
 
 
 def test_our_own_messages_are_no_refusals() -> None:
     """The echo of what we sent explains nobody's silence."""
     kept = RefusalLog()
-    asked = replace(said("1"), sender=Sender(id="1", is_self=True))
+    asked = replace(build_message("1"), sender=Sender(id="1", is_self=True))
     decision = admit(asked, AdmissionPolicy(channel="telegram"))
     assert isinstance(decision, Rejected)
     kept.note(asked, decision, NOW)
@@ -71,7 +71,7 @@ def test_a_name_is_for_the_operator_alone() -> None:
     """Who it was is shown as one harmless line; the log has the id and no name."""
     kept = RefusalLog()
     with capture_logs() as logs:
-        kept.note(said("7"), STRANGER, NOW)
+        kept.note(build_message("7"), STRANGER, NOW)
     (refused,) = kept.recent()
     assert refused.name == "Name of 7"
     assert [line["sender"] for line in logs] == ["7"]
@@ -82,7 +82,7 @@ def test_a_chat_is_found_with_its_threads() -> None:
     """Somebody asks about a place, or about a person; another place is not in the answer."""
     kept = RefusalLog()
     for sender, chat in (("7", "C1/1.2"), ("8", "C1"), ("9", "C10")):
-        kept.note(said(sender, chat, chat_kind=ChatKind.GROUP), STRANGER, NOW)
+        kept.note(build_message(sender, chat, chat_kind=ChatKind.GROUP), STRANGER, NOW)
     assert {refused.sender for refused in kept.recent("telegram", "C1")} == {"7", "8"}
     assert {refused.chat for refused in kept.recent("telegram", "C1")} == {"C1"}
     assert [refused.sender for refused in kept.recent("telegram", "9")] == ["9"]
@@ -94,7 +94,7 @@ def test_what_is_nobodys_message_is_explained_too() -> None:
     kept = RefusalLog()
     kept.note_channel("telegram", SilenceReason.DEAF, "its log", NOW)
     kept.note_channel("telegram", SilenceReason.DEAF, "its log", NOW)
-    kept.note(said("7"), OtherRefusal(reason=SilenceReason.EXPIRED), NOW)
+    kept.note(build_message("7"), OtherRefusal(reason=SilenceReason.EXPIRED), NOW)
     assert kept.summary()["telegram"].reasons == {"deaf": 2, "expired": 1}
 
 
@@ -107,7 +107,7 @@ def test_the_figures_are_of_people_who_wanted_something() -> None:
         ("8", RejectionReason.NOT_ADDRESSED),
         ("9", RejectionReason.BOT),
     ):
-        kept.note(said(sender), Rejected(reason=reason, would_admit=""), NOW)
+        kept.note(build_message(sender), Rejected(reason=reason, would_admit=""), NOW)
     unheard = kept.summary()["telegram"]
     assert (unheard.messages, unheard.people, unheard.since) == (2, {"7"}, NOW)
     assert sum(unheard.reasons.values()) == 4
@@ -139,7 +139,7 @@ def test_every_reason_there_is_has_its_words() -> None:
 def test_what_would_end_it_can_be_pasted(reason: RejectionReason, facts: dict[str, Any], lines: list[str]) -> None:
     """Each line is a command or a setting as it is; where nothing helps there is none."""
     kept = RefusalLog()
-    refused = kept.note(replace(said("7"), **facts), Rejected(reason=reason, would_admit=""), NOW)
+    refused = kept.note(replace(build_message("7"), **facts), Rejected(reason=reason, would_admit=""), NOW)
     assert list(explain_refusal(refused).paste) == lines
 
 
@@ -166,5 +166,5 @@ def test_what_would_end_it_can_be_pasted(reason: RejectionReason, facts: dict[st
 )
 def test_a_setting_is_named_where_it_stands(reason: RejectionReason, would_admit: str, line: str) -> None:
     """A block's setting is a variable to paste; a chat's own is named as it stands in the file."""
-    refused = RefusalLog().note(said("7"), Rejected(reason=reason, would_admit=would_admit), NOW)
+    refused = RefusalLog().note(build_message("7"), Rejected(reason=reason, would_admit=would_admit), NOW)
     assert explain_refusal(refused).paste == (line,)

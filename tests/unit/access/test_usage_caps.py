@@ -30,7 +30,7 @@ NONE_SET = CapLimits()
 LINKED = {"slack:ann": ("telegram:ann", "slack:ann"), "telegram:ann": ("telegram:ann", "slack:ann")}
 
 
-def said(
+def build_message(
     by: str = "bob", chat: str = "slack:C1", kind: InboundKind = InboundKind.MESSAGE, number: str = "1"
 ) -> InboundMessage:
     """Return something that was said in a group."""
@@ -87,7 +87,7 @@ class CapScene:
     ) -> ExceededCap | None:
         """Have a turn of one call, as far as the caps let it; what it leaves is in the rows."""
         self.turns += 1
-        message, turn = message or said(), turn or f"t{self.turns}"
+        message, turn = message or build_message(), turn or f"t{self.turns}"
         person = person or f"{message.key.channel}:{message.sender.id}"
         past = self.ledger.admit_turn(message, turn, self.sender(message, person))
         if past is None:
@@ -117,7 +117,7 @@ class CapScene:
 
     def stands(self, message: InboundMessage | None = None) -> dict[CapKind, CapAllowance]:
         """Return how a sender stands, by cap."""
-        message = message or said()
+        message = message or build_message()
         found = self.ledger.allowances(message, self.sender(message, f"{message.key.channel}:{message.sender.id}"))
         return {each.cap: each for each in found}
 
@@ -135,7 +135,7 @@ def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
     silent = house.ask()
     assert silent is not None
     assert silent.notice is None
-    assert house.ask(said("carl")) is None  # nobody else is meant
+    assert house.ask(build_message("carl")) is None  # nobody else is meant
     house.now = past.until
     assert [house.ask() is None for _ in range(11)] == [True] * 10 + [False]
 
@@ -175,8 +175,8 @@ def test_the_accounts_of_one_person_share() -> None:
     """Linked accounts are counted together, over all bots and platforms."""
     house = CapScene(limits=CapLimits(person_turns=4))
     for n in range(4):
-        assert house.ask(said("ann", ("slack:C1", "telegram:9")[n % 2])) is None
-    past = house.ask(said("ann", "slack:C1"))
+        assert house.ask(build_message("ann", ("slack:C1", "telegram:9")[n % 2])) is None
+    past = house.ask(build_message("ann", "slack:C1"))
     assert past is not None
     assert past.notice is not None
     assert [where.notice is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
@@ -184,7 +184,7 @@ def test_the_accounts_of_one_person_share() -> None:
 
 def refused(house: CapScene, who: str, *chats: str) -> list[ExceededCap]:
     """Return what somebody who is past a cap gets in each of *chats*."""
-    found = [house.ask(said(who, chat)) for chat in chats]
+    found = [house.ask(build_message(who, chat)) for chat in chats]
     assert None not in found
     return [past for past in found if past is not None]
 
@@ -210,11 +210,11 @@ def test_threads_count_for_their_chat() -> None:
     """A chat's cap is that of its threads together, whoever writes there."""
     house = CapScene(limits=CapLimits(chat_turns=3))
     for n in range(3):
-        assert house.ask(said(f"user{n}", f"slack:C1/{n}")) is None
-    past = house.ask(said("somebody", "slack:C1"))
+        assert house.ask(build_message(f"user{n}", f"slack:C1/{n}")) is None
+    past = house.ask(build_message("somebody", "slack:C1"))
     assert past is not None
     assert past.cap is CapKind.CHAT_TURNS
-    assert house.ask(said("somebody", "slack:C2")) is None
+    assert house.ask(build_message("somebody", "slack:C2")) is None
 
 
 def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
@@ -241,7 +241,12 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     house = CapScene(limits=CapLimits(person_tokens=1_000))
     under_way = []
     for n in range(5):
-        assert house.ledger.admit_turn(said(chat=f"slack:C{n}"), f"p{n}", house.sender(said(), "slack:bob")) is None
+        assert (
+            house.ledger.admit_turn(
+                build_message(chat=f"slack:C{n}"), f"p{n}", house.sender(build_message(), "slack:bob")
+            )
+            is None
+        )
         try:
             under_way.append(house.ledger.reserve(f"p{n}", 300))
         except CapReached:
@@ -250,13 +255,13 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     for release in under_way:
         house.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
         release()
-    assert house.ledger.admit_turn(said(), "later", house.sender(said(), "slack:bob")) is not None
+    assert house.ledger.admit_turn(build_message(), "later", house.sender(build_message(), "slack:bob")) is not None
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
     house = CapScene(limits=CapLimits(person_tokens=1_000))
-    message = said()
+    message = build_message()
     assert house.ledger.admit_turn(message, "t", house.sender(message, "slack:bob")) is None
     for _ in range(6):
         house.call(message, "t", "slack:bob", 150)
@@ -268,7 +273,7 @@ def test_the_house_tells_each_chat_once() -> None:
     """TOKENS_PER_DAY is everybody's together, and each chat hears of it once."""
     house = CapScene(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
     assert house.ask(tokens=1_000) is None
-    told = [house.ask(said(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
+    told = [house.ask(build_message(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
     assert [past is not None and past.notice is not None for past in told] == [True, False, True]
 
 
@@ -288,14 +293,14 @@ def test_what_nobody_typed_is_capped_too() -> None:
     """A job that asks for the next one, of somebody without caps, stops after twenty, and in the end for the day."""
     house = CapScene(named=frozenset({"bob"}))
     asked = 0
-    while (past := house.ask(said(kind=InboundKind.JOB), tokens=1_000)) is None:
+    while (past := house.ask(build_message(kind=InboundKind.JOB), tokens=1_000)) is None:
         asked += 1
     assert (asked, past.cap) == (20, CapKind.OWN_TURNS)
-    assert house.ask(said()) is None  # the person is answered
+    assert house.ask(build_message()) is None  # the person is answered
     for _ in range(200):
         house.wait(minutes=5)
         try:
-            past = house.ask(said(kind=InboundKind.JOB), tokens=100_000)
+            past = house.ask(build_message(kind=InboundKind.JOB), tokens=100_000)
         except CapReached as reached:
             past = reached.exceeded
             break
@@ -375,7 +380,7 @@ def test_a_refusal_can_be_explained() -> None:
     assert house.ask() is None
     past = house.ask()
     assert past is not None
-    house.ledger.note_refusal([said(), said(number="2")], past)
+    house.ledger.note_refusal([build_message(), build_message(number="2")], past)
     [refused] = house.refusals.recent()
     assert (refused.reason, refused.times) == (CapKind.PERSON_TURNS, 2)
     more = "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN=2"

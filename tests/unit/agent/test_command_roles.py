@@ -128,7 +128,7 @@ class NobodysServices:
     memory = SimpleNamespace(staging=NobodysStaging())
 
 
-def said(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
+def build_command(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
     """Return what a member typed, or pressed, there."""
     return InboundMessage(
         key=place.key,
@@ -154,7 +154,7 @@ async def outcome(text: str, place: ChatCase, role: Role, kind: InboundKind = In
     """Return what becomes of *text* there, in the table's words."""
     ran = StandIn()
     router = CommandRouter([_replaced(each, ran) for each in ROUTER.commands])
-    message = said(text, place, kind)
+    message = build_command(text, place, kind)
     typed = router.parse(message)
     assert typed is not None
     reply = await router.run(typed, context(message, role, typed.args, **more))
@@ -207,17 +207,17 @@ async def test_one_memory_for_everybody_is_the_owners(text: str) -> None:
 async def test_the_refusal_says_who_may() -> None:
     """A member reads that this chat's admins and the owner may; an admin that the owner may."""
     group = PLACES[1]
-    message = said("new", group)
+    message = build_command("new", group)
     typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.MEMBER, ""))
     assert refused.text == "Only an admin of this chat or an owner of this bot can use /new here."
-    message = said("memory undo abc", group)
+    message = build_command("memory undo abc", group)
     typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.MEMBER, typed.args))
     assert "/memory undo here" in refused.text
-    message = said("share tea", group)
+    message = build_command("share tea", group)
     typed = ROUTER.parse(message)
     assert typed is not None
     refused = await ROUTER.run(typed, context(message, Role.ADMIN, typed.args))

@@ -27,7 +27,7 @@ def talk(*texts: str) -> list[InboundMessage]:
     return [replace(said(text, id=str(n), second=n), sender=bob) for n, text in enumerate(texts)]
 
 
-def told(messages: list[InboundMessage], *, thread: bool = False) -> str:
+def format_background(messages: list[InboundMessage], *, thread: bool = False) -> str:
     """Return the background as the model reads it."""
     return select_background(messages, lambda each: message_header(each, "UTC"), has_start=thread)
 
@@ -35,13 +35,13 @@ def told(messages: list[InboundMessage], *, thread: bool = False) -> str:
 def test_the_newest_is_kept_and_a_threads_start_before_it() -> None:
     """4,000 tokens hold the end of a long talk; in a thread also its first message, which is what it is about."""
     long = talk(*(f"message {n} {'x' * 500}" for n in range(100)))
-    text = told(long)
+    text = format_background(long)
     assert len(text) <= LIMIT
     assert "message 99 " in text
     assert "message 0 " not in text
     numbers = [int(line.partition("message ")[2].split()[0]) for line in text.splitlines()[1:-1]]
     assert numbers == list(range(numbers[0], 100))
-    text = told(long, thread=True)
+    text = format_background(long, thread=True)
     assert len(text) <= LIMIT
     assert "message 0 " in text
     assert "message 99 " in text
@@ -51,11 +51,11 @@ def test_a_long_message_is_shortened_and_a_file_is_named() -> None:
     """One message cannot crowd the others out; a file is its kind; what says nothing is left out."""
     photo = Attachment(kind="image", name="x.png", size=1, url="https://secret")
     messages = [*talk("y" * 10_000, " "), replace(talk("")[0], attachments=(photo,))]
-    text = told(messages)
+    text = format_background(messages)
     assert f"{'y' * MOST_OF_ONE}…" in text
     assert text.splitlines()[2].endswith("Bob: (image)")
     assert len(text.splitlines()) == 4
-    assert told([]) == told(talk("")) == ""
+    assert format_background([]) == format_background(talk("")) == ""
 
 
 @given(some.text(max_size=200), some.text(max_size=60))

@@ -31,7 +31,7 @@ def reply(*calls: ToolCall, text: str = "") -> ChatReply:
     return ChatReply(text=text, tool_calls=calls, model="m", tokens=TokenUsage(), cost=None)
 
 
-def opened(at: TurnLease) -> TurnDraft:
+def open_draft(at: TurnLease) -> TurnDraft:
     """A draft whose rows are told."""
     draft = TurnDraft(at)
     lines = [draft.message("user", row.message.text, START) for row in at.rows]
@@ -41,7 +41,7 @@ def opened(at: TurnLease) -> TurnDraft:
 
 def test_a_resumed_draft_is_the_draft_that_was() -> None:
     """Steps stored by one attempt give the next the same messages, calls, blobs and record."""
-    first = opened(lease(1, 2))
+    first = open_draft(lease(1, 2))
     opening = first.take_opening()
     assert opening is not None
     asked = first.model(reply(ToolCall("a", "boil", "{}"), ToolCall("b", "ring", "{}"), text="one moment"))
@@ -69,17 +69,17 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
 
 def test_rows_that_were_stamped_but_never_told_are_known() -> None:
     """A row of the lease that is in no step has still to be told to the model."""
-    first = opened(lease(1))
+    first = open_draft(lease(1))
     opening = first.take_opening()
     assert opening is not None
     again = TurnDraft(lease(1, 2, steps=[opening]))
     assert [row.seq for row in again.unseen_rows] == [2]
-    assert opened(lease(1, 2)).unseen_rows == []
+    assert open_draft(lease(1, 2)).unseen_rows == []
 
 
 def test_repeated_and_missing_call_ids_become_unique() -> None:
     """Two calls never share an id in one turn, within a message or across two; good ids are kept."""
-    draft = opened(lease(1))
+    draft = open_draft(lease(1))
     draft.model(reply(ToolCall("a", "x", "{}"), ToolCall("a", "x", "{}"), ToolCall("", "x", "{}")))
     draft.model(reply(ToolCall("a", "x", "{}")))
     ids = [call.id for call in draft.open_calls]
@@ -91,7 +91,7 @@ def test_repeated_and_missing_call_ids_become_unique() -> None:
 def test_a_record_ends_with_its_end_and_names_every_row() -> None:
     """Notes and rows are ended with the turn; the `end` line says the same as the record."""
     note = InboxRow(seq=9, message=said("edited", id="1", revision="2"), accepted_at=START)
-    draft = opened(replace(lease(1), notes=(note,)))
+    draft = open_draft(replace(lease(1), notes=(note,)))
     draft.add(draft.message("assistant", "hello", START))
     record = draft.record(MessageOutcome.ANSWERED, START, scope="people/ann", failure="busy", supersedes="told")
     end = record.lines[-1]

@@ -108,7 +108,7 @@ class ImportScene:
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[ImportScene]:
+async def open_import(folder: Path) -> AsyncIterator[ImportScene]:
     """Give a world with nanobot's folder in it."""
     store = await open_inline_store()
     world = ImportScene(folder, store)
@@ -126,7 +126,7 @@ def counts(items: Sequence[ImportReportItem]) -> list[tuple[str, str, int, int]]
 
 async def test_everything_of_theirs_is_there(tmp_path: Path) -> None:
     """Documents to the byte, history with cursors of ours, notes, conversations as archives under their keys."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         items = await world.take()
         source = world.theirs / "workspace"
         for theirs, ours in (("SOUL.md", "SOUL.md"), ("USER.md", "USER.md"), ("memory/MEMORY.md", "memory/MEMORY.md")):
@@ -157,7 +157,7 @@ async def test_everything_of_theirs_is_there(tmp_path: Path) -> None:
 
 async def test_twice_is_once_and_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
     """The second run finds nothing to do, also where somebody changed or cleared what the first one brought."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         first = await world.take()
         memory = world.home / SCOPE / "memory" / "MEMORY.md"
         memory.write_text(memory.read_text().replace("- Favorite color: blue\n", "").replace("- Go", "- Go and Rust"))
@@ -171,7 +171,7 @@ async def test_twice_is_once_and_what_was_forgotten_stays_forgotten(tmp_path: Pa
 
 async def test_a_dry_run_says_the_same_and_does_nothing(tmp_path: Path) -> None:
     """The report of a dry run is that of the run; no file is made, and no session in the journal."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         goals = {"telegram:42": ImportTarget(scope=SCOPE, key=KEY)}
         told = await world.take(is_dry=True, mapped=goals)
         assert not world.home.exists()
@@ -181,7 +181,7 @@ async def test_a_dry_run_says_the_same_and_does_nothing(tmp_path: Path) -> None:
 
 async def test_what_they_go_on_saying_is_taken_later(tmp_path: Path) -> None:
     """Somebody tries us and goes back for a day: the next import brings that day, and nothing twice."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         await world.take()
         source = world.theirs / "workspace"
         with (source / "sessions" / "telegram_42.jsonl").open("a") as file:
@@ -202,7 +202,7 @@ async def test_what_they_go_on_saying_is_taken_later(tmp_path: Path) -> None:
 
 async def test_memory_that_is_there_is_added_to_and_a_voice_is_kept(tmp_path: Path) -> None:
     """Nothing of ours changes: what theirs say is added under its headings, and our voice stays."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         ours = "# Preferences\n\n- Favorite color: green\n\n# Work\n\n- Go\n"
         write(world.home / SCOPE / "memory" / "MEMORY.md", ours)
         write(world.home / SCOPE / "SOUL.md", "I am ours.\n")
@@ -215,7 +215,7 @@ async def test_memory_that_is_there_is_added_to_and_a_voice_is_kept(tmp_path: Pa
 
 async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
     """Its messages stand in the transcript of the chat, by the journal, with the pointer where their summaries end."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         session = await world.store.journal.session(KEY)
         assert (session.next_index, session.scope) == (6, SCOPE)
@@ -239,7 +239,7 @@ async def test_a_mapped_chat_goes_on(tmp_path: Path) -> None:
 
 async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path) -> None:
     """Old words never come behind new ones: they go to an archive of the chat's scope."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         await world.take(mapped={"telegram:42": ImportTarget(scope=SCOPE, key=KEY)})
         with (world.theirs / "workspace/sessions/telegram_42.jsonl").open("a") as file:
             file.write('{"role": "user", "content": "One more", "timestamp": "2026-03-07T10:00:00"}\n')
@@ -252,7 +252,7 @@ async def test_a_chat_that_has_spoken_keeps_its_own_conversation(tmp_path: Path)
 
 async def test_of_several_under_one_key_the_newest_goes_on(tmp_path: Path) -> None:
     """What both hold is taken once, also in a dry run; the older one stands in the archive of the chat's scope."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         about = {"_type": "metadata", "key": "telegram:42"}
         earlier = {"role": "user", "content": "Long ago", "timestamp": "2026-01-01T10:00:00"}
         again = {"role": "user", "content": "My boat is Nessie", "timestamp": "2026-03-06T10:00:00"}
@@ -268,7 +268,7 @@ async def test_of_several_under_one_key_the_newest_goes_on(tmp_path: Path) -> No
 
 async def test_a_scope_gets_what_is_its_own(tmp_path: Path) -> None:
     """A group's conversation that is mapped stands in the group's scope; everything else, in one person's."""
-    async with opened(tmp_path) as world:
+    async with open_import(tmp_path) as world:
         group = "chats/telegram%3a-100"
         jsonl(
             world.theirs / "workspace/sessions/telegram_-100.jsonl",
@@ -288,14 +288,14 @@ async def test_a_rerun_after_a_crash_completes_it(tmp_path: Path, is_mapped: boo
     """The process dies at touches of the disk all along; the next run leaves what an undisturbed one leaves."""
     mapped = {"telegram:42": ImportTarget(scope=SCOPE, key=KEY)} if is_mapped else {}
     (tmp_path / "whole").mkdir()
-    async with opened(tmp_path / "whole") as world:
+    async with open_import(tmp_path / "whole") as world:
         disk = FaultyDisk()
         await world.take(disk=disk, mapped=mapped)
         expected, steps = world.state(), disk.count
     assert steps > 40
     for at in range(0, steps, 7):
         (tmp_path / str(at)).mkdir()
-        async with opened(tmp_path / str(at)) as world:
+        async with open_import(tmp_path / str(at)) as world:
             with pytest.raises(ProcessCrash):
                 await world.take(disk=FaultyDisk(at=at, error=ProcessCrash()), mapped=mapped)
             await world.take(mapped=mapped)

@@ -35,7 +35,7 @@ def window(*sizes: tuple[int, int, int], tools: int = 1) -> PromptWindow:
     return state
 
 
-def said(*contents: tuple[str, int], start: int) -> list[Line]:
+def turn_lines(*contents: tuple[str, int], start: int) -> list[Line]:
     """Return the lines of the turn at hand: (role, characters)."""
     lines: list[Line] = []
     for n, (role, length) in enumerate(contents):
@@ -49,7 +49,7 @@ def said(*contents: tuple[str, int], start: int) -> list[Line]:
     return lines
 
 
-def done(
+def compact_turn(
     state: PromptWindow, own: Sequence[Line], room: PromptLimit
 ) -> tuple[CompactionPlan, PromptWindow, list[Line]]:
     """Compact, and return what is left of window and turn."""
@@ -79,7 +79,7 @@ def test_what_fits_is_left_alone() -> None:
 def test_old_tool_bodies_go_first() -> None:
     """Results before the last turn become a line that says how long they were; every call keeps its result."""
     state = window((100, 6_000, 100), (100, 1_000, 100))
-    found, after, _ = done(state, said(("user", 100), start=8), SMALL)
+    found, after, _ = compact_turn(state, turn_lines(("user", 100), start=8), SMALL)
     assert [line["kind"] for line in found.lines] == ["trim"]
     bodies = [message["content"] for message in render(after.turns) if message["role"] == "tool"]
     assert bodies == ["[6000 characters, not all of them shown here any more]", "r" * 1_000]
@@ -89,8 +89,8 @@ def test_old_tool_bodies_go_first() -> None:
 def test_then_the_window_moves_until_half_the_room_is_free() -> None:
     """At the beginning of a turn, by a mark that keeps what the last pointer said."""
     state = window(*[(800, 0, 800)] * 5)
-    own = said(("user", 100), start=10)
-    found, after, left = done(state, own, SMALL)
+    own = turn_lines(("user", 100), start=10)
+    found, after, left = compact_turn(state, own, SMALL)
     assert [line["kind"] for line in found.lines] == ["mark"]
     assert found.replay_from == after.replay_from == after.turns[0].low
     assert weight(after, left, SMALL) <= SMALL.tokens // 2
@@ -99,8 +99,8 @@ def test_then_the_window_moves_until_half_the_room_is_free() -> None:
 
 def test_then_the_turns_own_older_tool_bodies_go() -> None:
     """The newest results are what the model is about to read, and stay."""
-    own = said(("user", 100), ("assistant", 0), ("tool", 5_000), ("assistant", 0), ("tool", 5_000), start=2)
-    _, after, left = done(window((100, 0, 100)), own, SMALL)
+    own = turn_lines(("user", 100), ("assistant", 0), ("tool", 5_000), ("assistant", 0), ("tool", 5_000), start=2)
+    _, after, left = compact_turn(window((100, 0, 100)), own, SMALL)
     assert [len(line["content"]) > 4_000 for line in left if line["role"] == "tool"] == [False, True]
     assert weight(after, left, SMALL) <= SMALL.tokens
 
@@ -108,9 +108,9 @@ def test_then_the_turns_own_older_tool_bodies_go() -> None:
 @pytest.mark.parametrize("role", ["user", "tool"])
 def test_a_single_giant_is_cut_with_a_note(role: str) -> None:
     """Its beginning and its end are shown; the line itself stays whole."""
-    giant = said(("user", 100), ("assistant", 0), ("tool", 400_000), start=0)
-    own = giant if role == "tool" else said(("user", 400_000), start=0)
-    _, after, left = done(window(), own, SMALL)
+    giant = turn_lines(("user", 100), ("assistant", 0), ("tool", 400_000), start=0)
+    own = giant if role == "tool" else turn_lines(("user", 400_000), start=0)
+    _, after, left = compact_turn(window(), own, SMALL)
     assert weight(after, left, SMALL) <= SMALL.tokens
     shown = left[-1]["content"]
     assert "[400000 characters, not all of them shown here any more]" in shown
@@ -127,7 +127,7 @@ def test_giant_arguments_stay_json() -> None:
         build.message(1, "t", "assistant", "", START, tool_calls=[call]),
         build.message(2, "t", "tool", "done", START, tool_call_id="c", name="write"),
     ]
-    _, after, left = done(window(), own, SMALL)
+    _, after, left = compact_turn(window(), own, SMALL)
     assert weight(after, left, SMALL) <= SMALL.tokens
     [kept] = left[1]["tool_calls"]
     assert json.loads(kept["function"]["arguments"]) == {"not_shown": "90009 characters"}
@@ -178,9 +178,11 @@ def test_whatever_was_said_the_prompt_fits_and_falls(
     room = PromptLimit(tokens=tokens, taken=100)
     state = window(*turns, tools=2)
     start = max([0, *(turn.high for turn in state.turns)])
-    own = said(("user", asked), *[pair for size in results for pair in (("assistant", 0), ("tool", size))], start=start)
+    own = turn_lines(
+        ("user", asked), *[pair for size in results for pair in (("assistant", 0), ("tool", size))], start=start
+    )
     before = weight(state, own, room)
-    found, after, left = done(state, own, room)
+    found, after, left = compact_turn(state, own, room)
     now = weight(after, left, room)
     assert bool(found.lines) == (before > tokens)
     assert now < before if found.lines else now == before

@@ -38,7 +38,7 @@ def keep(home: Path, data: bytes) -> str:
     return f"{SCOPE}/{digest}"
 
 
-def said(i: int, mid: str, *files: dict[str, Any], turn: str = "t1") -> Line:
+def message_with_files(i: int, mid: str, *files: dict[str, Any], turn: str = "t1") -> Line:
     """A line of a person with files."""
     return build.message(
         i, turn, "user", f"words {mid}", START, mid=mid, files=list(files), quoted="[background] theirs"
@@ -53,7 +53,7 @@ def write(home: Path, *lines: Line, key: str = str(ANN), transcript: str = TRANS
     return path
 
 
-def kept(home: Path) -> set[bytes]:
+def remaining_files(home: Path) -> set[bytes]:
     """Return the bytes of all files that are left."""
     return {path.read_bytes() for path in (home / SCOPE / "attachments").iterdir()}
 
@@ -62,30 +62,35 @@ def test_only_what_nobody_else_names_goes(tmp_path: Path) -> None:
     """Another line of the conversation, or of a second one of the scope, keeps the bytes; lines keep their length."""
     own, both, elsewhere, seen = [keep(tmp_path, data) for data in (b"own", b"both", b"elsewhere", b"seen")]
     photo = {"kind": "image", "name": "a.png", "blob": own, "seen": {"blob": seen, "media_type": "image/png"}}
-    mine = said(
+    mine = message_with_files(
         0, "1", photo, {"kind": "image", "name": "b.png", "blob": both}, {"kind": "document", "blob": elsewhere}
     )
-    path = write(tmp_path, mine, said(1, "2", {"kind": "image", "name": "b.png", "blob": both}))
-    write(tmp_path, said(0, "9", {"kind": "document", "blob": elsewhere}), key=f"{ANN}/7", transcript="b" * 16)
+    path = write(tmp_path, mine, message_with_files(1, "2", {"kind": "image", "name": "b.png", "blob": both}))
+    write(
+        tmp_path,
+        message_with_files(0, "9", {"kind": "document", "blob": elsewhere}),
+        key=f"{ANN}/7",
+        transcript="b" * 16,
+    )
     size = path.stat().st_size
     blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
-    assert kept(tmp_path) == {b"both", b"elsewhere"}
+    assert remaining_files(tmp_path) == {b"both", b"elsewhere"}
     assert path.stat().st_size == size
     text = path.read_text()
     assert "words 1" not in text
     assert "words 2" in text
     assert text.count("theirs") == 1
     blank_messages(Disk(), path, str(ANN), {"2"}, deletion_turn="t9")
-    assert kept(tmp_path) == {b"elsewhere"}
+    assert remaining_files(tmp_path) == {b"elsewhere"}
 
 
 def test_what_broke_in_the_middle_is_done_again(tmp_path: Path) -> None:
     """The bytes go before the line that names them, so that a repetition finds what is left to do."""
-    path = write(tmp_path, said(0, "1", {"kind": "document", "blob": keep(tmp_path, b"own")}))
+    path = write(tmp_path, message_with_files(0, "1", {"kind": "document", "blob": keep(tmp_path, b"own")}))
     disk = UnreplaceableDisk()
     with pytest.raises(OSError, match="Input"):
         blank_messages(disk, path, str(ANN), {"1"}, deletion_turn="t9")
-    assert kept(tmp_path) == set()
+    assert remaining_files(tmp_path) == set()
     assert "words 1" in path.read_text()
     disk.is_broken = False
     blank_messages(disk, path, str(ANN), {"1"}, deletion_turn="t9")
@@ -97,7 +102,7 @@ def test_a_name_in_a_transcript_is_no_path(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("x")
     names = ["../../../victim", str(victim), "people/x/../../victim", ""]
-    path = write(tmp_path, said(0, "1", *({"kind": "document", "blob": name} for name in names)))
+    path = write(tmp_path, message_with_files(0, "1", *({"kind": "document", "blob": name} for name in names)))
     blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
     assert victim.exists()
 
@@ -106,6 +111,6 @@ def test_the_turn_that_tells_of_it_keeps_its_own(tmp_path: Path) -> None:
     """Who deletes a picture and sends it again in the next message has it there."""
     reference = keep(tmp_path, b"again")
     fact = {"kind": "image", "name": "a.png", "blob": reference}
-    path = write(tmp_path, said(0, "1", fact), said(1, "2", fact, turn="t9"))
+    path = write(tmp_path, message_with_files(0, "1", fact), message_with_files(1, "2", fact, turn="t9"))
     blank_messages(Disk(), path, str(ANN), {"1"}, deletion_turn="t9")
-    assert kept(tmp_path) == {b"again"}
+    assert remaining_files(tmp_path) == {b"again"}

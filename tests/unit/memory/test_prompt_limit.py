@@ -133,7 +133,7 @@ def sizes(n: int, chance: random.Random) -> tuple[str, str, list[str]]:
 
 
 @contextmanager
-def counted(calls: Counter[str]) -> Iterator[None]:
+def count_calls(calls: Counter[str]) -> Iterator[None]:
     """Count every call of a function of ours: work, whatever the machine's mood."""
 
     def note(frame: FrameType, event: str, _: object) -> None:
@@ -158,7 +158,7 @@ async def test_ten_thousand_messages_never_exceed_the_budget(
     while (await talk.open()).next_index < 10_000:
         stretch = "young" if 500 <= talk.n < 620 else "old" if 2_500 <= talk.n < 2_620 else ""
         before = talk.disk.bytes_read
-        with counted(work[stretch]) if stretch else nullcontext():
+        with count_calls(work[stretch]) if stretch else nullcontext():
             await talk.turn(*sizes(talk.n % 500 + 1, seeded(talk.n % 500)))
         if stretch:
             read[stretch] = read.get(stretch, 0) + talk.disk.bytes_read - before

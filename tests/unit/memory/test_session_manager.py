@@ -20,14 +20,14 @@ from tests.fakes.memory import CountingDisk, FaultyDisk
 KEY = "telegram:123456789"
 
 
-def said(n: int, role: str = "user", **fields: Any) -> dict[str, Any]:
+def build_message(n: int, role: str = "user", **fields: Any) -> dict[str, Any]:
     """Return a message as the seeds print one."""
     return {"role": role, "content": f"message {n}", "timestamp": f"2026-03-06T10:{n % 60:02d}:00", **fields}
 
 
 def dialogue(count: int, first: int = 0) -> list[dict[str, Any]]:
     """Return messages of a user and an assistant in turn."""
-    return [said(n, "assistant" if n % 2 else "user") for n in range(first, first + count)]
+    return [build_message(n, "assistant" if n % 2 else "user") for n in range(first, first + count)]
 
 
 def test_a_session_is_read_as_it_was_saved(tmp_path: Path) -> None:
@@ -35,9 +35,9 @@ def test_a_session_is_read_as_it_was_saved(tmp_path: Path) -> None:
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     session.messages += dialogue(4)
-    session.messages.append(said(4, "assistant", content=None, tool_calls=[{"id": "a", "function": {}}]))
-    session.messages.append(said(5, "tool", tool_call_id="a", name="look"))
-    session.messages.append(said(6, kind="odd", i=99, turn="mine", v=7, tools_used=["x"]))
+    session.messages.append(build_message(4, "assistant", content=None, tool_calls=[{"id": "a", "function": {}}]))
+    session.messages.append(build_message(5, "tool", tool_call_id="a", name="look"))
+    session.messages.append(build_message(6, kind="odd", i=99, turn="mine", v=7, tools_used=["x"]))
     session.last_consolidated = 3
     manager.save(session)
     again = SessionManager(tmp_path).get_or_create(KEY)
@@ -57,7 +57,7 @@ def test_saving_appends_only_what_is_new(tmp_path: Path) -> None:
         session.messages += dialogue(count)
         manager.save(session)
         disk.reset()
-        session.messages.append(said(7))
+        session.messages.append(build_message(7))
         manager.save(session)
         costs.append((disk.bytes_read, disk.bytes_written))
     assert costs[1][0] == costs[0][0] == 0
@@ -86,7 +86,10 @@ def test_history_is_replayable(tmp_path: Path) -> None:
     session = Session(KEY, dialogue(60))
     assert len(session.get_history()) == 50
     assert [message["content"] for message in session.get_history(3)] == ["message 58", "message 59"]
-    session.messages += [said(60, "assistant", tool_calls=[{"id": "a"}], content=""), said(61, "user")]
+    session.messages += [
+        build_message(60, "assistant", tool_calls=[{"id": "a"}], content=""),
+        build_message(61, "user"),
+    ]
     assert [message["role"] for message in session.get_history(2)] == ["user"]
     assert session.get_history(0) == []
 
@@ -168,7 +171,7 @@ def test_damage_costs_its_line(tmp_path: Path) -> None:
     manager = SessionManager(tmp_path)
     session = manager.get_or_create(KEY)
     for n in range(4):
-        session.messages.append(said(n))
+        session.messages.append(build_message(n))
         manager.save(session)
     [path] = (tmp_path / "sessions").iterdir()
     lines = path.read_bytes().split(b"\n")
@@ -177,7 +180,7 @@ def test_damage_costs_its_line(tmp_path: Path) -> None:
     again = SessionManager(tmp_path)
     loaded = again.get_or_create(KEY)
     assert [message["content"] for message in loaded.messages] == ["message 0", "message 2", "message 3"]
-    loaded.messages.append(said(9))
+    loaded.messages.append(build_message(9))
     again.save(loaded)
     contents = [message["content"] for message in SessionManager(tmp_path).get_or_create(KEY).messages]
     assert contents == ["message 0", "message 2", "message 3", "message 9"]

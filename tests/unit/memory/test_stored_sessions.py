@@ -28,7 +28,7 @@ class FakeInbox:
         return tuple(row for row in self.rows if row.message.key == key)
 
 
-def waiting(n: int, text: str = "waits") -> InboxRow:
+def accepted_message(n: int, text: str = "waits") -> InboxRow:
     """Return an accepted message that has not ended."""
     message = InboundMessage(key=ANN, message_id=f"m{n}", sender=Sender(id="42", name="Ann"), text=text, sent_at=START)
     return InboxRow(seq=n, message=message, accepted_at=START)
@@ -69,7 +69,7 @@ async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, proj
     await TranscriptProjector(tmp_path, records).close()
     for record in every[projected:]:
         records.commit(record)
-    shown = await sessions(tmp_path, records, [waiting(3)]).displayed_messages(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [accepted_message(3)]).displayed_messages(ANN, limit=20)
     assert [(line.role, line.text, line.state) for line in shown] == [
         ("user", "question 0", "done"),
         ("assistant", "answer 0", "done"),
@@ -93,7 +93,7 @@ async def test_a_row_whose_turn_was_just_committed_is_shown_once(tmp_path: Path)
     """The inbox was asked before the commit, the records after it."""
     records = FakeRecords()
     records.commit(exchange(7, 0))
-    shown = await sessions(tmp_path, records, [waiting(7)]).displayed_messages(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [accepted_message(7)]).displayed_messages(ANN, limit=20)
     assert [line.state for line in shown] == ["done", "done"]
 
 
@@ -231,5 +231,5 @@ async def test_a_message_that_waits_stands_where_it_was_said(tmp_path: Path) -> 
     """A command was answered meanwhile: the question before it is still there before it."""
     records = FakeRecords()
     records.commit(seen_record(1, asked=2, began=3, ended=3, is_command=True))
-    shown = await sessions(tmp_path, records, [waiting(0)]).displayed_messages(ANN, limit=20)
+    shown = await sessions(tmp_path, records, [accepted_message(0)]).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["waits", "/status 1", "fine 1"]

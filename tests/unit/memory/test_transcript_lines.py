@@ -14,7 +14,7 @@ from tests.fakes.memory import START, turn_name
 TURN = turn_name(1)
 
 
-def said(role: str, content: Any = "x", **fields: Any) -> dict[str, Any]:
+def build_message(role: str, content: Any = "x", **fields: Any) -> dict[str, Any]:
     """Return a message of the chat format."""
     return {"role": role, "content": content, **fields}
 
@@ -27,8 +27,8 @@ def calls(*ids: str) -> list[dict[str, Any]]:
 def test_a_user_line_is_sent_with_the_head_it_was_stored_with() -> None:
     """The head is stored as rendered and never rendered again; without one the content stands alone."""
     line = build.message(17, TURN, "user", "hello", START, head="Sat 21 Nov 22:20 CET, Ann", mid="123")
-    assert to_messages(line) == [said("user", "[Sat 21 Nov 22:20 CET, Ann] hello")]
-    assert to_messages(build.message(17, TURN, "user", "hello", START)) == [said("user", "hello")]
+    assert to_messages(line) == [build_message("user", "[Sat 21 Nov 22:20 CET, Ann] hello")]
+    assert to_messages(build.message(17, TURN, "user", "hello", START)) == [build_message("user", "hello")]
 
 
 def test_content_parts_keep_their_head_beside_them() -> None:
@@ -45,14 +45,14 @@ def test_tools_and_thinking_are_sent_as_they_came() -> None:
     )
     answered = build.message(2, TURN, "tool", "42", START, tool_call_id="a", name="look")
     assert json.dumps(to_messages(asked)) == json.dumps(
-        [said("assistant", "", tool_calls=calls("a"), thinking={"model": "m", "message": {}})]
+        [build_message("assistant", "", tool_calls=calls("a"), thinking={"model": "m", "message": {}})]
     )
     assert to_messages(answered) == [{"role": "tool", "tool_call_id": "a", "name": "look", "content": "42"}]
 
 
 def test_a_delta_is_a_note_in_the_users_role() -> None:
     """Some providers hoist system messages; a note must stay where it was said."""
-    assert to_messages(build.delta("r", "[memory] now: tea")) == [said("user", "[memory] now: tea")]
+    assert to_messages(build.delta("r", "[memory] now: tea")) == [build_message("user", "[memory] now: tea")]
 
 
 @pytest.mark.parametrize(
@@ -104,35 +104,37 @@ def test_kinds_are_read_off_the_line() -> None:
 def test_no_orphan_result_and_no_unanswered_call_is_replayed() -> None:
     """Providers refuse both, and one refused request would wedge the session for ever."""
     history = [
-        said("tool", "orphan", tool_call_id="z"),
-        said("user"),
-        said("assistant", "", tool_calls=calls("a", "b")),
-        said("tool", "1", tool_call_id="a"),
-        said("assistant", "", tool_calls=calls("c")),
-        said("user", "again"),
-        said("assistant", "so?", tool_calls=calls("d")),
+        build_message("tool", "orphan", tool_call_id="z"),
+        build_message("user"),
+        build_message("assistant", "", tool_calls=calls("a", "b")),
+        build_message("tool", "1", tool_call_id="a"),
+        build_message("assistant", "", tool_calls=calls("c")),
+        build_message("user", "again"),
+        build_message("assistant", "so?", tool_calls=calls("d")),
     ]
     assert replayable(history) == [
-        said("user"),
-        said("assistant", "", tool_calls=calls("a")),
-        said("tool", "1", tool_call_id="a"),
-        said("user", "again"),
-        said("assistant", "so?"),
+        build_message("user"),
+        build_message("assistant", "", tool_calls=calls("a")),
+        build_message("tool", "1", tool_call_id="a"),
+        build_message("user", "again"),
+        build_message("assistant", "so?"),
     ]
 
 
 def test_results_keep_their_order_and_come_once() -> None:
     """What was sent during the turn is what is sent after it."""
     history = [
-        said("assistant", "", tool_calls=calls("a", "b")),
-        said("tool", "2", tool_call_id="b"),
-        said("tool", "1", tool_call_id="a"),
-        said("tool", "1 again", tool_call_id="a"),
+        build_message("assistant", "", tool_calls=calls("a", "b")),
+        build_message("tool", "2", tool_call_id="b"),
+        build_message("tool", "1", tool_call_id="a"),
+        build_message("tool", "1 again", tool_call_id="a"),
     ]
     assert replayable(history) == history[:3]
 
 
 def test_a_window_starts_at_a_user_message() -> None:
     """What has no user message left is empty rather than wrong."""
-    assert from_user([said("tool"), said("assistant"), said("user", "u")]) == [said("user", "u")]
-    assert from_user([said("assistant")]) == []
+    assert from_user([build_message("tool"), build_message("assistant"), build_message("user", "u")]) == [
+        build_message("user", "u")
+    ]
+    assert from_user([build_message("assistant")]) == []

@@ -225,7 +225,7 @@ def repacked(
     return target
 
 
-def named(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[..., None]:
+def add_member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> Callable[..., None]:
     """Return a change that adds a member of that name and type."""
 
     def change(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -> None:
@@ -252,17 +252,17 @@ def drop_manifest(members: dict[str, tarfile.TarInfo], data: dict[str, bytes]) -
 
 
 TRICKS = {
-    "absolute": named("/etc/evil"),
-    "upwards": named("../evil"),
-    "upwards-inside": named("people/../../evil"),
-    "dot": named("./evil"),
-    "symlink": named("evil", kind=tarfile.SYMTYPE, link="/etc/passwd"),
-    "hardlink": named("evil", kind=tarfile.LNKTYPE, link="people/telegram%3a42/USER.md"),
-    "device": named("evil", kind=tarfile.CHRTYPE),
-    "secrets": named("secrets/LLM__API_KEY"),
-    "lock": named("lock"),
-    "extra": named("extra.md"),
-    "twice": named("people/telegram%3a42/USER.md"),
+    "absolute": add_member("/etc/evil"),
+    "upwards": add_member("../evil"),
+    "upwards-inside": add_member("people/../../evil"),
+    "dot": add_member("./evil"),
+    "symlink": add_member("evil", kind=tarfile.SYMTYPE, link="/etc/passwd"),
+    "hardlink": add_member("evil", kind=tarfile.LNKTYPE, link="people/telegram%3a42/USER.md"),
+    "device": add_member("evil", kind=tarfile.CHRTYPE),
+    "secrets": add_member("secrets/LLM__API_KEY"),
+    "lock": add_member("lock"),
+    "extra": add_member("extra.md"),
+    "twice": add_member("people/telegram%3a42/USER.md"),
     "changed": flip,
     "missing": drop,
     "no-manifest": drop_manifest,

@@ -61,7 +61,7 @@ def in_use(stack: ExitStack) -> dict[str, str]:
     return {}
 
 
-def newer(_: ExitStack) -> dict[str, str]:
+def write_newer_version(_: ExitStack) -> dict[str, str]:
     """Make the home one of a newer Parlour."""
     home = Path(os.environ["PARLOUR_HOME"])
     home.mkdir()
@@ -85,7 +85,7 @@ WRONG: dict[str, tuple[dict[str, str] | Callable[[ExitStack], dict[str, str]], s
         "set PARLOUR_WEB__HOST to an address of this",
     ),
     "everyone": (plain(PARLOUR_CHANNELS__WEB__ALLOW_FROM="*"), "confirm it with PARLOUR_ALLOW_EVERYONE=true"),
-    "newer": (newer, f"was written by a newer Parlour (schema 99, this version supports {SCHEMA})"),
+    "newer": (write_newer_version, f"was written by a newer Parlour (schema 99, this version supports {SCHEMA})"),
 }
 
 

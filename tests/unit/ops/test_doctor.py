@@ -83,7 +83,7 @@ async def slack(environment: dict[str, str]) -> AsyncIterator[SlackServer]:
         yield server
 
 
-async def told(
+async def run_doctor(
     environment: Mapping[str, str], *, is_offline: bool = False, asks_model: bool = False
 ) -> list[DoctorFinding]:
     """Return everything that the doctor says."""
@@ -108,7 +108,7 @@ async def test_planted_mistakes_of_three_platforms_are_found_at_once(
     environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = wrong
     discord.application_flags = 0
     slack.scopes.discard("chat:write")
-    found = await told(environment)
+    found = await run_doctor(environment)
     mistakes = failing(found)
     assert "@BotFather" in mistakes["channel.telegram"]
     assert "Privileged Gateway Intents" in mistakes["channel.discord"]
@@ -121,18 +121,18 @@ async def test_planted_mistakes_of_three_platforms_are_found_at_once(
 async def test_privacy_mode_and_a_webhook_are_found(environment: dict[str, str], telegram: TelegramServer) -> None:
     """What hides messages from a bot that shall hear all, and what takes them away from one that polls."""
     environment["PARLOUR_CHANNELS__TELEGRAM__GROUP_POLICY"] = "open"
-    warned = failing(await told(environment), FindingLevel.WARN)
+    warned = failing(await run_doctor(environment), FindingLevel.WARN)
     assert "Group Privacy" in warned["channel.telegram"]
     telegram.privacy = False
-    assert not failing(await told(environment))
+    assert not failing(await run_doctor(environment))
     await telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
-    assert "elsewhere.example" in failing(await told(environment))["channel.telegram"]
+    assert "elsewhere.example" in failing(await run_doctor(environment))["channel.telegram"]
 
 
 async def test_offline_nobody_is_asked(environment: dict[str, str], telegram: TelegramServer) -> None:
     """`--offline` makes no call, to no platform and to no model."""
     environment |= {"PARLOUR_LLM__MODEL": "openai/x", "PARLOUR_LLM__API_BASE": "http://127.0.0.1:9/v1"}
-    assert not failing(await told(environment, is_offline=True))
+    assert not failing(await run_doctor(environment, is_offline=True))
     assert not telegram.calls
 
 
@@ -153,9 +153,9 @@ async def test_a_clock_days_ahead_is_found(environment: dict[str, str]) -> None:
     """Where every message would look expired, the doctor says why; offline nobody is asked."""
     async with open_time_server(datetime.now(UTC) - timedelta(days=3)) as server:
         environment |= {"PARLOUR_LLM__API_BASE": server.base, "PARLOUR_LLM__MODEL": "openai/x"}
-        assert "72 hours ahead" in failing(await told(environment))["clock"]
+        assert "72 hours ahead" in failing(await run_doctor(environment))["clock"]
         asked = len(server.paths)
-        assert "clock" not in failing(await told(environment, is_offline=True))
+        assert "clock" not in failing(await run_doctor(environment, is_offline=True))
         assert len(server.paths) == asked
 
 
@@ -175,7 +175,7 @@ async def test_a_chat_folder_of_somebody_else_is_found(
 
     monkeypatch.setattr(os, "scandir", refuse)
     monkeypatch.setattr(machine_checks, "_uid", lambda path: 4242 if path == folder else uid(path))
-    assert f"{folder} belongs to user id 4242" in failing(await told(environment, is_offline=True))["owner.files"]
+    assert f"{folder} belongs to user id 4242" in failing(await run_doctor(environment, is_offline=True))["owner.files"]
 
 
 async def test_a_silent_platform_and_a_bug_are_findings(clock: VirtualClock) -> None:
@@ -195,24 +195,24 @@ async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(enviro
     async with open_server() as server:
         environment |= {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base}
         home = Path(environment["PARLOUR_HOME"])
-        assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
+        assert line_of(await run_doctor(environment), "model.answers").startswith("openai/test answered in ")
         assert len(server.bodies) == 1
         store = await open_store(home, "", StoreLimits())
         store.journal.spend(answer_of("openai/test", datetime.now(UTC) - timedelta(minutes=5)))
         await store.close()
-        assert line_of(await told(environment), "model.answers").startswith("openai/test answered in ")
+        assert line_of(await run_doctor(environment), "model.answers").startswith("openai/test answered in ")
         assert len(server.bodies) == 2
         async with gateway(home=home) as pocket:
-            await told(environment)
+            await run_doctor(environment)
             assert len(server.bodies) == 3  # it answered before this gateway started
             pocket.app.store.journal.spend(answer_of("openai/test", datetime.now(UTC)))
             await pocket.idle()
-            assert "answered 0 minutes ago" in line_of(await told(environment), "model.answers")
+            assert "answered 0 minutes ago" in line_of(await run_doctor(environment), "model.answers")
             assert len(server.bodies) == 3
-            await told(environment, asks_model=True)
+            await run_doctor(environment, asks_model=True)
             assert len(server.bodies) == 4
         environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
-        assert "nothing answers" in failing(await told(environment, asks_model=True))["model.answers"]
+        assert "nothing answers" in failing(await run_doctor(environment, asks_model=True))["model.answers"]
 
 
 def answer_of(model: str, at: datetime) -> UsageRow:
@@ -263,7 +263,7 @@ async def test_a_stopped_home_tells_what_went_wrong(environment: dict[str, str])
         )
     database.close()
     before = content(home)
-    found = await told(environment)
+    found = await run_doctor(environment)
     assert content(home) == before
     warned = failing(found, FindingLevel.WARN)
     assert "an event from slack was quarantined" in warned["quarantine"]
@@ -288,7 +288,7 @@ async def test_what_owners_were_told_and_what_nobody_could_tell_them(environment
     for row in rows:
         await store.alerts.note(row, at=now)
     await store.close()
-    found = await told(environment, is_offline=True)
+    found = await run_doctor(environment, is_offline=True)
     warned = failing(found, FindingLevel.WARN)
     assert warned["alerts.untold"].startswith("The bot was terminated without a clean shutdown")
     assert "no owner has been notified yet" in warned["alerts.untold"]
@@ -305,7 +305,7 @@ async def test_a_running_gateway_is_asked_itself(environment: dict[str, str]) ->
     async with open_app(settings, plugins=ExtraPlugins()) as app, asyncio.TaskGroup() as tasks:
         tasks.create_task(serve(app, stop, ready=lambda _: ready.set()))
         await ready.wait()
-        found = await told(environment, is_offline=True)
+        found = await run_doctor(environment, is_offline=True)
         stop.set()
     assert {each.id: each.text for each in found}["lock"] == "a gateway is running on this home"
     assert not failing(found)

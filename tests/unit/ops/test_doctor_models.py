@@ -8,7 +8,7 @@ from gateway.commands.doctor import collect_findings
 from gateway.doctor import DoctorFinding, FindingLevel
 
 
-async def told(home: Path, *, asks_model: bool) -> list[DoctorFinding]:
+async def model_findings(home: Path, *, asks_model: bool) -> list[DoctorFinding]:
     """Return what doctor says of the models of a home with three of them, one of which is not there."""
     (home / "parlour.yaml").write_text(
         "llm:\n  model: here\n  models: {here: offline, gone: 'scripted:/nowhere/script.json'}\n"
@@ -22,8 +22,8 @@ async def test_each_model_to_choose_from_is_tried(tmp_path: Path) -> None:
     """By the name it has at its provider, an alias of `llm.model` included; without being told, the usual one alone."""
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
-    every = await told(home, asks_model=True)
+    every = await model_findings(home, asks_model=True)
     assert [each.level for each in every] == [FindingLevel.OK, FindingLevel.OK, FindingLevel.FAIL]
     assert "offline answered" in every[0].text
     assert "/nowhere/script.json" in every[2].text
-    assert len(await told(home, asks_model=False)) == 1
+    assert len(await model_findings(home, asks_model=False)) == 1

@@ -35,7 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def wrong(environment: dict[str, str]) -> Iterator[DoctorFinding]:
+def local_errors(environment: dict[str, str]) -> Iterator[DoctorFinding]:
     """Yield what this machine alone says is wrong."""
     return (
         each for each in check_machine(check_settings(environment), environment) if each.level is not FindingLevel.OK
@@ -76,7 +76,7 @@ def test_a_slip_is_one_line_that_says_how_to_mend_it(
     environment: dict[str, str], slip: dict[str, str], level: FindingLevel, ident: str, mend: str
 ) -> None:
     """By its stable id, and no other line with it; what was mended is said no more."""
-    found = list(wrong({**environment, **slip}))
+    found = list(local_errors({**environment, **slip}))
     assert [(each.id, each.level) for each in found] == ([(ident, level)] if ident else [])
     assert mend in "".join(each.text for each in found)
 
@@ -88,13 +88,13 @@ def test_a_secret_s_file_may_come_from_any_editor(environment: dict[str, str], w
     file = Path(environment["PARLOUR_HOME"]) / "secrets" / "channels__telegram__token"
     file.write_bytes(written % TELEGRAM.encode())
     file.chmod(0o600)
-    assert not list(wrong(environment))
+    assert not list(local_errors(environment))
 
 
 def test_a_clock_that_is_behind_what_was_written_is_found(environment: dict[str, str]) -> None:
     """Such a clock lets no certificate pass."""
     with time_machine.travel(datetime(2020, 1, 1, tzinfo=UTC)):
-        (found,) = wrong(environment)
+        (found,) = local_errors(environment)
     assert (found.id, found.level) == ("clock", FindingLevel.FAIL)
     assert "this machine's clock shows 2020-01-01 00:00 UTC" in found.text
     assert "sudo timedatectl set-ntp true" in found.text

@@ -27,14 +27,14 @@ def payload(name: str) -> dict[str, Any]:
     return found
 
 
-def heard(name: str, *, in_threads: bool = True) -> ParsedEvent | None:
+def parse_payload(name: str, *, in_threads: bool = True) -> ParsedEvent | None:
     """Read a captured payload."""
     return parse_event(payload(name), ME, in_threads=in_threads, now=NOW)
 
 
 def message(name: str, *, in_threads: bool = True, person: SlackProfile | None = None) -> InboundMessage:
     """Return what becomes of a payload that is for us."""
-    found = heard(name, in_threads=in_threads)
+    found = parse_payload(name, in_threads=in_threads)
     assert found is not None
     return build_message(found, "slack", ME, person or SlackProfile(), is_followed=False, names={"U0ANN": "Ann"})
 
@@ -53,7 +53,7 @@ NOTHING = (
 @pytest.mark.parametrize("name", NOTHING)
 def test_what_is_no_word_of_a_person_is_nothing(name: str) -> None:
     """Unfurls, our own edits, joins and events of kinds that we do not know are passed over."""
-    assert heard(name) is None
+    assert parse_payload(name) is None
 
 
 TS = "1795000000.000100"
@@ -111,7 +111,7 @@ def test_talk_among_others_is_not_addressed(name: str) -> None:
 
 def test_a_thread_below_our_message_and_a_turn_to_somebody_else_are_seen() -> None:
     """Facts that decide whether a thread is followed."""
-    below, away = heard("message_thread_below_us"), heard("message_channel")
+    below, away = parse_payload("message_thread_below_us"), parse_payload("message_channel")
     assert below is not None
     assert away is not None
     assert below.is_below_us
@@ -228,7 +228,7 @@ def test_what_is_no_ts_is_refused(ts: str) -> None:
 
 def test_a_press_is_what_its_button_stands_for() -> None:
     """Said by whoever pressed, where the button is; the rest of the message is known without that button's row."""
-    found = heard("block_actions")
+    found = parse_payload("block_actions")
     assert found is not None
     assert found.press is not None
     assert [block["type"] for block in found.press.blocks] == ["section"]

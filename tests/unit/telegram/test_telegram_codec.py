@@ -39,7 +39,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 GROUP = "-1001234567890"
 
 
-def heard(name: str) -> InboundMessage | None:
+def parse_payload(name: str) -> InboundMessage | None:
     """Parse one payload."""
     return parse_update(json.loads((PAYLOADS / f"{name}.json").read_text("utf-8")), channel="telegram", bot=ME, now=NOW)
 
@@ -103,7 +103,7 @@ CASES: dict[str, dict[str, Any] | None] = {
 @pytest.mark.parametrize("name", sorted(path.stem for path in PAYLOADS.glob("*.json")))
 def test_a_payload_is_read(name: str) -> None:
     """Every captured payload has its expectation, and is read as it says."""
-    message, expected = heard(name), CASES[name]
+    message, expected = parse_payload(name), CASES[name]
     if expected is None:
         assert message is None
         return
@@ -123,7 +123,7 @@ def test_hidden_senders_and_bots_are_not_admitted() -> None:
     policy = policy_of("telegram", [f"chat:{GROUP}"], [], "open")
     decisions = {}
     for name in ("group_anonymous_admin", "group_other_bot", "group_topic_mention"):
-        message = heard(name)
+        message = parse_payload(name)
         assert message is not None
         decisions[name] = admit(message, policy)
     nobody, bot = decisions["group_anonymous_admin"], decisions["group_other_bot"]

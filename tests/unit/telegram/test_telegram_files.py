@@ -146,7 +146,7 @@ def outgoing(file: Attachment, key: SessionKey = ANN, *, plain: str = "", reply_
     return MessagePart(id="tabcdefghijklmnop.1.2", key=key, payload="", plain=plain, reply_to=reply_to, file=file)
 
 
-async def stored(
+async def stored_file(
     line: TelegramConnection, data: bytes, media_type: str, caption: str = "", name: str = "a.png"
 ) -> Attachment:
     """Return a file of ours."""
@@ -157,7 +157,7 @@ async def stored(
 
 async def test_an_image_is_a_photo_with_its_caption(line: TelegramConnection) -> None:
     """In its topic, as a reply, with a caption that fits; the receipt names the message."""
-    file = await stored(line, png(640, 480), "image/png", caption="word " * 400)
+    file = await stored_file(line, png(640, 480), "image/png", caption="word " * 400)
     receipt = await line.channel.send(outgoing(file, TOPIC, reply_to="2"))
     (post,) = line.server.posts
     assert post.file is not None
@@ -181,7 +181,7 @@ DOCUMENTS = {
 async def test_what_is_no_photo_is_a_document(line: TelegramConnection, name: str) -> None:
     """Too wide, too large, too heavy or none that Telegram can decode: the same bytes arrive as a document, once."""
     data, media_type = DOCUMENTS[name]
-    await line.channel.send(outgoing(await stored(line, data, media_type, name="../../a b.png")))
+    await line.channel.send(outgoing(await stored_file(line, data, media_type, name="../../a b.png")))
     (post,) = line.server.posts
     assert post.file is not None
     assert (post.file.kind, post.file.name, post.file.data) == ("document", ".._.._a b.png", data)
@@ -199,7 +199,9 @@ async def test_a_text_can_be_a_file(line: TelegramConnection) -> None:
 async def test_a_doubtful_file_says_so_in_its_caption(line: TelegramConnection) -> None:
     """Telegram has no send key for files either: a resend is marked, however long the caption is."""
     for caption in ("", "a chart", "😀" * 900):
-        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png", caption)), may_be_duplicate=True)
+        await line.channel.send(
+            outgoing(await stored_file(line, png(9, 9), "image/png", caption)), may_be_duplicate=True
+        )
     assert [post.text.endswith(translate("delivery.may_repeat")) for post in line.server.posts] == [True] * 3
 
 
@@ -209,9 +211,9 @@ async def test_a_file_that_is_lost_or_too_large_is_refused(line: TelegramConnect
     with pytest.raises(FileUnavailable):
         await line.channel.send(outgoing(lost))
     with pytest.raises(SendRefused):
-        await line.channel.send(outgoing(await stored(line, b"0" * 50_000_001, "application/zip")))
+        await line.channel.send(outgoing(await stored_file(line, b"0" * 50_000_001, "application/zip")))
     with pytest.raises(SendRefused):
-        await line.channel.send(outgoing(await stored(line, b"", "application/zip")))
+        await line.channel.send(outgoing(await stored_file(line, b"", "application/zip")))
     assert line.server.calls == []
 
 
@@ -231,12 +233,12 @@ async def test_what_goes_wrong_with_a_file_has_its_name(line: TelegramConnection
     fault, expected = REFUSALS[name]
     line.server.fail("sendPhoto", fault)
     with pytest.raises(expected):
-        await line.channel.send(outgoing(await stored(line, png(9, 9), "image/png")))
+        await line.channel.send(outgoing(await stored_file(line, png(9, 9), "image/png")))
     assert [method for method, _ in line.server.calls] == ["sendPhoto"]
 
 
 async def test_a_file_takes_no_text_s_place(line: TelegramConnection) -> None:
     """A preview cannot become a file: it is refused, so that the file is sent as a message of its own."""
-    file = await stored(line, png(9, 9), "image/png")
+    file = await stored_file(line, png(9, 9), "image/png")
     with pytest.raises(SendRefused):
         await line.channel.edit("5", outgoing(file))

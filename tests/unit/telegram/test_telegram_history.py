@@ -41,7 +41,7 @@ async def server() -> AsyncIterator[TelegramServer]:
         yield server
 
 
-async def asked(line: TelegramConnection, chat: int = int(GROUP.chat), **fields: Any) -> InboundMessage:
+async def mention_bot(line: TelegramConnection, chat: int = int(GROUP.chat), **fields: Any) -> InboundMessage:
     """Call the bot in, and return its message as the house has it."""
     number = len(line.house.accepted)
     line.server.say("@parlour_bot so?", chat=chat, **MENTION, **fields)
@@ -49,7 +49,7 @@ async def asked(line: TelegramConnection, chat: int = int(GROUP.chat), **fields:
     return line.house.accepted[number]
 
 
-async def heard(
+async def history_before(
     line: TelegramConnection, message: InboundMessage, since: datetime | None = None, limit: int = 50
 ) -> list[str]:
     """Return what was said before *message*."""
@@ -65,7 +65,7 @@ async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -
         server.say("elsewhere", chat=int(GROUP.chat) - 1, sender=42)
         server.say("in a topic", chat=int(GROUP.chat), sender=42, is_topic_message=True, message_thread_id=7)
         server.say("two", chat=int(GROUP.chat), sender=43)
-        message = await asked(line)
+        message = await mention_bot(line)
         server.say("three", chat=int(GROUP.chat), sender=43)
         await server.until(lambda: not server.updates)
         said = await line.channel.messages_before(message, since=None, limit=50)
@@ -73,12 +73,12 @@ async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -
             ("one", "42", "Ann Bee"),
             ("two", "43", "Ann Bee"),
         ]
-        assert await heard(line, message, limit=1) == ["two"]
-        assert await heard(line, message, since=message.sent_at) == []
-        later = await asked(line)
-        assert await heard(line, later) == ["one", "two", "three"]
-        in_topic = await asked(line, is_topic_message=True, message_thread_id=7)
-        assert await heard(line, in_topic) == ["in a topic"]
+        assert await history_before(line, message, limit=1) == ["two"]
+        assert await history_before(line, message, since=message.sent_at) == []
+        later = await mention_bot(line)
+        assert await history_before(line, later) == ["one", "two", "three"]
+        in_topic = await mention_bot(line, is_topic_message=True, message_thread_id=7)
+        assert await history_before(line, in_topic) == ["in a topic"]
     assert [each.text for each in line.house.accepted] == ["@parlour_bot so?"] * 3
     assert line.house.state.notes == {}
 
@@ -91,7 +91,7 @@ async def test_an_edit_changes_what_was_heard(server: TelegramServer) -> None:
         server.edit(first, "mended")
         server.edit({**second, **MENTION}, "@parlour_bot right")
         await server.until(lambda: not server.updates)
-        assert await heard(line, await asked(line)) == ["mended"]
+        assert await history_before(line, await mention_bot(line)) == ["mended"]
 
 
 async def test_privacy_mode_leaves_nothing_to_read(server: TelegramServer) -> None:
@@ -99,7 +99,7 @@ async def test_privacy_mode_leaves_nothing_to_read(server: TelegramServer) -> No
     server.privacy = True
     async with open_line(server, AdmittingServices()) as line:
         server.say("hidden", chat=int(GROUP.chat))
-        assert await heard(line, await asked(line)) == []
+        assert await history_before(line, await mention_bot(line)) == []
 
 
 def message(number: int, key: SessionKey = GROUP, *, at: datetime = NOW) -> InboundMessage:

@@ -41,7 +41,9 @@ async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
         yield line
 
 
-async def heard(line: TelegramConnection, text: str = "/new", sender: int = 42, **fields: Any) -> InboundMessage:
+async def receive_command(
+    line: TelegramConnection, text: str = "/new", sender: int = 42, **fields: Any
+) -> InboundMessage:
     """Let somebody say *text* in the group; return it as it was handed in."""
     count = len(line.house.deliveries)
     line.server.say(text, chat=GROUP, sender=sender, **COMMAND, **fields)
@@ -56,7 +58,7 @@ def asked(line: TelegramConnection) -> int:
 async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: TelegramConnection) -> None:
     """Nobody waits for it in receiving; whoever asks at once shares one look-up; a private chat needs none."""
     assert isinstance(line.channel, SupportsSenderLookup)
-    ann, bob = await heard(line), await heard(line, sender=43)
+    ann, bob = await receive_command(line), await receive_command(line, sender=43)
     assert asked(line) == 0
     assert not ann.sender.is_admin
     senders = await asyncio.gather(*(line.channel.sender(each) for each in (ann, bob, ann)))
@@ -81,7 +83,7 @@ async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: Te
 async def test_who_cannot_be_looked_up_is_no_admin(line: TelegramConnection, fault: TelegramFault) -> None:
     """Fails closed, and a broken Telegram is not asked again at every command."""
     line.server.fail(ASK, fault)
-    message = await heard(line)
+    message = await receive_command(line)
     assert not (await line.channel.sender(message)).is_admin
     assert not (await line.channel.sender(message)).is_admin
     assert asked(line) == 1
@@ -91,9 +93,9 @@ async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: 
     """It has a limit of its own, and meanwhile what others say is heard and confirmed."""
     line.channel._members.admins.timeout = 0.2
     line.server.fail(ASK, TelegramFault("hang"))
-    looking = asyncio.create_task(line.channel.sender(await heard(line)))
+    looking = asyncio.create_task(line.channel.sender(await receive_command(line)))
     await line.server.until(lambda: asked(line) == 1)
-    await heard(line, "and I?", sender=43)
+    await receive_command(line, "and I?", sender=43)
     await line.server.until(lambda: not line.server.updates)
     assert not looking.done()
     assert not (await looking).is_admin
@@ -102,7 +104,7 @@ async def test_a_look_up_that_hangs_makes_nobody_an_admin_and_nobody_wait(line: 
 @pytest.mark.parametrize("kind", ["chat_member", "my_chat_member"])
 async def test_what_telegram_says_of_rights_counts_at_once(line: TelegramConnection, kind: str) -> None:
     """Ann was an admin a moment ago; a member who comes or goes changes nothing of what is known."""
-    message = await heard(line)
+    message = await receive_command(line)
     assert (await line.channel.sender(message)).is_admin
     line.server.chat(GROUP).admins = set()
     person = {"id": 42, "is_bot": False, "first_name": "Ann"}

@@ -145,7 +145,7 @@ async def test_metrics_are_for_this_machine_and_for_the_token(
         assert answer.status == (status if token or "Authorization" not in headers else 401), name
 
 
-def said() -> set[tuple[str, str, frozenset[str]]]:
+def reported_figures() -> set[tuple[str, str, frozenset[str]]]:
     """Return kind, name and labels of every figure that the three packages report."""
     found = set()
     for package in ("gateway", "channels", "agent"):
@@ -164,8 +164,8 @@ def said() -> set[tuple[str, str, frozenset[str]]]:
 def test_what_is_reported_is_what_the_table_holds() -> None:
     """A figure nobody listed would be dropped, and one nobody reports would stand at nought for ever."""
     listed = {(str(metric.kind), metric.name, frozenset(metric.labels)) for metric in METRICS}
-    assert said() - listed == set()
-    assert {name for _, name, _ in listed - said()} == set(DEPTH.values())
+    assert reported_figures() - listed == set()
+    assert {name for _, name, _ in listed - reported_figures()} == set(DEPTH.values())
 
 
 def test_every_metric_of_the_table_works() -> None:

@@ -49,7 +49,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def shown(served: ServedPage, session: aiohttp.ClientSession, *, what: Attachment) -> Any:
+async def send_file_frame(served: ServedPage, session: aiohttp.ClientSession, *, what: Attachment) -> Any:
     """Send *what* to an open window and return the frame's file."""
     async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
         assert (await socket.receive_json())["type"] == "history"
@@ -59,7 +59,7 @@ async def shown(served: ServedPage, session: aiohttp.ClientSession, *, what: Att
 
 async def test_a_file_is_saved_and_never_shown(served: ServedPage, session: aiohttp.ClientSession) -> None:
     """Whatever it claims to be, it comes as bytes to save: no type, no sniffing, no script, no scope in its address."""
-    found = await shown(served, session, what=file('Bücher "<x>"\r\nSet-Cookie: a=b.html'))
+    found = await send_file_frame(served, session, what=file('Bücher "<x>"\r\nSet-Cookie: a=b.html'))
     assert "people" not in found["href"]
     async with session.get(f"{served.url}{found['href']}") as answer:
         assert (answer.status, await answer.read()) == (200, PAGE)
@@ -108,7 +108,7 @@ async def test_a_file_that_is_lost_is_not_there(
     served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
 ) -> None:
     """Shown yesterday, forgotten since: the link says 404 and nothing else."""
-    found = await shown(served, session, what=file())
+    found = await send_file_frame(served, session, what=file())
     house.blobs.kept.clear()
     async with session.get(f"{served.url}{found['href']}") as answer:
         assert (answer.status, await answer.read()) == (404, b"")

@@ -497,9 +497,9 @@ async def test_an_editor_that_empties_the_file_first_is_waited_for(tmp_path: Pat
 
 def _adding(line: str) -> Callable[[str], Any]:
     """Return a model that gives back the memory it was shown, and one line more."""
-    return lambda prompt: saving(f"{_shown(prompt)}{line}\n")
+    return lambda prompt: saving(f"{_memory_in_prompt(prompt)}{line}\n")
 
 
-def _shown(prompt: str) -> str:
+def _memory_in_prompt(prompt: str) -> str:
     """Return the memory that a prompt shows."""
     return prompt.split("## Current Long-term Memory\n")[1].split("\n\n## Conversation to Process")[0] + "\n"

@@ -31,7 +31,7 @@ def units(texts: list[str], *, group: str = "") -> list[SearchUnit]:
     ]
 
 
-def found(index: ScopeIndex, text: str, *, project: str = "_memory") -> dict[str, tuple[float, float, float]]:
+def text_matches(index: ScopeIndex, text: str, *, project: str = "_memory") -> dict[str, tuple[float, float, float]]:
     """Return what the text parts say of each unit, by its text."""
     gathered = index.query(parse_query(text), projects=[project])
     texts = index.passages([each.id for each in gathered.candidates])
@@ -66,7 +66,7 @@ def test_many_edits_leave_what_one_writing_would(tmp_path: Path) -> None:
     once.put(TALK, units(talk))
     for word in WORDS:
         # Ids differ, and with them what "rare" is taken from: scores are compared by their order and their zeros.
-        mine, theirs = found(index, word), found(once, word)
+        mine, theirs = text_matches(index, word), text_matches(once, word)
         assert mine.keys() == theirs.keys()
         for part in range(3):
             best = max((scores[part] for scores in theirs.values()), default=0) or 1
@@ -94,7 +94,7 @@ def test_a_unit_is_found_by_its_neighbours_but_not_across_a_silence(tmp_path: Pa
     index.put(
         TALK, [*units(["Who tunes the violin?", "Mister Baker does."], group="1"), *units(["See you"], group="2")]
     )
-    hits = found(index, "violin")
+    hits = text_matches(index, "violin")
     assert {key.split(" ", 2)[2] for key in hits} == {"Who tunes the violin?", "Mister Baker does."}
     index.close()
 
@@ -104,9 +104,9 @@ def test_a_project_sees_its_own_rows_alone(tmp_path: Path) -> None:
     index = ScopeIndex(tmp_path / "a.db", is_new=True)
     index.put(TALK, units(["the violin in the harbour"]))
     index.put(DOCS, units(["the violin of the handbook"]))
-    assert list(found(index, "violin")) == [f"{TALK.name} 1 the violin in the harbour"]
-    assert list(found(index, "violin", project="handbook")) == [f"{DOCS.name} 1 the violin of the handbook"]
-    assert found(index, 'violin" OR project : p2', project="nothing") == {}
+    assert list(text_matches(index, "violin")) == [f"{TALK.name} 1 the violin in the harbour"]
+    assert list(text_matches(index, "violin", project="handbook")) == [f"{DOCS.name} 1 the violin of the handbook"]
+    assert text_matches(index, 'violin" OR project : p2', project="nothing") == {}
     index.close()
 
 
@@ -118,7 +118,7 @@ def test_no_question_is_a_query_language(tmp_path: Path, text: str) -> None:
     index = ScopeIndex(tmp_path / "a.db", is_new=True)
     index.put(TALK, units(["violin"]))
     index.query(parse_query(text))
-    assert list(found(index, "violin")) == [f"{TALK.name} 1 violin"]
+    assert list(text_matches(index, "violin")) == [f"{TALK.name} 1 violin"]
     index.close()
 
 
@@ -226,10 +226,10 @@ def test_small_writes_are_merged_when_it_is_calm(tmp_path: Path) -> None:
     for n in range(40):
         index.append(TALK, units(talk)[n : n + 1])
     assert segments() == 40
-    before = found(index, "harbour violin")
+    before = text_matches(index, "harbour violin")
     while index.optimize():
         pass
     assert segments() < 10
-    assert found(index, "harbour violin") == before
+    assert text_matches(index, "harbour violin") == before
     assert not index.optimize()
     index.close()

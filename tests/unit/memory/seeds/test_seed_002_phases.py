@@ -29,7 +29,7 @@ with exactly "[silent]".
 Target file: memory/2026-03-25.md (append only, never overwrite existing content)"""
 
 
-def said(count: int) -> list[dict[str, Any]]:
+def build_messages(count: int) -> list[dict[str, Any]]:
     """Return so many messages of a user."""
     return [{"role": "user", "content": f"message {n}", "timestamp": f"2026-03-25T14:{n:02}:00"} for n in range(count)]
 
@@ -50,7 +50,9 @@ def test_signatures() -> None:
 async def test_the_tool_of_a_note_is_forced_and_has_both_parameters(tmp_path: Path) -> None:
     """[002] Phase 1, Logic 3: the system prompt's words, `create_session_memory` with slug and summary, forced."""
     provider = ScriptedProvider(SimpleNamespace(content="", tool_calls=[]))
-    await SessionMemoryWriter(tmp_path, provider, "m", now=lambda: AT).write_session_memory("telegram:1", said(3))
+    await SessionMemoryWriter(tmp_path, provider, "m", now=lambda: AT).write_session_memory(
+        "telegram:1", build_messages(3)
+    )
     asked = provider.asked[0]
     words = "You are a memory writer. Generate a concise summary of this conversation."
     assert asked["messages"][0] == {"role": "system", "content": words}
@@ -64,11 +66,13 @@ async def test_the_tool_of_a_note_is_forced_and_has_both_parameters(tmp_path: Pa
 async def test_the_prompt_of_a_flush_is_the_one_that_is_printed(tmp_path: Path) -> None:
     """[002] Phase 2, Logic 4: the system prompt, to the letter, with the day's file."""
     provider = ScriptedProvider(SimpleNamespace(content="[silent]", tool_calls=[]))
-    await MemoryFlusher(tmp_path, provider, "m", now=lambda: AT).maybe_flush("telegram:1", said(3), 97_000, 100_000)
+    await MemoryFlusher(tmp_path, provider, "m", now=lambda: AT).maybe_flush(
+        "telegram:1", build_messages(3), 97_000, 100_000
+    )
     assert provider.asked[0]["messages"][0]["content"].startswith(SYSTEM)
 
 
-async def live(pocket: InProcessGateway) -> None:
+async def run_short_session(pocket: InProcessGateway) -> None:
     """Say enough for a note, end the session, and wait for what follows from that."""
     for text in ("one", "two", "three"):
         await pocket.channel.ask("ann", text)
@@ -85,7 +89,7 @@ async def test_the_life_of_a_session(tmp_path: Path) -> None:
     model = RecordingModel()
     without_vectors = {"PARLOUR_TOOLS__VECTOR_MEMORY__ENABLED": "false"}  # which notes do not need
     async with gateway(home=tmp_path, model=model, environment=without_vectors) as pocket:
-        await live(pocket)
+        await run_short_session(pocket)
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         (note,) = memory.glob("20*-a-talk.md")
         assert "They talked." in note.read_text()
@@ -102,7 +106,7 @@ async def test_notes_can_be_switched_off(tmp_path: Path) -> None:
     async with gateway(
         home=tmp_path, model=model, environment={"PARLOUR_TOOLS__SESSION_MEMORY__ENABLED": "false"}
     ) as pocket:
-        await live(pocket)
+        await run_short_session(pocket)
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert list(memory.glob("20*.md")) == []
     assert len(HistoryLog(memory).after(0)) == 1
