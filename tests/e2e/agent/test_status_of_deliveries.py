@@ -46,5 +46,5 @@ async def test_a_delayed_answer_shows_in_both_statuses(
         assert "ann" not in told
         await asyncio.to_thread(show_status, as_json=False)
     (line,) = [each for each in capsys.readouterr().out.splitlines() if each.startswith("delayed  ")]
-    assert "answers to pocket:ann wait since " in line
+    assert "replies to pocket:ann wait since " in line
     assert ": 429, too many requests; the next attempt is at " in line

@@ -272,7 +272,7 @@ async def test_a_wrong_token_ends_the_channel_with_a_clear_line(token: str) -> N
         server.app_token = "xapp-another-one-0000"
     async with slack_server(server):
         channel = build(server, FakePageServices())
-        with pytest.raises(ParlourError, match=r"refuses the (app-level )?token: invalid_auth"):
+        with pytest.raises(ParlourError, match=r"rejects the (app-level )?token: invalid_auth"):
             await channel.run()
         assert not channel.is_ready()
         await channel.close()
