@@ -26,15 +26,21 @@ ASKED = "will be remembered if the person says yes: they are asked when this ans
 _LONGEST_HIT = 1_200
 _LONGEST_BESIDE = 240  # characters of what was said before or after a hit
 _LONGEST_SHOWN = 300  # of a hit, for a person's eyes
-_MOST = 10  # hits [002]
+_MOST = 10  # hits of documents and of the seed profile [002]
+_MOST_LINES = 20  # hits on a page
+_LAST_PAGE = 20
 _MOST_SHOWN = 5
-_OURS = re.compile(r"(?:\d{4}-\d\d-\d\d \d\d:\d\d, )?you: ")
-_HIT = re.compile(r"\[\d+\] (?P<source>\S+) \(lines \d+-\d+, score: -?\d+\.\d\d\)")
+_OURS = re.compile(r"(?:\d{4}-\d\d-\d\d \d\d:\d\d )?you: ")
+_HIT = re.compile(r"\[\d+\] \S+ \(lines \d+-\d+, score: -?\d+\.\d\d\)")
+_SOURCE = re.compile(r"(?P<short>[a-z]+) = (?P<source>\S+)")
+_LINE = re.compile(r"(?P<short>[a-z]+):\d+ (?P<text>.*)")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @tool(
     "Search what is remembered here: long-term memory, notes, summaries and everything that was said in earlier"
-    " conversations. Use it to recall past conversations, decisions, facts and preferences.",
+    " conversations. Use it to recall past conversations, decisions, facts and preferences. Hits are lines of"
+    " `place date who: text`, best first.",
     gives=["memory"],
 )
 async def memory_search(
@@ -42,14 +48,24 @@ async def memory_search(
     query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
     since: Annotated[str, "only from this date or time on, as 2026-05-03 or 2026-05-03T14:00"] = "",
     until: Annotated[str, "only up to this date, inclusive, or this time"] = "",
+    page: Annotated[int, "2 for the hits after the first page, and so on"] = 1,
 ) -> str:
-    """Return the best hits of the asking scope, best first, in the format of [002], or a line that says none."""
+    """Return a page of hits of the asking scope, best first, or a line that says none. Raises ToolFailed.
+
+    The seed profile has the format of [002].
+    """
     wanted = _required_query(query)
+    if not 1 <= page <= _LAST_PAGE:
+        raise ToolFailed(f"page must be from 1 to {_LAST_PAGE}")
     first, last = _parse_time(since, "since"), _parse_time(until, "until", is_end=True)
     if first and last and (first.tzinfo is None) == (last.tzinfo is None) and last <= first:
         raise ToolFailed("until is before since")
-    hits = await context.recall.search(wanted, limit=_MOST, since=first, until=last)
-    return append_missing(format_hits(wanted, hits, "memory result(s)") if hits else f"{NOTHING} for '{wanted}'.", hits)
+    hits = await context.recall.search(wanted, limit=_MOST_LINES, since=first, until=last, page=page)
+    if not hits:
+        return append_missing(f"{NOTHING} for '{wanted}'{f' on page {page}' if page > 1 else ''}.", hits)
+    if hits.is_seed:
+        return append_missing(format_hits(wanted, hits, "memory result(s)"), hits)
+    return append_missing(format_lines(hits, page), hits)
 
 
 @tool("Search the documents of a project (a folder under docs/).")
@@ -69,10 +85,10 @@ async def vector_search(
     return append_missing(format_hits(wanted, hits, "result(s)") if hits else nothing, hits)
 
 
-@tool("Read more of one place that a search named: what stands or was said around it.")
+@tool("Read more of one place that a search named: the whole of it, and what stands or was said around it.")
 async def memory_get(
     context: ToolContext,
-    source: Annotated[str, "the source as the search named it"],
+    source: Annotated[str, "the source as the search named it, not its short name"],
     line: Annotated[int, "the line as the search named it"],
     project: Annotated[str, "the project, for documents; empty for memory"] = "",
 ) -> str:
@@ -80,20 +96,47 @@ async def memory_get(
     hits = await context.recall.read(source, line, project=project or MEMORY)
     if not hits:
         raise ToolFailed(f"there is no line {line} in {source[:200]!r}; take source and line from a search")
-    return "\n".join(f"{hit.line}: {_when_and_who(hit)}{indent_lines(hit.text.strip())}" for hit in hits)
+    lines = [f"{hit.line}: {_when_and_who(hit)}{indent_lines(hit.text.strip())}" for hit in hits]
+    return "\n".join([*_zone_label(hits), *lines])
+
+
+def format_lines(hits: SearchHits, page: int = 1) -> str:
+    """Return hits as lines of ``place date who: text``; the first lines name the zone and the sources.
+
+    Each hit is one line, or its text could pass for another hit.
+    """
+    short = {source: _short_name(n) for n, source in enumerate(dict.fromkeys(hit.source for hit in hits))}
+    lines = [*_zone_label(hits), *(f"{name} = {source}" for source, name in short.items()), ""]
+    for hit in hits:
+        beside = (("before", hit.before), ("after", hit.after))
+        lines.append(f"{short[hit.source]}:{hit.line} {_when_and_who(hit)}{_short(_flat(hit.text), _LONGEST_HIT)}")
+        lines += [f"  {where}: {_short(_flat(said), _LONGEST_BESIDE)}" for where, said in beside if said]
+    if hits.has_more and page < _LAST_PAGE:
+        lines.append(f"(More on page {page + 1}.)")
+    return "\n".join(lines)
+
+
+def _zone_label(hits: Sequence[SearchHit]) -> list[str]:
+    """Return a line that names the zone of the times in *hits*, if there are any."""
+    zone = next((hit.at.tzinfo for hit in hits if hit.at and hit.role), None)
+    return [f"Times are in {zone}."] if zone else []
+
+
+def _short_name(n: int) -> str:
+    """Return "a" for 0, "z" for 25, "ba" for 26."""
+    return (_short_name(n // 26) if n >= 26 else "") + chr(ord("a") + n % 26)
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def format_hits(query: str, hits: Sequence[SearchHit], what: str) -> str:
-    """Return hits as a model reads them: where, how good, when, who, and what it says [002]."""
+    """Return passages of documents as a model reads them: where, how good, and what they say [002]."""
     lines = [f"Found {len(hits)} {what} for '{query}':\n"]
     for n, hit in enumerate(hits, start=1):
         lines.append(f"[{n}] {hit.source} (lines {hit.line}-{hit.end or hit.line}, score: {hit.score:.2f})")
-        # What somebody said stays on one line, or it could pass for another hit.
-        text = " ".join(hit.text.split()) if hit.role else hit.text.strip()
-        lines.append(f"{_when_and_who(hit)}{_short(text, _LONGEST_HIT)}")
-        beside = (("before", hit.before), ("after", hit.after))
-        lines += [f"  {where}: {_short(' '.join(said.split()), _LONGEST_BESIDE)}" for where, said in beside if said]
-        lines.append("")
+        lines += [_short(hit.text.strip(), _LONGEST_HIT), ""]
     return "\n".join(lines)
 
 
@@ -112,11 +155,11 @@ def append_missing(text: str, hits: SearchHits) -> str:
 
 
 def _when_and_who(hit: SearchHit) -> str:
-    """Return ``2026-03-02 14:10, Ann: `` for what was said, and nothing for what was written."""
+    """Return ``2026-03-02 14:10 Ann: `` for what was said, and ``2026-03-02 `` for what was written then."""
     if not hit.role:
-        return ""
+        return f"{hit.at:%Y-%m-%d} " if hit.at and not _DATE.search(hit.source) else ""
     who = hit.who or ("you" if hit.role == "assistant" else "somebody")
-    return f"{hit.at:%Y-%m-%d %H:%M}, {who}: " if hit.at else f"{who}: "
+    return f"{hit.at:%Y-%m-%d %H:%M} {who}: " if hit.at else f"{who}: "
 
 
 def _parse_time(text: str, name: str, *, is_end: bool = False) -> datetime | None:
@@ -212,9 +255,14 @@ def facts_in(result: str) -> list[str]:
     """
     kept: list[str] = []
     said: list[str] = []
+    sources: dict[str, str] = {}
     lines = result.splitlines()
-    for n, line in enumerate(lines[:-1]):
-        if hit := _HIT.match(line):
-            (said if hit["source"].startswith("sessions/") else kept).append(lines[n + 1])
+    for n, line in enumerate(lines):
+        if _HIT.fullmatch(line):
+            kept += lines[n + 1 : n + 2]
+        elif source := _SOURCE.fullmatch(line):
+            sources.setdefault(source["short"], source["source"])
+        elif hit := _LINE.fullmatch(line):
+            (said if sources.get(hit["short"], "").startswith("sessions/") else kept).append(hit["text"])
     told = kept or [text for text in said if not _OURS.match(text)]
     return list(dict.fromkeys(_short(text.removeprefix("- "), _LONGEST_SHOWN) for text in told))[:_MOST_SHOWN]

@@ -41,8 +41,9 @@ class RecallAccess(Protocol):
         limit: int = 10,
         since: datetime | None = None,
         until: datetime | None = None,
+        page: int = 1,
     ) -> SearchHits:
-        """Return the best hits, best first; *since* and *until* as in `SearchIndex.search`."""
+        """Return the hits of a page, best first; *since* and *until* as in `SearchIndex.search`."""
         ...
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
@@ -121,9 +122,12 @@ class _ScopedRecall:
         limit: int = 10,
         since: datetime | None = None,
         until: datetime | None = None,
+        page: int = 1,
     ) -> SearchHits:
         """See `RecallAccess.search`."""
-        hits = await self._index.search(self._scope, query, project=project, limit=limit, since=since, until=until)
+        hits = await self._index.search(
+            self._scope, query, project=project, limit=limit, since=since, until=until, page=page
+        )
         self._note(hits)
         return hits
 

@@ -86,7 +86,7 @@ class SearchHit:
     line: int
     text: str
     score: float = 0.0
-    at: datetime | None = None  # time of the message or entry
+    at: datetime | None = None  # time of the message or entry, in the scope's zone
     end: int = 0  # its last line; 0 = `line`
     who: str = ""  # speaker's name; "" for the bot's answers
     role: str = ""  # user or assistant for messages, "" for documents
@@ -102,12 +102,23 @@ class SearchHits(list[SearchHit]):
     """Search hits, best first, and the limits of the search."""
 
     def __init__(
-        self, hits: Iterable[SearchHit] = (), *, is_words_only: bool = False, is_building: bool = False
+        self,
+        hits: Iterable[SearchHit] = (),
+        *,
+        is_words_only: bool = False,
+        is_building: bool = False,
+        has_more: bool = False,
+        is_seed: bool = False,
     ) -> None:
-        """*is_words_only*: the embedder was unavailable. *is_building*: the index may have more in a minute."""
+        """*is_words_only*: the embedder was unavailable. *is_building*: the index may have more in a minute.
+
+        *has_more*: the next page is not empty. *is_seed*: they are from the seed profile.
+        """
         super().__init__(hits)
         self.is_words_only = is_words_only
         self.is_building = is_building
+        self.has_more = has_more
+        self.is_seed = is_seed
 
 
 class SearchIndex(Protocol):
@@ -123,11 +134,12 @@ class SearchIndex(Protocol):
         embed_timeout: float | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        page: int = 1,
     ) -> SearchHits:
-        """Return the best hits of *scope* and of `shared`, best first, within the token budget.
+        """Return the best hits of *scope* and of `shared`, best first, within the token budget of a page.
 
         Waits at most *embed_timeout* seconds for the embedder. With *since* or *until*, hits of memory are at or after,
-        and before, these times; a naive time is in the scope's zone.
+        and before, these times; a naive time is in the scope's zone. Pages have *limit* hits and count from 1.
         """
         ...
 

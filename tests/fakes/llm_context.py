@@ -90,13 +90,14 @@ class FakeSearchIndex:
         embed_timeout: float | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        page: int = 1,
     ) -> SearchHits:
         """Look through one scope."""
         self.asked.append((scope, query))
         self.bounds = (since, until)
         words = query.lower().split()
         found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
-        return SearchHits(found[:limit])
+        return SearchHits(found[(page - 1) * limit : page * limit], has_more=len(found) > page * limit)
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines of one place and the next."""

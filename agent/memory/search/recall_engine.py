@@ -127,8 +127,9 @@ class RecallEngine:
         zone: tzinfo = UTC,
         embed_timeout: float | None = None,
         bounds: TimeSpan | None = None,
+        page: int = 1,
     ) -> RecallAnswer:
-        """Return the results for *text* in *scopes*, best first, within *budget* tokens.
+        """Return page *page* of the results for *text* in *scopes*, best first, within *budget* tokens.
 
         `SearchResult.place` is the position of the scope in *scopes*. The first *around* results have neighbours.
         "Last week" is relative to *now* in *zone*. Results are from *bounds*, if given. If the model takes longer than
@@ -148,8 +149,8 @@ class RecallEngine:
                     notes.append(BUILDING)
             vector = await self._vector(text, indexes, notes, embed_timeout)
             wanted = tuple(projects)
-            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone, bounds)
-            found, broken, cold = await self._files.searching(lambda: self._find(*work))
+            work = (indexes, text, vector, wanted, limit, budget, around, now or datetime.now(UTC), zone, bounds, page)
+            found, has_more, broken, cold = await self._files.searching(lambda: self._find(*work))
             for n in cold:
                 self._warm_soon(scopes[places[n]].path)
                 notes.append("by words alone: what things mean is being read in")
@@ -158,7 +159,7 @@ class RecallEngine:
                 notes.append(BUILDING)
             results = tuple(replace(each, place=places[each.place]) for each in found)
         await self._files.trim()
-        return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)))
+        return RecallAnswer(results=results, note="; ".join(dict.fromkeys(notes)), has_more=has_more)
 
     def _find(
         self,
@@ -172,8 +173,9 @@ class RecallEngine:
         now: datetime,
         zone: tzinfo,
         bounds: TimeSpan | None,
-    ) -> tuple[list[SearchResult], list[int], list[int]]:
-        """Return the results, and the positions of damaged indexes and of those whose vectors take long to read."""
+        page: int,
+    ) -> tuple[list[SearchResult], bool, list[int], list[int]]:
+        """Return the results, whether there are more, and the positions of damaged and of not yet read indexes."""
         question = parse_query(text, now=now.astimezone(zone), bounds=bounds)
         model = self._embedder.name if self._embedder else ""
         matches: list[IndexMatches] = []
@@ -191,9 +193,10 @@ class RecallEngine:
                 matches.append(IndexMatches(index, []))
         try:
             ranked = rank_candidates(matches, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
-            return select_results(matches, ranked, limit=limit, budget=budget, around=around), broken, cold
+            found, has_more = select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page)
         except IndexUnusable:  # one of them is damaged: rebuild all
-            return [], list(range(len(indexes))), []
+            return [], False, list(range(len(indexes))), []
+        return found, has_more, broken, cold
 
     async def _vector(
         self, text: str, indexes: Sequence[ScopeIndex], notes: list[str], embed_timeout: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 
@@ -25,6 +25,7 @@ RESULT_TOKENS = 1_500
 _BATCH = 24  # passages read at a time
 _NEIGHBOURS = 1  # on each side
 _NEIGHBOUR_TOKENS = 60
+_HEADER_TOKENS = 6  # of a result's place and time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +53,12 @@ class RecallAnswer:
 
     results: tuple[SearchResult, ...] = ()
     note: str = ""
+    has_more: bool = False  # on the next page
 
 
 def cost(passage: IndexedPassage) -> int:
-    """Return the estimated number of tokens of a passage with its speaker."""
-    return tokens(f"{passage.who}: {passage.text}" if passage.who else passage.text)
+    """Return the estimated number of tokens of a passage with its place, time and speaker."""
+    return _HEADER_TOKENS + tokens(f"{passage.who}: {passage.text}" if passage.who else passage.text)
 
 
 def rank_candidates(
@@ -94,19 +96,44 @@ def select_results(
     limit: int = 10,
     budget: int = RESULT_TOKENS,
     around: int = 0,
-) -> list[SearchResult]:
-    """Return the best results: at most *limit*, and *budget* tokens together, but always the first one.
+    page: int = 1,
+) -> tuple[list[SearchResult], bool]:
+    """Return the results of *page*, best first, and whether there are more pages.
 
-    A result that does not fit is skipped for shorter ones after it. Results with equal texts are returned once. The
-    first *around* results have a neighbour on each side, if these fit.
+    A page has at most *limit* results, and *budget* tokens together, but always its first result. A result that does
+    not fit is left for the next page. Results with equal texts are returned once. The first *around* results have the
+    neighbours that are not results themselves, if these fit.
     """
+    results: list[SearchResult] = []
+    left = list(ranked)
+    texts: set[str] = set()
+    for _ in range(page):
+        results, left = _take_page(matches, left, texts, limit, budget)
+    budget -= sum(each.tokens for each in results)
+    hits = {(each.place, each.passage.id) for each in results}
+    for n, result in enumerate(results[:around]):
+        wider = _with_neighbours(matches[result.place].index, result, hits)
+        if wider.tokens - result.tokens <= budget:
+            budget -= wider.tokens - result.tokens
+            results[n] = wider
+    return results, bool(left)
+
+
+def _take_page(
+    matches: Sequence[IndexMatches],
+    ranked: Sequence[tuple[int, RankedCandidate]],
+    texts: set[str],
+    limit: int,
+    budget: int,
+) -> tuple[list[SearchResult], list[tuple[int, RankedCandidate]]]:
+    """Return the results of one page and the candidates after it; *texts* are those already returned."""
     indexes = [each.index for each in matches]
     results: list[SearchResult] = []
-    texts: set[str] = set()
+    left: list[tuple[int, RankedCandidate]] = []
     for start in range(0, len(ranked), _BATCH):
+        if len(results) >= limit or budget <= 0:
+            return results, [*left, *ranked[start:]]
         for place, candidate, passage in _passages(indexes, ranked[start : start + _BATCH]):
-            if len(results) >= limit or budget <= 0:
-                return results
             text = " ".join(passage.text.split()).casefold()
             if text in texts:
                 continue
@@ -118,14 +145,13 @@ def select_results(
                 similarity=candidate.own,
                 margin=candidate.margin,
             )
-            if len(results) < around and (wider := _with_neighbours(indexes[place], result)).tokens <= budget:
-                result = wider
-            if results and result.tokens > budget:
+            if len(results) >= limit or (results and result.tokens > budget):
+                left.append((place, candidate))
                 continue
             texts.add(text)
             budget -= result.tokens
             results.append(result)
-    return results
+    return results, left
 
 
 def _passages(
@@ -139,9 +165,12 @@ def _passages(
     return [(n, each, texts[n][each.id]) for n, each in ranked if each.id in texts[n]]
 
 
-def _with_neighbours(index: ScopeIndex, result: SearchResult) -> SearchResult:
+def _with_neighbours(index: ScopeIndex, result: SearchResult, hits: Collection[tuple[int, int]]) -> SearchResult:
+    """Return *result* with the neighbours that are not among *hits*."""
     around = index.around(result.passage.id, _NEIGHBOURS)
-    here = next((n for n, each in enumerate(around) if each.id == result.passage.id), None)
-    if here is None:
-        return result
-    return replace(result, before=tuple(around[:here]), after=tuple(around[here + 1 :]))
+    here = next((n for n, each in enumerate(around) if each.id == result.passage.id), len(around))
+    before, after = (
+        tuple(each for each in part if (result.place, each.id) not in hits)
+        for part in (around[:here], around[here + 1 :])
+    )
+    return replace(result, before=before, after=after)

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -39,7 +39,8 @@ log = structlog.get_logger(__name__)
 INDEX = "index.db"
 SHARED = "shared"
 WORDS = "by words alone"  # in `RecallAnswer.note`
-AROUND = 2  # hits with neighbours
+AROUND = 1  # hits with neighbours
+SEED_HITS = 10  # of the seed profile at most [002]
 _MAX_SCOPES = 512  # whose sources are cached
 IDLE = 300.0  # seconds without use until an index is closed; opening it again reads its vectors again
 
@@ -107,6 +108,7 @@ class ScopeRecall:
         embed_timeout: float | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        page: int = 1,
     ) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents. See `SearchIndex.search`.
 
@@ -124,16 +126,18 @@ class ScopeRecall:
         answer = await self._memory.search(
             [self._scope(name) for name in names],
             query,
-            limit=limit,
+            limit=limit if self._options.conversations else min(limit, SEED_HITS),
             budget=self._options.budget,
             around=AROUND,
             embed_timeout=embed_timeout,
             zone=zone,
             bounds=TimeSpan(first, last) if first or last else None,
+            page=page,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("what was said here is being indexed; ask again in a minute")
-        return _hits(answer, ["shared/" if name == SHARED != scope else "" for name in names])
+        prefixes = ["shared/" if name == SHARED != scope else "" for name in names]
+        return to_search_hits(answer, prefixes, zone, is_seed=not self._options.conversations)
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines around a hit; reads only sources that `search` can return."""
@@ -288,7 +292,7 @@ class ScopeRecall:
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("the documents are being indexed; ask again in a minute")
-        return _hits(answer, [""])
+        return to_search_hits(answer, [""], UTC)
 
     def _projects(self) -> list[str]:
         folder = self._home / "docs"
@@ -298,16 +302,18 @@ class ScopeRecall:
         return sorted(name for name in names if not name.startswith(".") and name != MEMORY)
 
 
-def _hits(answer: RecallAnswer, prefixes: Sequence[str]) -> SearchHits:
+def to_search_hits(answer: RecallAnswer, prefixes: Sequence[str], zone: tzinfo, *, is_seed: bool = False) -> SearchHits:
     """Convert an answer to the port's type, without the operator's error message."""
     return SearchHits(
-        (_hit(each, prefixes[each.place]) for each in answer.results),
+        (_hit(each, prefixes[each.place], zone) for each in answer.results),
         is_words_only=WORDS in answer.note,
         is_building=BUILDING in answer.note,
+        has_more=answer.has_more,
+        is_seed=is_seed,
     )
 
 
-def _hit(result: SearchResult, prefix: str) -> SearchHit:
+def _hit(result: SearchResult, prefix: str, zone: tzinfo) -> SearchHit:
     """Convert a result to the port's type."""
     passage = result.passage
     return SearchHit(
@@ -316,7 +322,7 @@ def _hit(result: SearchResult, prefix: str) -> SearchHit:
         end=passage.end,
         text=passage.text,
         score=round(result.score, 4),
-        at=passage.at,
+        at=passage.at.astimezone(zone) if passage.at else None,
         who=passage.who,
         role=passage.role,
         origin=next((each.origin for each in (passage, *result.before, *result.after) if each.origin), ""),

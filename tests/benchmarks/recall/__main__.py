@@ -25,6 +25,7 @@ from tests.benchmarks.harness import memory_mb, percentile
 from tests.benchmarks.recall import bot_chats, scale, times, twins
 from tests.benchmarks.recall.locomo import LocomoChat, load
 from tests.benchmarks.recall.measures import RunningSums, judge
+from tests.benchmarks.recall.shown import print_shown
 from tests.benchmarks.recall.systems import Embed, RecallSystem, Vector, ours, plain, run, seeds
 
 COLUMNS = (
@@ -85,6 +86,7 @@ def _locomo(chats: Sequence[LocomoChat], embed: Embed | None, *, has_ablations: 
         measure(ours("default, all conversations in one index", is_one=True), asked, embed)
     measure(ours("no model, all conversations in one index", is_one=True, has_vectors=False), asked, embed)
     _categories(found)
+    print_shown(asked, embed)
     _table(f"LoCoMo, {sum(len(chat.questions) for chat in chats)} questions, the adversarial ones too")
     measure(ours("default", has_vectors=embed is not None), chats, embed)
     if has_ablations:

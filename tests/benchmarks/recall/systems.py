@@ -79,7 +79,7 @@ def ours(
                 if place not in indexes:
                     indexes[place] = ScopeIndex(Path(folder) / place / "index.db", is_new=True)
                     stack.callback(indexes[place].close)
-                _fill(indexes[place], chat.name, _units(chat), embed if has_vectors else None)
+                fill_index(indexes[place], chat.name, units_of(chat), embed if has_vectors else None)
                 turns |= {(chat.name, n): (chat, turn) for n, turn in enumerate(chat.turns, start=1)}
 
             def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
@@ -100,14 +100,16 @@ def ours(
     return RecallSystem(name=name, open=opened)
 
 
-def _units(chat: LocomoChat) -> list[SearchUnit]:
+def units_of(chat: LocomoChat) -> list[SearchUnit]:
+    """Return the turns of *chat* as units, in order."""
     return [
         SearchUnit(text=turn.text, line=n, at=turn.at, who=turn.who, role="user", group=turn.session)
         for n, turn in enumerate(chat.turns, start=1)
     ]
 
 
-def _fill(index: ScopeIndex, name: str, units: Sequence[SearchUnit], embed: Embed | None) -> None:
+def fill_index(index: ScopeIndex, name: str, units: Sequence[SearchUnit], embed: Embed | None) -> None:
+    """Put *units* into *index* as the source *name*, with their vectors if there is a model."""
     index.use_model("benchmark" if embed else "")
     changes = index.put(UnitSource(name=name), units)
     if embed is not None:
@@ -130,7 +132,7 @@ def seeds(name: str, seed: SeedProfile) -> RecallSystem:
                 for session, turns in _sessions(chat).items():
                     lines = [said(turn) for turn in turns]
                     cut = chunks(lines, tokens=seed.chunk_tokens, overlap=seed.chunk_overlap, at=turns[0].at)
-                    _fill(index, session, cut, embed)
+                    fill_index(index, session, cut, embed)
 
             def ask(chat: LocomoChat, asked: RecallQuestion) -> list[RecallItem]:
                 index, question = indexes[chat.name], parse_query(asked.text)

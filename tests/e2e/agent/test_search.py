@@ -48,9 +48,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
         await have_conversation(pocket)
         await pocket.channel.ask("ann", "who was it again?")
         found = results(model.asked[-1])[-1]
-        place = re.search(
-            r"\[1\] (sessions/\S+) \(lines 1-1, score: \d\.\d\d\)\n\d{4}-\d\d-\d\d \d\d:\d\d, Ann: (.*)", found
-        )
+        place = re.search(r"a = (sessions/\S+)\n(?:.*\n)*?a:1 \d{4}-\d\d-\d\d \d\d:\d\d Ann: (.*)", found)
         assert place is not None
         assert place[2].startswith(DENTIST)
         arguments = json.dumps({"source": place[1], "line": 1})

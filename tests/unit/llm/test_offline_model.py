@@ -9,12 +9,12 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig
 from agent.llm.offline_model import open_model
-from agent.tools.memory_tools import facts_in, format_hits
+from agent.tools.memory_tools import facts_in, format_hits, format_lines
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ModelRefused
 from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
-from gateway.ports import SearchHit
+from gateway.ports import SearchHit, SearchHits
 from gateway.ports.entry_points import operator_command
 from tests.fakes.llm_context import FakeSearchIndex, context, memory_tools, request
 
@@ -156,8 +156,9 @@ def test_facts_stand_before_talk() -> None:
     said = SearchHit(
         source="sessions/a", line=4, text="my cat is called Miez", role="user", before="you: hi", after="you: ok"
     )
-    assert facts_in(format_hits("cat", [said, kept], "memory result(s)")) == ["the cat is Miez"]
-    twice = format_hits("cat", [said, replace(said, line=9)], "memory result(s)")
+    assert facts_in(format_lines(SearchHits([said, kept]))) == ["the cat is Miez"]
+    assert facts_in(format_hits("cat", [kept], "memory result(s)")) == ["the cat is Miez"]
+    twice = format_lines(SearchHits([said, replace(said, line=9)]))
     assert facts_in(twice) == ["somebody: my cat is called Miez"]
 
 

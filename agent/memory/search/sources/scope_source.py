@@ -23,7 +23,7 @@ SESSIONS = "sessions/"
 HISTORY = "memory/history.jsonl"
 _PAPERS = ("USER.md", "memory/MEMORY.md", HISTORY)
 _REACH = 5  # messages, or lines, on each side
-_LONGEST = 2_000  # characters of one
+_LONGEST = 2_000  # characters of one, except of the line that was asked for
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 Cut = Callable[[str, datetime | None], Sequence[SearchUnit]]
@@ -54,6 +54,11 @@ class ScopeSource:
         self._transcripts = TranscriptSource(folder / "sessions", self.disk) if conversations else None
         self._files: dict[UnitSource, TranscriptFiles] = {}
         self._read: dict[UnitSource, str] = {}  # last marks, which include the read position
+
+    @property
+    def zone(self) -> ZoneInfo:
+        """The scope's time zone."""
+        return ZoneInfo(self._zone())
 
     def marks(self) -> Mapping[UnitSource, str]:
         """Return every source with a mark that changes with its content."""
@@ -117,7 +122,7 @@ class ScopeSource:
         return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
 
     def _entries(self) -> Sequence[SearchUnit]:
-        zone = ZoneInfo(self._zone())
+        zone = self.zone
         return [
             unit
             for n, entry in enumerate(self._history(), start=1)
@@ -177,7 +182,14 @@ def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
     if not 1 <= line <= len(lines):
         return ()
     low, high = max(line - 1 - _REACH, 0), min(line + _REACH, len(lines))
-    return [SearchHit(source=name, line=n + 1, text=lines[n][:_LONGEST]) for n in range(low, high)]
+    return [SearchHit(source=name, line=n + 1, text=_shortened(lines[n], n + 1, line)) for n in range(low, high)]
+
+
+def _shortened(text: str, line: int, asked: int) -> str:
+    """Return *text* with a note of what was cut from it; the line that was asked for is whole."""
+    if line == asked or len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}… (cut: {len(text) - _LONGEST} more characters; read line {line} for all)"
 
 
 def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Sequence[SearchHit]:
@@ -187,16 +199,17 @@ def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Seq
     if not any(each["i"] == line - 1 for each in messages):
         return ()
     texts = [(each, text_of(each).strip()) for each in messages if each.get("role") in ("user", "assistant")]
-    return [_to_hit(source.name, each, text) for each, text in texts if text and text != FORGOTTEN]
+    zone = sources.zone
+    return [_to_hit(source.name, each, text, line, zone) for each, text in texts if text and text != FORGOTTEN]
 
 
-def _to_hit(name: str, line: Mapping[str, object], text: str) -> SearchHit:
-    by = line.get("by")
+def _to_hit(name: str, line: Mapping[str, object], text: str, asked: int, zone: ZoneInfo) -> SearchHit:
+    by, number, at = line.get("by"), int(str(line["i"])) + 1, parse_time(line.get("timestamp"))
     return SearchHit(
         source=name,
-        line=int(str(line["i"])) + 1,
-        text=text[:_LONGEST],
-        at=parse_time(line.get("timestamp")),
+        line=number,
+        text=_shortened(text, number, asked),
+        at=at.astimezone(zone) if at else None,
         who=str(by.get("name", "")) if isinstance(by, dict) and line.get("role") == "user" else "",
         role=str(line.get("role", "")),
         origin=origin_of_words(line),

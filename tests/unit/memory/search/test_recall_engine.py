@@ -237,11 +237,34 @@ async def test_results_keep_to_their_budget(tmp_path: Path) -> None:
         await engine.sync(scope)
         answer = await engine.search([scope], "violin", budget=20)
         assert [each.passage.text for each in answer.results if "violin" in each.passage.text] == ["violin"]
-        answer = await engine.search([scope], "violin", budget=10_000, around=1)
-        first, second, *_ = answer.results
+        answer = await engine.search([scope], "violin", budget=10_000, around=1, limit=2)
+        first, second = answer.results
         assert first.before
         assert not second.before
         assert not second.after
+
+
+async def test_pages_follow_each_other(tmp_path: Path) -> None:
+    """Pages have every match once, long ones too, and say whether there are more; no neighbour is a hit as well."""
+    talk = [
+        SearchUnit(text=f"violin {n} {'word ' * (n % 3 * 40)}", line=n, who="Ann", role="user") for n in range(1, 31)
+    ]
+    scope = IndexedScope(tmp_path / "index.db", ListSources(talk=talk))
+    async with running() as engine:
+        await engine.sync(scope)
+        lines: list[int] = []
+        page, has_more = 0, True
+        while has_more:
+            page += 1
+            answer = await engine.search([scope], "violin", limit=8, budget=400, around=2, page=page)
+            hits = {each.passage.id for each in answer.results}
+            beside = [other.id for each in answer.results for other in (*each.before, *each.after)]
+            assert hits.isdisjoint(beside)
+            assert sum(each.tokens for each in answer.results) <= 400
+            lines += [each.passage.line for each in answer.results]
+            has_more = answer.has_more
+        assert sorted(lines) == list(range(1, 31))
+        assert page >= 4
 
 
 async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from agent.memory.history.history_log import HistoryEntry, HistoryLog
 from agent.memory.scopes import scope_folder
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
-from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource
+from agent.memory.search.sources.scope_source import SESSIONS, ScopeSource, lines_around
 from agent.memory.storage.transcript_lines import forgotten_line
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.ports import TurnRecord
@@ -157,3 +157,10 @@ def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
     assert found.pop("memory/2026-03-25-api.md") is None
     assert [unit.text for unit in shelf.units["memory/MEMORY.md"]] == ["- black tea"]
     assert list(found) == ["memory/MEMORY.md"]
+
+
+def test_reading_on_says_where_it_cut_and_keeps_the_hit_whole() -> None:
+    """The line that was asked for is whole; a long one beside it says how much is missing and how to read it."""
+    asked, beside, _ = lines_around("a.md", f"{'x' * 5_000}\n{'y' * 5_000}\nshort", 1)
+    assert asked.text == "x" * 5_000
+    assert beside.text == f"{'y' * 2_000}… (cut: 3000 more characters; read line 2 for all)"

@@ -90,11 +90,11 @@ async def test_phase_3_ten_results_at_most(tmp_path: Path) -> None:
 
 
 def test_phase_4_the_tool_is_as_printed() -> None:
-    """[002] Phase 4: `memory_search` takes one required `query` and stands beside `vector_search`."""
+    """[002] Phase 4: `memory_search` requires `query` alone and stands beside `vector_search`."""
     tools = {each["function"]["name"]: each["function"] for each in Toolbox.load().schemas}
     parameters = tools["memory_search"]["parameters"]
     assert parameters["required"] == ["query"]
-    assert list(parameters["properties"]) == ["query", "since", "until"]  # beyond the seed: limits of time
+    assert list(parameters["properties"]) == ["query", "since", "until", "page"]  # beyond the seed: times and pages
     assert parameters["properties"]["query"]["type"] == "string"
     assert "vector_search" in tools
     described = tools["memory_search"]["description"]
