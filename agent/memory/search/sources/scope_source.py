@@ -185,9 +185,9 @@ def lines_around(name: str, text: str, line: int) -> Sequence[SearchHit]:
     return [SearchHit(source=name, line=n + 1, text=_shortened(lines[n], n + 1, line)) for n in range(low, high)]
 
 
-def _shortened(text: str, line: int, asked: int) -> str:
+def _shortened(text: str, line: int, target: int) -> str:
     """Return *text* with a note of what was cut from it; the line that was asked for is whole."""
-    if line == asked or len(text) <= _LONGEST:
+    if line == target or len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}… (cut: {len(text) - _LONGEST} more characters; read line {line} for all)"
 
@@ -203,12 +203,12 @@ def _messages_around(sources: ScopeSource, source: UnitSource, line: int) -> Seq
     return [_to_hit(source.name, each, text, line, zone) for each, text in texts if text and text != FORGOTTEN]
 
 
-def _to_hit(name: str, line: Mapping[str, object], text: str, asked: int, zone: ZoneInfo) -> SearchHit:
+def _to_hit(name: str, line: Mapping[str, object], text: str, target: int, zone: ZoneInfo) -> SearchHit:
     by, number, at = line.get("by"), int(str(line["i"])) + 1, parse_time(line.get("timestamp"))
     return SearchHit(
         source=name,
         line=number,
-        text=_shortened(text, number, asked),
+        text=_shortened(text, number, target),
         at=at.astimezone(zone) if at else None,
         who=str(by.get("name", "")) if isinstance(by, dict) and line.get("role") == "user" else "",
         role=str(line.get("role", "")),
