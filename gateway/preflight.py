@@ -23,8 +23,8 @@ from gateway.home import (
     unwritable,
 )
 from gateway.journal_file import files_of, lost_journal, stamp_of
+from gateway.net.addresses import cannot_listen
 from gateway.settings import Settings
-from gateway.web.listen import cannot_listen
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,17 +53,13 @@ class BackupContents:
     work: OpenWork
 
 
-def _agree(_: BackupContents) -> None:
-    """Restore whatever it is: for callers that know their backup."""
-
-
 def restore(
     source: Path,
     path: Path,
     *,
     force: bool = False,
     choice: OpenChoice = OpenChoice.ANSWER,
-    confirm: Callable[[BackupContents], None] = _agree,
+    confirm: Callable[[BackupContents], None] = lambda _: None,
     limits: RestoreLimits | None = None,
 ) -> int:
     """Restore a backup into the home *path*; return the number of files.

@@ -12,11 +12,11 @@ from agent.memory.account_links.account_linker import LINK
 from agent.memory.scope_names import ScopeSelector
 from gateway.access.note_store import parse_code
 from gateway.access.refusal_log import explain_refusal
+from gateway.app.gateway_operations import plain
 from gateway.app.memory_operations import MemoryOperations
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
-from gateway.operations import plain
 from gateway.ports import Job
 from gateway.ports.access import OPERATOR, AccessChange, AccessDecision, AuditEntry, DecisionActor, DecisionOutcome
 from gateway.ports.pairing import Outcome, PairingDecision, PairingLocked, PairingRequest

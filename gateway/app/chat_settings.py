@@ -15,10 +15,10 @@ from agent.chat_profiles import (
 )
 from agent.memory.scopes import account_of, quote, scope_of
 from agent.tools.toolbox import Toolbox
-from gateway.app.context import AppContext
+from gateway.app.context import AppContext, ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
-from gateway.ports import ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
+from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
@@ -60,20 +60,21 @@ def build_locales(context: AppContext, command_prefix: Callable[[SessionKey], st
         language=settings.language,
         zone=settings.timezone,
         overrides=override,
-        scopes=build_scope_guess(context),
+        scopes=build_scope_guess(settings.memory.isolation, context.store.links, context.platforms),
         chat=_chat,
         known_scopes=people.choosers(),
         command_prefix=command_prefix,
     )
 
 
-def build_scope_guess(context: AppContext) -> Callable[[SessionKey], tuple[str, ...]]:
+def build_scope_guess(
+    isolation: str, links: AccountLinkStore, platforms: ChannelPlatforms
+) -> Callable[[SessionKey], tuple[str, ...]]:
     """Return the function that names the scopes that a chat without messages may belong to.
 
     Where the id of a direct chat is its user's, these include the user's person. Where users belong to teams, the team
     is not known yet: each linked person of that user is included.
     """
-    platforms, links = context.platforms, context.store.links
 
     def persons(key: SessionKey) -> Iterable[str]:
         traits = platforms.traits(key.channel)
@@ -83,7 +84,7 @@ def build_scope_guess(context: AppContext) -> Callable[[SessionKey], tuple[str, 
         return (each.person for each in links.accounts_of_user(user)) if traits.has_teams else (links.person(user),)
 
     def scopes(key: SessionKey) -> tuple[str, ...]:
-        if context.settings.memory.isolation == "shared":
+        if isolation == "shared":
             return ("",)
         chats = (f"chats/{quote(str(key))}", f"chats/{quote(str(key.parent))}")
         return tuple(dict.fromkeys((*(f"people/{person}" for person in persons(key)), *chats)))

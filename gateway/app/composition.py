@@ -27,6 +27,7 @@ from gateway.app.channels import (
 )
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
 from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store
+from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import settle_scopes
 from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy, build_raw_archives
 from gateway.app.memory_operations import MemoryOperations
@@ -46,7 +47,6 @@ from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
 from gateway.journal_file import lost_line
-from gateway.operations import GatewayOperations
 from gateway.ports import MessageContext, Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values

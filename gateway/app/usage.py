@@ -62,10 +62,6 @@ def _first(chat_limit: int | None, installation_limit: int | None) -> int | None
     return installation_limit if chat_limit is None else chat_limit
 
 
-def _keep() -> None:
-    """Release nothing."""
-
-
 class JournalUsageRecorder:
     """Implements `agent.llm.model_client.UsageRecorder` over the journal, the caps and the background budget.
 
@@ -92,7 +88,7 @@ class JournalUsageRecorder:
         """Open a call; raises CapReached when its tokens exceed a cap of the person who waits for it."""
         weight = request.weight or estimate(request).input
         tokens = weight + (request.max_tokens or ANSWER_TOKENS)
-        release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else _keep
+        release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
         row = UsageRow(
             turn=request.turn,
             person=request.person,

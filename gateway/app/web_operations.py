@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from gateway.app.gateway_operations import NO_GATEWAY
 from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.operations import NO_GATEWAY
 from gateway.settings.channel_blocks import PAGE
 
 if TYPE_CHECKING:

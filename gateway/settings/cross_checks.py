@@ -1,13 +1,15 @@
-"""Checks of `chats` that need all settings and the installed plugins."""
+"""Checks across settings: entries of `chats` against the installed plugins, and tokens against each other."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 
+from pydantic import SecretStr
+
 from gateway.errors import SettingsError
 from gateway.events import SessionKey
-from gateway.settings.channel_blocks import InstalledPlugins, entry_error
+from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins, entry_error
 from gateway.settings.chat_overrides import read_soul
 from gateway.settings.chat_selectors import guild_in, is_block
 from gateway.settings.chat_settings import ChatSettings
@@ -89,3 +91,29 @@ def _wrong_model(settings: Settings, name: str) -> str:
     if near:
         return f"llm.models has no model {name!r}; did you mean {near[0]}?"
     return f"llm.models has no model {name!r}; add it there, or write it with its provider (openai/{name})"
+
+
+def check_shared_tokens(settings: Settings, places: Places) -> list[str]:
+    """Return a line for each token that a second enabled block has as well; no line repeats it.
+
+    Both blocks would be the same bot, and take each other's messages away.
+    """
+    found: list[str] = []
+    seen: dict[tuple[str, str, str], str] = {}
+    for name, block in sorted(settings.channels.items()):
+        for field, secret in _tokens(block):
+            first = seen.setdefault((block.kind, field, secret), name)
+            if first != name:
+                place = places.get(("channels", name, field)) or f"channels.{name}.{field}"
+                found.append(
+                    f"{place}: channels.{first} uses the same token, so each would receive the other's messages;"
+                    f" give channels.{name} its own bot, or remove one of the channels"
+                )
+    return found
+
+
+def _tokens(block: ChannelSettings) -> list[tuple[str, str]]:
+    values = ((field, getattr(block, field, None)) for field in block.one_bot)
+    return [
+        (field, value.get_secret_value()) for field, value in values if block.enabled and isinstance(value, SecretStr)
+    ]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from gateway.errors import SettingsError
 from gateway.settings import setting_names, sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins
-from gateway.settings.cross_checks import check_chats
+from gateway.settings.cross_checks import check_chats, check_shared_tokens
 from gateway.settings.error_messages import error_line, errors_by_path, explain_error
 from gateway.settings.resolve import (
     Blocks,
@@ -24,7 +24,6 @@ from gateway.settings.resolve import (
     resolve,
 )
 from gateway.settings.settings_model import Settings
-from gateway.settings.shared_tokens import check_shared_tokens
 from gateway.settings.sources import SettingLeaf
 
 

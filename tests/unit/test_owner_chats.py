@@ -10,10 +10,11 @@ from gateway.access.access_roster import AccessRoster
 from gateway.access.pairing_service import OwnerAddress
 from gateway.admission import policy_of
 from gateway.app.channels import accounts_of_user
+from gateway.app.chat_settings import build_scope_guess
 from gateway.app.context import ChannelPlatforms
 from gateway.app.owner_chats import OwnerChats
 from gateway.events import PlatformAccount, SessionKey
-from gateway.ports import ScopeMove, Store
+from gateway.ports import PlatformTraits, ScopeMove, Store
 from tests.fakes.store import open_inline_store
 
 AT = datetime(2026, 11, 22, tzinfo=UTC)
@@ -90,4 +91,21 @@ async def test_an_account_read_from_a_shortened_name_keeps_that_name() -> None:
     await store.links.note_chat(key, long)
     assert store.links.person(stored) == store.links.person(long) == PHONE.name
     assert store.links.account_of(key) == stored
+    await store.close()
+
+
+async def test_a_direct_chat_without_messages_is_its_users_where_the_ids_are_the_same() -> None:
+    """A chat is linked to a person by its id only where that is a user's id; where users have teams, in any team."""
+    store = await open_inline_store()
+    await link(store, PHONE, DESK)
+    ann = f"people/{PHONE.name}"
+    scopes = build_scope_guess("strict", store.links, PLATFORMS)
+    assert scopes(SessionKey("telegram", "42")) == (ann, "chats/telegram%3a42")
+    assert scopes(SessionKey("telegram", "-42/7")) == ("chats/telegram%3a-42%2f7", "chats/telegram%3a-42")
+    assert scopes(SessionKey("slack", "U7")) == ("chats/slack%3a%557",)
+    traits = PlatformTraits(chat_is_person=True, has_teams=True)
+    scopes = build_scope_guess("strict", store.links, ChannelPlatforms({"slack": "slack"}, {"slack": traits}))
+    assert scopes(SessionKey("slack", "U7")) == (ann, "chats/slack%3a%557")
+    assert scopes(SessionKey("slack", "U8")) == ("chats/slack%3a%558",)
+    assert build_scope_guess("shared", store.links, PLATFORMS)(SessionKey("slack", "U7")) == ("",)
     await store.close()

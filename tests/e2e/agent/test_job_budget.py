@@ -8,7 +8,7 @@ from asyncio import to_thread
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.operations import GatewayOperations
+from gateway.app.gateway_operations import GatewayOperations
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel, entries, jobs, talk
 from tests.fakes.inprocess_gateway import gateway
 

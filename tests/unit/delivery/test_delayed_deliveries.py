@@ -12,12 +12,12 @@ import pytest
 from gateway.alerts.alert_messages import line_of_delay
 from gateway.alerts.alert_sources import DelaySource
 from gateway.alerts.monitor import Source
+from gateway.app.gateway_operations import plain
 from gateway.commands import control_client
 from gateway.delivery.outbox_dispatcher import DELAYED_AFTER
 from gateway.doctor.findings import FindingLevel
 from gateway.doctor.incident_checks import _status_findings
 from gateway.events import SessionKey
-from gateway.operations import plain
 from gateway.ports import DelayedDelivery
 from tests.fakes.alert_scene import OWNER_HERE, OWNER_THERE, AlertScene
 from tests.fakes.clock import EPOCH, VirtualClock
@@ -134,7 +134,7 @@ def test_operators_read_which_chat_waits_and_why(
     )
     line = {"delayed_chats": 5, "delayed": [plain(delayed)]}
     told = (
-        "answers to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
+        "replies to discord:4001 wait since 2026-11-21T21:00:00Z: \x1b[2Jlimited;"
         " the next attempt is at 2026-11-21T21:15:00Z"
     )
     assert line_of_delay(line["delayed"][0]) == told  # type: ignore[index]

@@ -3,75 +3,43 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.memory.jobs.job_runner import JobRunner
-from agent.memory.jobs.token_budget import TokenBudget
-from gateway.access.refusal_log import RefusalLog
+from gateway.app import open_app
+from gateway.app.app import GatewayApp
+from gateway.app.gateway_operations import GatewayOperations
 from gateway.commands import control_client
 from gateway.control import Line
-from gateway.events import SessionKey
-from gateway.home import Home
-from gateway.operations import GatewayOperations
-from gateway.ports import Channel, Job, Store, UsageRow
-from gateway.quarantine import Quarantine
-from tests.fakes.meter import FakeMeter
-from tests.fakes.store import open_inline_store
+from gateway.ports import Job, UsageRow
+from gateway.settings import load_settings
 from tests.fakes.turns import ANN, answer, parts_of, said
-from tests.fakes.web_services import FakePageServices
 
 
-class StatusHome:
-    """A home whose only life is in its store."""
-
-    def __init__(self, folder: Path, store: Store) -> None:
-        self.home = Home(folder)
-        self.store = store
-        self.sessions = FakePageServices()
-        self.refusals = RefusalLog()
-        self.intake = self
-        self.quarantine = Quarantine(
-            self.home.quarantine, unclean_stops=0, meter=FakeMeter(), now=lambda: datetime.now(UTC)
-        )
-        self.channels: Mapping[str, Channel] = {}
-
-    def readiness(self) -> Mapping[str, bool | None]:
-        return {"telegram": True}
-
-    @asynccontextmanager
-    async def pause_writes(self) -> AsyncIterator[None]:
-        yield
-
-    async def submit(self, key: SessionKey, text: str) -> str:
-        raise NotImplementedError
-
-    async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
-        raise NotImplementedError
-
-    async def work(self) -> Mapping[str, Any]:
-        token_budget = TokenBudget(self.store.usage, limit=1_000, zone="UTC", now=lambda: datetime.now(UTC))
-        background = JobRunner(self.store.jobs, quick={}, slow={}, token_budget=token_budget)
-        return {"jobs": await background.work(), "background_budget": await background.budget()}
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncIterator[GatewayApp]:
+    """A home as one command opens it: nothing runs, and background jobs may take 1,000 tokens a day."""
+    environment = {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_CAPS__BACKGROUND_TOKENS_PER_DAY": "1000"}
+    async with open_app(load_settings(environment), channels=False) as app:
+        yield app
 
 
-async def status(store: Store, folder: Path) -> Line:
+async def status(app: GatewayApp) -> Line:
     """Return the operation's one line."""
-    (line,) = [line async for line in GatewayOperations(StatusHome(folder, store)).status({})]
+    (line,) = [line async for line in GatewayOperations(app).status({})]
     return line
 
 
 async def test_status_names_what_was_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: GatewayApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A blocked bot's answer: counted, with its channel and the platform's reason, which cannot move the cursor."""
-    store = await open_inline_store()
-    line: dict[str, Any] = dict(await status(store, tmp_path))
+    store = app.store
+    line: dict[str, Any] = dict(await status(app))
     assert (line["dead"], line["dead_letters"]) == (0, [])
     await answer(store, said(), "one")
     delivery = await store.outbox.next(ANN)
@@ -79,7 +47,7 @@ async def test_status_names_what_was_given_up(
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.dead_letter(parts[0], "403: bot was \x1b[2Jblocked by the user")
-    line = dict(await status(store, tmp_path))
+    line = dict(await status(app))
     (group,) = line["dead_letters"]
     assert (group["channel"], group["count"]) == ("telegram", 2)
     monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
@@ -87,14 +55,13 @@ async def test_status_names_what_was_given_up(
     (told,) = [printed for printed in capsys.readouterr().out.splitlines() if printed.startswith("dead letters")]
     assert told.endswith("403: bot was [2Jblocked by the user")
     assert "telegram: 2 dead-lettered" in told
-    await store.close()
 
 
 async def test_status_says_how_the_work_beside_the_turns_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    app: GatewayApp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What waits and since when, what is planned, what the day has cost: by kind, from the journal, running or not."""
-    store = await open_inline_store()
+    store = app.store
     now = datetime.now(UTC)
     for n, (kind, due_at) in enumerate(
         (("note", now - timedelta(minutes=5)), ("note", now), ("dream", now + timedelta(hours=2)))
@@ -114,8 +81,9 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
             at=now,
         )
     )
-    line = await status(store, tmp_path)
-    assert [(job["kind"], job["waiting"], job["later"]) for job in line["jobs"]] == [("dream", 0, 1), ("note", 2, 0)]
+    line = await status(app)
+    counts = {job["kind"]: (job["waiting"], job["later"]) for job in line["jobs"]}
+    assert {kind: count for kind, count in counts.items() if any(count)} == {"dream": (0, 1), "note": (2, 0)}
     monkeypatch.setattr(control_client, "call_operation", lambda _: [line])
     control_client.show_status(as_json=False)
     printed = capsys.readouterr().out
@@ -125,4 +93,3 @@ async def test_status_says_how_the_work_beside_the_turns_stands(
     assert re.search(
         r"^background +1230 of 1000 tokens today, spent: pending jobs continue tomorrow$", printed, re.MULTILINE
     )
-    await store.close()

@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from gateway.access.refusal_log import ChannelRefusals, RefusalLog
+from gateway.access.refusal_log import ChannelRefusals
 from gateway.backup import backup
 from gateway.control import ControlConnection, Conversation, Line, Operation
 from gateway.errors import UserError
 from gateway.events import SessionKey, short_turn_id
-from gateway.home import Home
-from gateway.ports import Channel, SessionReader, Store
+from gateway.ports import Channel
 from gateway.ports.entry_points import package_version
-from gateway.quarantine import Quarantine, list_events
+from gateway.quarantine import list_events
 from gateway.settings.channel_blocks import TERMINAL
+
+if TYPE_CHECKING:
+    from gateway.app.app import GatewayApp
 
 Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -32,69 +33,6 @@ Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 _MOST_LINES = 1_000
 _MOST_DEAD = 20
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
-
-
-class SupportsQuarantine(Protocol):
-    """An intake with a quarantine whose events can be replayed."""
-
-    async def replay(self, name: str, channels: Mapping[str, Channel]) -> bool:
-        """Hand an event to its channel once more; False when the quarantine has no such event."""
-        ...
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """The quarantine of this home."""
-        ...
-
-
-class OperableApp(Protocol):
-    """The open gateway, as operations see it."""
-
-    @property
-    def home(self) -> Home:
-        """The home that this process owns."""
-        ...
-
-    @property
-    def store(self) -> Store:
-        """The open store."""
-        ...
-
-    @property
-    def sessions(self) -> SessionReader:
-        """Sessions and their displayed messages."""
-        ...
-
-    @property
-    def intake(self) -> SupportsQuarantine:
-        """The intake, for its quarantine."""
-        ...
-
-    @property
-    def refusals(self) -> RefusalLog:
-        """The log of rejected messages."""
-        ...
-
-    @property
-    def channels(self) -> Mapping[str, Channel]:
-        """The open channels by name; empty in a process that runs no gateway."""
-        ...
-
-    def readiness(self) -> Mapping[str, bool | None]:
-        """Return the state of each channel: None = not tried yet, False = degraded, True = connected."""
-        ...
-
-    def pause_writes(self) -> AbstractAsyncContextManager[object]:
-        """Project committed turns, then hold jobs and projector, so that no file changes while the context is open."""
-        ...
-
-    async def submit(self, key: SessionKey, text: str) -> str:
-        """Accept *text* as a job in the session *key* and return the id of its turn."""
-        ...
-
-    async def work(self) -> Mapping[str, Any]:
-        """Return alerts, delayed deliveries, jobs, budgets and pairing requests."""
-        ...
 
 
 @runtime_checkable
@@ -113,7 +51,7 @@ def _not_in_quarantine(name: str) -> UserError:
 class GatewayOperations:
     """The operations over an open gateway."""
 
-    def __init__(self, app: OperableApp, more: Mapping[str, Operation] | None = None) -> None:
+    def __init__(self, app: GatewayApp, more: Mapping[str, Operation] | None = None) -> None:
         """*more* are operations of other subsystems, by name."""
         self._app = app
         self._more = more or {}
