@@ -1,5 +1,21 @@
 """Memory: transcripts, documents with versions, edits, and background jobs; and its public API for other programs."""
 
+from typing import TYPE_CHECKING, Any
+
 from agent.memory.memory_store import MemoryStore as MemoryStore
+from agent.memory.notes.memory_flusher import MemoryFlusher as MemoryFlusher
+from agent.memory.notes.session_note_writer import SessionMemoryWriter as SessionMemoryWriter
 from agent.memory.session_manager import Session as Session
 from agent.memory.session_manager import SessionManager as SessionManager
+
+if TYPE_CHECKING:
+    from agent.memory.vector_memory import VectorMemoryManager as VectorMemoryManager
+
+
+def __getattr__(name: str) -> Any:
+    """Import `VectorMemoryManager` when it is used: every module of memory imports this one, and few search."""
+    if name != "VectorMemoryManager":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent.memory.vector_memory import VectorMemoryManager
+
+    return VectorMemoryManager

@@ -21,6 +21,7 @@ from agent.memory.consolidation.consolidation_state import (
 )
 from agent.memory.consolidation.consolidator import (
     DEADLINE,
+    FAILURE_LINE,
     FAILURES_BEFORE_RAW,
     Consolidator,
     StoredAnswer,
@@ -181,7 +182,13 @@ class MemoryStore:
         if isinstance(answer, UnusableAnswer):
             add_failure = state.unanswered if answer.is_outage else state.failed
             state = add_failure(self._now(), total)
-            log.warning("consolidation.failed", session=session.key, reason=answer.reason, failures=state.failures)
+            log.warning(
+                "consolidation.failed",
+                what=FAILURE_LINE,
+                session=session.key,
+                reason=answer.reason,
+                failures=state.failures,
+            )
             if state.failures >= FAILURES_BEFORE_RAW:
                 return await self._keep_raw(session, span, old)
             await asyncio.to_thread(self._pending.save, session.key, state)

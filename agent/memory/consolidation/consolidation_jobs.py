@@ -17,7 +17,13 @@ import structlog
 
 from agent.llm.chat_model import ChatModel
 from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
-from agent.memory.consolidation.consolidator import FAILURES_BEFORE_RAW, Consolidator, StoredAnswer, TranscriptRange
+from agent.memory.consolidation.consolidator import (
+    FAILURE_LINE,
+    FAILURES_BEFORE_RAW,
+    Consolidator,
+    StoredAnswer,
+    TranscriptRange,
+)
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.messages.greetings import has_only_greetings
 from agent.memory.messages.message_range import MessageRange, fit_to_tokens
@@ -213,6 +219,7 @@ class ConsolidationJobs:
         bad_answers = int(job.payload.get("bad_answers", 0)) + (not answer.is_outage)
         log.warning(
             "consolidation.failed",
+            what=FAILURE_LINE,
             key=str(span.key),
             reason=answer.reason,
             bad_answers=bad_answers,

@@ -40,6 +40,7 @@ from gateway.ports import DocumentStore
 log = structlog.get_logger(__name__)
 
 DEADLINE = timedelta(seconds=120)
+FAILURE_LINE = "Memory consolidation failed"  # of the log, as [000] tells operators to search for it
 FAILURES_BEFORE_RAW = 3  # then the messages themselves go to the raw archive
 _ENDLESS = 4  # budgets: a longer text is no memory
 _TOO_LARGE = 8  # budgets: a longer MEMORY.md is sent cut off, and every change of it needs approval

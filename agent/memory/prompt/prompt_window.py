@@ -15,7 +15,7 @@ from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of,
 from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
 from gateway.ports import Line
 
-KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (tests/unit/memory/seeds/README.md, 004)
+KEPT_WITHOUT_WINDOW = 10  # messages that are sent with `memory_window: 0` (docs/adr/seeds.md, 004)
 
 _FRAME = 400  # tokens of the system prompt that stand in no snapshot
 

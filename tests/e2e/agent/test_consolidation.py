@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,21 @@ async def test_what_memory_spent_is_a_line_of_usage() -> None:
         rows = usage_table("purpose", lines)
         assert [row.split("  ")[0] for row in rows[1:]] == ["answer", "consolidation", "of it memory", "together"]
         assert rows[3].split()[3:5] == ["1", "2"]
+
+
+async def test_another_model_writes_the_summaries(tmp_path: Path) -> None:
+    """`memory.model`: answers come from `llm.model`, summaries from the other one, and usage says so."""
+    saved = {"history_entry": "[2026-11-22 10:00] The small one.", "memory_update": "- a fact"}
+    script = tmp_path / "small.json"
+    script.write_text(json.dumps([{"calls": [{"name": "save_memory", "arguments": saved}]}]))
+    model, other = SummaryModel(), f"scripted:{script}"
+    async with gateway(model=model, environment={**WINDOW, "PARLOUR_MEMORY__MODEL": other}) as pocket:
+        await talk(pocket, 5)
+        await quiet(pocket)
+        assert [each.content for each in entries(pocket.home)] == ["[2026-11-22 10:00] The small one."]
+        assert (model.asked, len(model.prompts)) == ([], 5)
+        rows = await pocket.app.store.usage.totals(since=datetime(2026, 1, 1, tzinfo=UTC))
+        assert {row["purpose"]: row["model"] for row in rows} == {"answer": model.name, "consolidation": other}
 
 
 async def test_a_reply_never_waits_for_a_consolidation() -> None:
