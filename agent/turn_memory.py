@@ -95,7 +95,10 @@ def _describe(result: ChatEditResult, prefix: str) -> str:
     if not result.changes:
         return "Nothing changed: your memory is already like that."
     undo = " and ".join(f"`{prefix}memory undo {each}`" for each in result.versions)
-    return "\n".join(["Changed:", *map(_line, result.changes), f"The person can undo it with {undo}." if undo else ""])
+    lines = ["Changed:", *map(_line, result.changes), *([f"The person can undo it with {undo}."] if undo else [])]
+    if any(not each.new for each in result.changes):
+        lines.append("Messages and summaries still contain what was removed; `erase` asks the person about those.")
+    return "\n".join(lines)
 
 
 def _line(change: LineChange) -> str:

@@ -308,6 +308,8 @@ def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
             parts.append(translate("erasure.more", turn.language, count=rest))
         undo = ", ".join(translate("memory.edit_undo", turn.language, sha=each) for each in versions) or "—"
         lines.append(translate("memory.edited", turn.language, what="; ".join(parts), undo=undo))
+        if any(not new for _, new in change["changes"]):
+            lines.append(translate("memory.edit_kept", turn.language))
     return lines
 
 

@@ -73,6 +73,7 @@ async def test_a_correction_replaces_the_old_line_and_names_the_undo() -> None:
         answer = await pocket.channel.ask("ann", "no, I moved to Dresden")
         assert memory(pocket, ANN) == "- Lives in Dresden\n- Likes tea\n"
         assert "replaced `Lives in Leipzig` with `Lives in Dresden`" in answer
+        assert "/forget" not in answer
         why = await pocket.channel.ask("ann", "/memory why Dresden")
         assert "no, I moved to Dresden" in why
         assert "changed on request" in why
@@ -88,6 +89,8 @@ async def test_please_forget_removes_the_line_and_the_next_prompt_knows() -> Non
         answer = await pocket.channel.ask("ann", "please forget that I smoke")
         assert memory(pocket, ANN) == "- Likes tea\n"
         assert "removed `Smokes`" in answer
+        assert "`/forget <words>` erases it there too" in answer
+        assert "`erase` asks the person about those" in last_result(model.requests[-1])
         await pocket.channel.ask("ann", "and now?")
         prompt = json.dumps(model.requests[-1].messages)
         assert "No longer in MEMORY.md" in prompt or "- Smokes" not in prompt.partition("# What you can do")[0]
