@@ -15,12 +15,12 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import IO, Protocol
+from typing import IO
 
 from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
@@ -42,14 +42,6 @@ BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 
 
-class SupportsBackup(Protocol):
-    """The store, as a backup uses it."""
-
-    async def backup(self, target: Path) -> None:
-        """Write a consistent copy of the journal to *target* while running."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class BackupResult:
     """The written archive."""
@@ -62,14 +54,14 @@ class BackupResult:
 
 async def backup(
     home: Home,
-    store: SupportsBackup | None,
+    copy_journal: Callable[[Path], Awaitable[None]] | None,
     target: Path,
     *,
     still: AbstractAsyncContextManager[object] | None = None,
 ) -> BackupResult:
     """Write an archive of the home to *target*, 0600, replacing nothing. Raises UserError when it cannot be written.
 
-    *store* copies the journal while it is open; None = no store is open, and its file is copied as it is.
+    *copy_journal* copies the journal of an open store; None = no store is open, and its file is copied as it is.
     *still* is held while the files are linked: inside it the projector has written what was committed and, like every
     job, writes no file. Journal commits continue.
     """
@@ -77,9 +69,9 @@ async def backup(
     staging = Path(await asyncio.to_thread(_make_staging, home))
     try:
         async with still or nullcontext():
-            lengths = await asyncio.to_thread(_link_tree, home.path, staging, with_journal=store is None)
-            if store is not None:
-                await store.backup(staging / home.journal.name)
+            lengths = await asyncio.to_thread(_link_tree, home.path, staging, with_journal=copy_journal is None)
+            if copy_journal is not None:
+                await copy_journal(staging / home.journal.name)
         schema = schema_of(home) or SCHEMA
         return await asyncio.to_thread(write_archive, staging, target, schema=schema, lengths=lengths)
     finally:

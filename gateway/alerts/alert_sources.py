@@ -18,7 +18,7 @@ from gateway.quarantine import list_events
 DOWN_AFTER = timedelta(minutes=5)
 DELAYED_AFTER = timedelta(minutes=5)
 MODEL_AFTER = timedelta(minutes=10)
-MODEL_FORGETS = timedelta(hours=1)  # failures so far apart are not one outage that somebody noticed
+MODEL_FORGETS = timedelta(hours=1)  # failures further apart are separate outages
 LITTLE_SPACE = 500 * 1024 * 1024  # bytes; a warning, here and in the doctor
 TOO_LITTLE_SPACE = 50 * 1024 * 1024
 NEAR_CAP = 80  # percent
@@ -111,7 +111,7 @@ class ModelSource:
     async def __call__(self, causes: Mapping[str, Alert]) -> Sequence[Observation]:  # noqa: ARG002 - a source's signature
         """Return the observation of a failing model."""
         if self._failing is None:
-            # Until somebody has asked, nobody knows whether it answers again.
+            # Without a successful call it is not known that the model answers again.
             return [Observation(cause="model", since=self._now(), stage=0 if self._has_answered else None)]
         first, last = self._failing
         stage = 1 if last - first >= MODEL_AFTER else None

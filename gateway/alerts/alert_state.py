@@ -15,7 +15,7 @@ from enum import StrEnum
 from gateway.ports import Alert, NotificationState
 
 EVERY = timedelta(hours=1)  # docs/monitoring.md: at most hourly per cause
-STALE = timedelta(days=1)  # what somebody could not be told for so long is no news any more
+STALE = timedelta(days=1)  # notices that could not be sent for so long are dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Observation:
     fields: Mapping[str, str | int] = field(default_factory=dict)
     level: str = "warning"
     mark: str = ""
-    ends_from: int = 1  # the end of lower stages is told to nobody
+    ends_from: int = 1  # the end of lower stages is not reported
     is_gone: bool = False  # what this was about is not there any more: nothing is said
 
 

@@ -108,7 +108,7 @@ class AlertWebhook:
         import httpx
 
         try:
-            # The answer's body is nobody's business, and may be endless.
+            # The body of the response is not needed, and may be endless.
             async with (
                 asyncio.timeout(_TIMEOUT),
                 client.stream(

@@ -102,7 +102,7 @@ class AlertMonitor:
                 for seen in await self._ask(name, source, self._causes):
                     taken.add(seen.cause)
                     await self._take(seen, self._causes)
-            # What waits for its hour, or for a way to somebody, is told although nothing new is seen of it.
+            # Alerts that wait for their hour or for a reachable owner are sent without a new observation.
             for alert in [alert for cause, alert in self._causes.items() if cause not in taken]:
                 await self._take(Observation(cause=alert.cause, since=alert.since, stage=None), self._causes)
         except StoreUnavailable as error:

@@ -125,7 +125,7 @@ class GatewayOperations:
         target = Path(str(arguments.get("file", "")))
         if not target.is_absolute():
             raise UserError("no file was given; name the file to write")
-        result = await backup(self._app.home, self._app.store, target, still=self._app.pause_writes())
+        result = await backup(self._app.home, self._app.store.backup, target, still=self._app.pause_writes())
         yield {
             "file": str(result.target),
             "files": result.files,

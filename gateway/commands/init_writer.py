@@ -74,7 +74,7 @@ class SettingsFileWriter:
 
     @property
     def file(self) -> Path:
-        """The settings file there is, or the one that will be made; where it is a link, what it leads to."""
+        """The existing settings file, or the one to create; the target of a symbolic link."""
         return (find_file(self.home.path) or self.home.path / "parlour.yaml").resolve()
 
     def text(self) -> str:

@@ -26,7 +26,7 @@ from gateway.quarantine.quarantine_folder import KEPT, KILLED, MOST, STRUCK, UNT
 
 log = structlog.get_logger(__name__)
 
-ATTEMPTS = 3  # of an event that something of ours breaks down on
+ATTEMPTS = 3  # of an event whose handling fails
 UNCLEAN_STOPS = 2  # in a row, and intake is cautious (docs/formats.md, Session queues)
 CALM = timedelta(minutes=10)  # without being killed, and caution ends
 KEEP = timedelta(days=90)  # as dead letters are
@@ -54,10 +54,10 @@ class Quarantine:
         self._now = now
         self._clock = clock
         self._keep = keep
-        self.news = asyncio.Event()  # somebody is to be told of what was set aside
+        self.news = asyncio.Event()  # set when senders of quarantined events must be notified
         self._on_set_aside = on_quarantined
         self._one_at_a_time = asyncio.Lock()
-        self._broken: dict[str, int] = {}  # events that broke us, and how often; the oldest first
+        self._broken: dict[str, int] = {}  # events whose handling failed, and how often; the oldest first
         try:
             self._last_work = self._folder.settle()
             self._kept = dict.fromkeys(self._folder.names())  # the oldest first

@@ -163,7 +163,7 @@ class QuarantineFolder:
                 kept = json.loads(data)
                 channel, raw = str(kept["channel"]), str(kept["raw"]) + str(kept["reason"])
             except (OSError, ValueError, KeyError, TypeError):
-                # Not ours, or half of ours: it says nothing that somebody could still use.
+                # Not a file of ours, or half of one: it contains nothing usable.
                 channel, raw, kept = file.stem.rpartition("-")[0], "", None
                 data = data if file.exists() else b""
             if not is_meant(channel, raw.encode("utf-8", "replace") if kept is not None else data):
@@ -213,7 +213,7 @@ def _names(folder: Path) -> list[str]:
 def _age(file: Path) -> float:
     try:
         return file.stat().st_mtime
-    except OSError:  # gone meanwhile
+    except OSError:  # deleted in the meantime
         return 0.0
 
 

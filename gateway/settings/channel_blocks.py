@@ -88,7 +88,7 @@ class InstalledPlugins:
 
     models: Mapping[str, Callable[[], type[BaseModel]]]
     adapters: frozenset[str]
-    tools: frozenset[str] | None = None  # the names of the tools there are; None = nobody knows
+    tools: frozenset[str] | None = None  # the names of the installed tools; None = unknown
 
     @classmethod
     def installed(cls) -> InstalledPlugins:

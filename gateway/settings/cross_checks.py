@@ -78,7 +78,7 @@ def _wrong_place(settings: Settings, place: str, kinds: InstalledPlugins) -> str
     if is_block(place):
         return ""
     entry = f"guild:{guild_in(place)}" if guild_in(place) else f"chat:{key.parent.chat}"
-    # A kind that lets nobody in by chat says nothing of what its chats are called.
+    # A platform without entries for chats does not describe the ids of its chats.
     return entry_error(entry, block.entry_shapes) if entry.partition(":")[0] in (*block.entry_shapes, "guild") else ""
 
 

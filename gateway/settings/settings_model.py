@@ -168,7 +168,7 @@ class MemorySettings(FrozenModel):
     isolation: Literal["strict", "shared"] = "strict"
     new_waits: bool = False  # /new answers only after the archive is summarised [000]
     model: str | None = None  # of summaries, notes and flushes; None = llm.model
-    retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0  # 0 = kept until somebody forgets it
+    retention_days: Annotated[int, Field(ge=0, le=36_500)] = 0  # 0 = kept until it is erased on request
     max_chars: Annotated[int, Field(ge=2_000, le=400_000)] = 32_000  # of MEMORY.md; older lines move to an archive
     auto_recall: bool = False  # looks up what may help before the model is asked; costs tokens in every turn
 

@@ -120,7 +120,7 @@ class OriginGuardMiddleware:
         arrival = self._way.arrival(scope)
         refusal = self._refusal(scope, arrival)
         if refusal is None:
-            with suppress(ClientDisconnect):  # whoever leaves in the middle of a body costs no traceback
+            with suppress(ClientDisconnect):  # a client that disconnects within a body causes no traceback
                 await self._app(arrival.scope(scope), receive, _with_headers(send))
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, _with_headers(send)).send_denial_response(refusal)
@@ -141,7 +141,7 @@ class OriginGuardMiddleware:
     def _may_act(self, scope: Scope, arrival: ResolvedRequest) -> bool:
         origins: Iterable[str] = Headers(scope=scope).getlist("origin")
         if all(self._policy.admits(origin, arrival.host) for origin in origins):
-            # Browsers name the origin of every post and WebSocket; whatever leaves it out is no page of ours.
+            # Browsers send the origin with every POST and WebSocket; a request without one is not from our page.
             is_harmless = scope["type"] == "http" and (scope["method"] in _SAFE or arrival.path.startswith(HOOKS))
             return bool(origins) or is_harmless
         return False

@@ -93,7 +93,7 @@ async def answered_after_the_backup(scene: PrivateChatScene, folder: Path) -> Pa
     async with scene.live(home, model) as pocket:
         scene.ask("What did we decide?")
         await model.asked.wait()
-        await backup(pocket.app.home, pocket.app.store, target, still=pocket.app.pause_writes())
+        await backup(pocket.app.home, pocket.app.store.backup, target, still=pocket.app.pause_writes())
         model.go_on.set()
         await pocket.idle()
     assert len(scene.shown()) == 1

@@ -74,7 +74,7 @@ async def test_there_and_back(tmp_path: Path) -> None:
         fill(home)
         store = JournalOf(home)
         store.add(7)
-        made = await backup(home, store, target)
+        made = await backup(home, store.backup, target)
         store.close()
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert made.files == restore(target, tmp_path / "other")
@@ -144,7 +144,7 @@ async def test_files_and_journal_are_of_one_instant(tmp_path: Path) -> None:
             (home.path / "new").write_text("x")
             transcript.rename(transcript.with_suffix(".archived.jsonl"))
 
-        made = await backup(home, store, tmp_path / "b.tar.gz", still=still())
+        made = await backup(home, store.backup, tmp_path / "b.tar.gz", still=still())
         store.close()
     restore(made.target, tmp_path / "other")
     assert [path.stat().st_size for path in (tmp_path / "other").rglob("*.jsonl")] == [size]
