@@ -10,15 +10,14 @@ from gateway.errors import ToolFailed
 
 
 @tool(
-    "Send a file with your answer. With `text` a file is made of it (a table as CSV, a script, a long text as"
-    " Markdown); without it, a file that was sent in this chat before is sent again, found by its name. People see"
-    " the file beside your answer, so do not repeat in the answer what is in it.",
+    "Send a file with your answer: one made of `text` (a table as CSV, a long text as Markdown), or, without it, one"
+    " that was sent here before, by its name. Do not repeat its content in the answer.",
     gives=["files"],
 )
 async def send_file(
     context: ToolContext,
     name: Annotated[str, "the file's name with its ending, such as prices.csv"],
-    text: Annotated[str, "what shall stand in the file; leave it out to send a file that is there"] = "",
+    text: Annotated[str, "the content of a new file"] = "",
 ) -> str:
     """Stage the file; it is sent with the turn's commit, once, however often the turn is tried."""
     if not name.strip():

@@ -38,17 +38,16 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @tool(
-    "Search what is remembered here: long-term memory, notes, summaries and everything that was said in earlier"
-    " conversations. Use it to recall past conversations, decisions, facts and preferences. Hits are lines of"
-    " `place date who: text`, best first.",
+    "Search memory, notes, summaries and earlier conversations. Use it to recall past conversations, decisions, facts"
+    " and preferences. Hits are lines of `place date who: text`, best first.",
     gives=["memory"],
 )
 async def memory_search(
     context: ToolContext,
     query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
-    since: Annotated[str, "only from this date or time on, as 2026-05-03 or 2026-05-03T14:00"] = "",
-    until: Annotated[str, "only up to this date, inclusive, or this time"] = "",
-    page: Annotated[int, "2 for the hits after the first page, and so on"] = 1,
+    since: Annotated[str, "from this date or time on, as 2026-05-03T14:00"] = "",
+    until: Annotated[str, "up to this date, inclusive, or time"] = "",
+    page: Annotated[int, "of the hits"] = 1,
 ) -> str:
     """Return a page of hits of the asking scope, best first, or a line that says none. Raises ToolFailed.
 
