@@ -1,0 +1,57 @@
+"""Archives of MEMORY.md when accounts are linked and unlinked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.memory.account_links.memory_merge import MemoryMerger
+from agent.memory.documents.file_documents import FileDocumentStore
+from agent.memory.documents.version_keeper import VersionKeeper
+from agent.memory.documents.version_store import VersionStore
+from agent.memory.editing.memory_archive import USED, MemoryArchive
+from agent.memory.storage.disk import Disk
+from tests.fakes.memory import START
+
+ANN, BOB = "people/telegram%3a1", "people/slack%3at%3a2"
+LIMIT = 2_000
+
+
+def documents_of(home: Path) -> FileDocumentStore:
+    """Return documents with versions and a low ceiling."""
+    keeper = VersionKeeper(home, Disk(), VersionStore(home), now=lambda: START)
+    return FileDocumentStore(home, keeper=keeper, fit=MemoryArchive(max_chars=LIMIT, now=lambda: START).fit)
+
+
+async def fill(documents: FileDocumentStore, scope: str, name: str) -> None:
+    """Remember so much as *name* that the first lines move to the archive."""
+    for n in range(60):
+        now = await documents.read(scope, "MEMORY.md")
+        text = f"{now.text}- {name} owns item number {n} of the collection\n"
+        await documents.write(scope, "MEMORY.md", text, was=now.rev, why="remember:t", by=name)
+
+
+def archive(home: Path, scope: str) -> str:
+    """Return the scope's one archive."""
+    [path] = (home / scope / "memory").glob("*.archive.md")
+    return path.read_text()
+
+
+async def test_archives_are_joined_and_taken_apart_by_the_lines_authors(tmp_path: Path) -> None:
+    """Linked, both archives of a day are one; unlinked, each account has its own lines again."""
+    documents, versions = documents_of(tmp_path), VersionStore(tmp_path)
+    await fill(documents, ANN, "telegram:1")
+    await fill(documents, BOB, "slack:t:2")
+    merger = MemoryMerger(home=tmp_path, versions=versions, disk=Disk())
+    merger.merge("m1", BOB, ANN, source_account="slack:t:2", target_account="telegram:1")
+    joined = archive(tmp_path, ANN)
+    assert "- telegram:1 owns item number 0 " in joined
+    assert "- slack:t:2 owns item number 0 " in joined
+    assert not (tmp_path / ANN / "memory" / USED).exists()
+    assert len(list((tmp_path / ANN / "memory").glob("[0-9]*.md"))) == 1
+    for path in sorted((tmp_path / BOB).rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    merger.split("m2", ANN, BOB, "slack:t:2", lambda _: "", "telegram:1")
+    assert "slack:t:2" not in archive(tmp_path, ANN)
+    assert "- telegram:1 owns item number 0 " in archive(tmp_path, ANN)
+    assert "telegram:1" not in archive(tmp_path, BOB)
+    assert "- slack:t:2 owns item number 0 " in archive(tmp_path, BOB)
