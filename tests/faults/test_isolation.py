@@ -49,12 +49,16 @@ def set_aside(relay: RelayServer, chats: Sequence[str]) -> list[str]:
     return [chat for chat in chats if any(SET_ASIDE in text for text in texts(relay, chat))]
 
 
-async def run_until_idle(gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0) -> int:
-    """Lead one life, to its kill or until nothing waits any more; return its exit status."""
+async def run_until_idle(
+    gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0, relay: RelayServer | None = None
+) -> int:
+    """Lead one life, to its kill or until nothing waits any more, at *relay* neither; return its exit status."""
     async with gateway.start(is_thin=True) as line:
         model_calls.begin_life(line.pid, kill_at=kill_at)
         while (news := await line.read()) is not None:
             if "ready" in news and not kill_at:
+                while relay is not None and relay.confirmed < len(relay.updates):
+                    await relay.wait_changed()
                 line.tell("finish")
             if "exit" in news:
                 return int(news["exit"])
@@ -78,7 +82,7 @@ async def test_one_poison_beside_ten_innocents_is_set_aside_alone(zygote: ForkSe
         assert (len(answered), set_aside(relay, chats)) == (10, [POISON]), gateway.log()
         assert lives == [-signal.SIGKILL] * 5 + [0], "two common attempts, three lone ones"
         relay.say(POISON, request_of("c20"))
-        assert await run_until_idle(gateway, model_calls) == 0
+        assert await run_until_idle(gateway, model_calls, relay=relay) == 0
         assert any("for c20" in text for text in texts(relay, POISON)), "its chat goes on"
 
 
