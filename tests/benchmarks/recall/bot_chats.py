@@ -70,8 +70,8 @@ class ChatSet:
     now: datetime
 
 
-def load(split: str, language: str) -> ChatSet:
-    """Return the set of *split* in *language*."""
+def load(split: str, language: str, *, has_keys: bool = False) -> ChatSet:
+    """Return the set of *split* in *language*; with *has_keys*, facts are searched by their keys too."""
     rows = [line.split("\t") for line in (_FOLDER / f"{split}_{language}.tsv").read_text("utf-8").splitlines()]
     sessions: list[tuple[datetime, list[list[str]]]] = []
     for row in rows:
@@ -97,9 +97,9 @@ def load(split: str, language: str) -> ChatSet:
             )
     now = sessions[-1][0] + timedelta(days=30)
     facts = []
-    for n, (_, mark, text, _) in enumerate((row for row in rows if row[0] == "fact"), start=1):
+    for n, (_, mark, text, keys) in enumerate((row for row in rows if row[0] == "fact"), start=1):
         marks[mark] = (HISTORY.name, n)
-        facts.append(SearchUnit(text=text, line=n, at=now - timedelta(days=n), group=str(n)))
+        facts.append(SearchUnit(text=text, line=n, at=now - timedelta(days=n), about=keys * has_keys, group=str(n)))
     questions = []
     for kind, where, text in (row for row in rows if row[0].startswith("ask:")):
         mark, _, words = where.partition("~")
