@@ -154,7 +154,8 @@ class Consolidator:
             end=answer.end,
             origin=answer.origin,
             entry=answer.entry,
-            sources=_sources(answer.edits),
+            sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
+            keys={line: edit.keys for line, edit in _new_lines(answer.edits) if edit.keys},
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 
@@ -203,15 +204,14 @@ class Consolidator:
         return f"{self.now().astimezone(ZoneInfo(self.zone(scope))):%Y-%m-%d %H:%M}"
 
 
-def _sources(edits: Sequence[DocumentEdit]) -> dict[str, int]:
-    """Return the message of each new line, by the line's fingerprint."""
-    return {
-        line_fingerprint(line): edit.source
+def _new_lines(edits: Sequence[DocumentEdit]) -> list[tuple[str, DocumentEdit]]:
+    """Return the fingerprint of each new line with its edit."""
+    return [
+        (line_fingerprint(line), edit)
         for edit in edits
-        if edit.source >= 0
         for line in changed_texts(edit.operation)[1].splitlines()
         if line.strip()
-    }
+    ]
 
 
 def _staged_name(answer: StoredAnswer, reason: str) -> str:

@@ -21,6 +21,7 @@ from agent.memory.model_calls import UnusableAnswer, clean, read_call
 EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text
+_LONGEST_KEYS = 200  # characters
 _DIGITS = 10
 
 _TOOL: dict[str, Any] = {
@@ -70,6 +71,11 @@ def operations_schema() -> dict[str, Any]:
     """Return the JSON schema of a list of operations on one document, for a tool that takes more than these."""
     schema: dict[str, Any] = copy.deepcopy(_TOOL["function"]["parameters"]["properties"]["operations"])
     del schema["items"]["properties"]["document"]
+    schema["items"]["properties"]["keys"] = {
+        "type": "string",
+        "description": "add, replace: words to find the new line by that it lacks, in its language: the class of each"
+        ' thing ("pho": food, dish, Vietnamese), other spellings and short forms of names',
+    }
     schema["items"]["required"] = ["op"]
     return schema
 
@@ -79,7 +85,8 @@ class DocumentEdit:
     """One operation on one document.
 
     *source* is the number of the message or the history entry that it comes from, or -1. An edit that
-    changes what a line means needs approval unless it *has_evidence*: the person said so (`edit_review`).
+    changes what a line means needs approval unless it *has_evidence*: the person said so (`edit_review`). *keys* are
+    words that the new line is found by, although it lacks them.
     """
 
     document: str
@@ -87,10 +94,11 @@ class DocumentEdit:
     source: int = -1
     has_evidence: bool = False
     reason: str = ""
+    keys: str = ""
 
     def record(self) -> dict[str, Any]:
         """Return the edit as JSON fields; `read_edit` reverses it."""
-        known = {"source": self.source + 1, "evidence": self.has_evidence, "reason": self.reason}
+        known = {"source": self.source + 1, "evidence": self.has_evidence, "reason": self.reason, "keys": self.keys}
         return {
             "document": self.document,
             **as_record(self.operation),
@@ -112,13 +120,14 @@ def read_edit(record: object) -> DocumentEdit | None:
     operation = read_record(record)
     if operation is None or not isinstance(record, Mapping) or record.get("document") not in TRACKED:
         return None
-    source, reason = record.get("source", 0), record.get("reason", "")
+    source, reason, keys = record.get("source", 0), record.get("reason", ""), record.get("keys", "")
     return DocumentEdit(
         str(record["document"]),
         operation,
         source=source - 1 if isinstance(source, int) else -1,
         has_evidence=record.get("evidence") is True,
         reason=reason if isinstance(reason, str) else "",
+        keys=keys if isinstance(keys, str) else "",
     )
 
 
@@ -152,7 +161,11 @@ def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
         fields_ = {name: clean(text) if name != "old" else _exact(text) for name, text in texts.items() if text}
         operation = _operation(n, fields_)
         if isinstance(operation, DocumentEdit):
-            operation = replace(operation, source=_number(each.get("source")), reason=fields_.get("reason", ""))
+            # Keys only help the search: what is no text is left out, and the operation stays valid.
+            keys = clean(each["keys"])[:_LONGEST_KEYS] if isinstance(each.get("keys"), str) else ""
+            operation = replace(
+                operation, source=_number(each.get("source")), reason=fields_.get("reason", ""), keys=keys
+            )
         yield operation
 
 

@@ -17,14 +17,13 @@ import structlog
 
 from agent.memory.editing.entry_matching import extract_words, statements
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
-from agent.memory.history.history_log import line_fingerprint
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, utc_now
 
 log = structlog.get_logger(__name__)
 
 USED = ".used.json"
-_ARCHIVE = ".archive.md"
 _LEFT_SHARE = 0.9  # of the ceiling, so that not every new line moves another one
 _NAMED = 3  # archives that MEMORY.md names; the others are counted
 _POINTER = re.compile(r"- Older facts: .*\.archive\.md")
@@ -88,7 +87,7 @@ class MemoryArchive:
         return moved
 
     def _append(self, folder: Path, entries: list[MemoryEntry]) -> None:
-        path = folder / f"{self.now().astimezone(UTC):%Y-%m-%d}{_ARCHIVE}"
+        path = folder / f"{self.now().astimezone(UTC):%Y-%m-%d}{ARCHIVE_SUFFIX}"
         old = (self.disk.load(path) or b"# Moved from MEMORY.md\n").decode("utf-8", "replace")
         there = {line.rstrip() for line in old.splitlines()}
         new = [each for each in entries if each.kind is EntryKind.HEADING or not {*each.raw.split("\n")} <= there]
@@ -96,7 +95,7 @@ class MemoryArchive:
             self.disk.replace(path, f"{old.rstrip()}\n\n{render(new)}".encode("utf-8", "replace"))
 
     def _with_pointer(self, folder: Path, text: str) -> str:
-        names = sorted((path.name for path in folder.glob(f"[0-9]*{_ARCHIVE}")), reverse=True)
+        names = sorted((path.name for path in folder.glob(f"[0-9]*{ARCHIVE_SUFFIX}")), reverse=True)
         earlier = f" and {len(names) - _NAMED} earlier" if len(names) > _NAMED else ""
         pointer = f"- Older facts: {', '.join(names[:_NAMED])}{earlier} (search finds them)"
         return f"{text.rstrip()}\n\n{pointer}\n".lstrip()

@@ -24,6 +24,7 @@ RAW_JSONL = "raw.jsonl"
 CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
+ARCHIVE_SUFFIX = ".archive.md"  # of documents that old lines of MEMORY.md were moved to
 _LARGEST = 2**53
 _COPIES = f"{HISTORY_MD}.*"  # of an older system's file, and of text that a person wrote into it
 
@@ -42,6 +43,7 @@ class HistoryEntry:
     entry: str = ""  # its id; the same id is never stored twice
     raw: str = ""  # the file that holds the messages, if no model could summarise them
     sources: Mapping[str, int] = field(default_factory=dict)  # `line_fingerprint` of remembered lines -> message
+    keys: Mapping[str, str] = field(default_factory=dict)  # the same -> words that the line is found by
 
     def source_of(self, line: str) -> int | None:
         """Return the index of the message that a remembered line comes from, None if the entry does not name it."""
@@ -238,6 +240,7 @@ def _line(entry: HistoryEntry) -> Line:
     line |= {"session": entry.session, "from": entry.start, "to": entry.end}
     line |= {"origin": entry.origin, "entry": entry.entry}
     line |= {"sources": dict(entry.sources)} if entry.sources else {}
+    line |= {"keys": dict(entry.keys)} if entry.keys else {}
     return line | ({"raw": entry.raw} if entry.raw else {})
 
 
@@ -247,12 +250,16 @@ def _read(raw: bytes) -> HistoryEntry | None:
     if line is None or not _is_index(line.get("cursor")):
         return None
     start, end, sources = line.get("from"), line.get("to"), line.get("sources")
+    keys = line.get("keys")
     texts = {name: str(line.get(name) or "") for name in ("timestamp", "content", "session", "origin", "entry", "raw")}
     return HistoryEntry(
         cursor=line["cursor"],
         start=start if isinstance(start, int) and _is_index(start) else 0,
         end=end if isinstance(end, int) and _is_index(end) else 0,
         sources={str(name): n for name, n in sources.items() if _is_index(n)} if isinstance(sources, dict) else {},
+        keys={str(name): text for name, text in keys.items() if isinstance(text, str)}
+        if isinstance(keys, dict)
+        else {},
         **texts,
     )
 
@@ -267,13 +274,15 @@ def _is_index(value: object) -> bool:
 def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> int:
     """Apply *change* to the text of every entry; return how many entries changed. Blocks; raises OSError.
 
-    Entries keep their cursors and ranges, and HISTORY.md is rewritten. Messages in the raw archive that *change* would
-    alter are blanked. Idempotent: files are replaced as a whole.
+    Keys are kept only of lines that MEMORY.md and its archives have and that *change* does not alter. Entries keep
+    their cursors and ranges, and HISTORY.md is rewritten. Messages in the raw archive that *change* would alter are
+    blanked. Idempotent: files are replaced as a whole.
     """
     if not folder.is_dir():
         return 0
     with disk.lock(folder / LOCK):
-        changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change))
+        keyed = _unaltered_lines(folder, disk, change)
+        changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change, keyed))
         _rewrite(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
         for copy in sorted(folder.glob(_COPIES)):
             text = (disk.load(copy) or b"").decode("utf-8", "replace")
@@ -316,8 +325,18 @@ def _rewrite(path: Path, disk: Disk, change: Callable[[dict[str, object]], dict[
     return changed
 
 
-def _redact_entry(line: dict[str, object], change: Callable[[str], str]) -> dict[str, object]:
-    content = line.get("content")
+def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str]) -> frozenset[str]:
+    """Return the fingerprints of the lines of MEMORY.md and its archives that *change* does not alter."""
+    texts = [disk.load(path) or b"" for path in (folder / "MEMORY.md", *folder.glob(f"*{ARCHIVE_SUFFIX}"))]
+    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return frozenset(line_fingerprint(line) for line in lines if change(line) == line)
+
+
+def _redact_entry(line: dict[str, object], change: Callable[[str], str], keyed: frozenset[str]) -> dict[str, object]:
+    content, keys = line.get("content"), line.get("keys")
+    if isinstance(keys, dict):
+        kept = {name: text for name, text in keys.items() if name in keyed and change(str(text)) == text}
+        line = {**line, "keys": kept}
     return {**line, "content": change(content)} if isinstance(content, str) else line
 
 

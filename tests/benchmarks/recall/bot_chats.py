@@ -213,8 +213,11 @@ def print_tables(embed: Embed | None, *, has_ablations: bool) -> None:
     riders: list[str] = []
     for split in SPLITS:
         for language in LANGUAGES:
-            with open_set(load(split, language), embed) as chats:
-                _print_set(chats)
+            keyed = load(split, language, has_keys=True)
+            with open_set(load(split, language), embed) as chats, open_set(keyed, embed) as keyed_chats:
+                for kind in ("bot", "bears", "class"):
+                    _print_row(kind, chats, chats)
+                _print_row("class", chats, keyed_chats)
                 riders.append(_riders(chats))
     print(f"\n**What automatic recall adds, {has}; of a hundred messages: before → now**\n")
     print("| set | a remark that bears on it | anything, to a chore | hits to a chore |\n|---|---|---|---|")
@@ -223,17 +226,18 @@ def print_tables(embed: Embed | None, *, has_ablations: bool) -> None:
         _print_ablations(embed)
 
 
-def _print_set(chats: OpenSet) -> None:
-    for kind in ("bot", "bears", "class"):
-        asked = [each for each in chats.chats.questions if each.kind == kind]
-        before = [_judge(chats.ask(each, BEFORE, is_grouped=False)) for each in asked]
-        now = [_judge(chats.ask(each)) for each in asked]
-        cells = []
-        for name in FIGURES:
-            one, other = [each[name] for each in before], [each[name] for each in now]
-            low, high = interval([b - a for a, b in zip(one, other, strict=True)])
-            cells.append(f"{statistics.fmean(one):.1f} → {statistics.fmean(other):.1f} [{low:+.1f}, {high:+.1f}]")
-        print(f"| {chats.chats.name} {kind} | {len(asked)} | {' | '.join(cells)} |", flush=True)
+def _print_row(kind: str, old: OpenSet, new: OpenSet) -> None:
+    """Print the figures of the questions of *kind*: of the ranking before in *old*, of the ranking now in *new*."""
+    asked = [each for each in old.chats.questions if each.kind == kind]
+    before = [_judge(old.ask(each, BEFORE, is_grouped=False)) for each in asked]
+    now = [_judge(new.ask(each)) for each in asked]
+    cells = []
+    for name in FIGURES:
+        one, other = [each[name] for each in before], [each[name] for each in now]
+        low, high = interval([b - a for a, b in zip(one, other, strict=True)])
+        cells.append(f"{statistics.fmean(one):.1f} → {statistics.fmean(other):.1f} [{low:+.1f}, {high:+.1f}]")
+    name = f"{old.chats.name} {kind}{'' if new is old else ', with keys'}"
+    print(f"| {name} | {len(asked)} | {' | '.join(cells)} |", flush=True)
 
 
 def _riders(chats: OpenSet) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, HistoryEntry, HistoryLog, line_fingerprint
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
@@ -71,6 +72,8 @@ class ScopeSource:
             except FileNotFoundError:
                 continue
             marks[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        if history := marks.get(UnitSource(name=HISTORY)):  # it has the keys of their lines
+            marks |= {each: f"{mark}+{history}" for each, mark in marks.items() if _has_keys(each.name)}
         return marks
 
     def read(self, source: UnitSource, since: str) -> SourceReading:
@@ -80,6 +83,10 @@ class ScopeSource:
         path = self._folder / source.name
         stat = path.stat()  # before reading, so that a concurrent write changes the next mark
         mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
+        if _has_keys(source.name) and (self._folder / HISTORY).is_file():
+            history = (self._folder / HISTORY).stat()
+            mark = f"{mark}+{history.st_size}:{history.st_mtime_ns}:{history.st_ino}"
+            return SourceReading(units=self._with_keys(self._paper(path)), mark=mark)
         units = self._entries() if source.name == HISTORY else self._paper(path)
         return SourceReading(units=units, mark=mark)
 
@@ -121,6 +128,15 @@ class ScopeSource:
             raise FileNotFoundError(path.name)
         return self._cut(data.decode("utf-8", "replace"), day_of(path.name))
 
+    def _with_keys(self, units: Sequence[SearchUnit]) -> Sequence[SearchUnit]:
+        """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
+        keys = {line: text for entry in self._history() for line, text in entry.keys.items()}
+        found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
+        return [
+            replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))
+            for unit, texts in zip(units, found, strict=True)
+        ]
+
     def _entries(self) -> Sequence[SearchUnit]:
         zone = self.zone
         return [
@@ -131,6 +147,10 @@ class ScopeSource:
 
     def _history(self) -> Sequence[HistoryEntry]:
         return HistoryLog(self._folder / "memory", self.disk).after(0)
+
+
+def _has_keys(name: str) -> bool:
+    return name == "memory/MEMORY.md" or name.endswith(ARCHIVE_SUFFIX)
 
 
 def _of(entry: HistoryEntry, line: int, unit: SearchUnit) -> SearchUnit:
