@@ -38,7 +38,7 @@ _NOT_LETTERS = re.compile(r"[\W_]+")
 _QUOTED = re.compile(r"[\"“”„«»](?P<literal>.+)[\"“”„«»]", re.DOTALL)
 # Between two words of a phrase: blanks, signs of emphasis, brackets, quotes, and one line wrap, in a quotation too.
 _INLINE = r"(?:[ \t\u00a0*_~`\[\]\\\"'“”„‘’«»]|\|\|)*"
-_GAP = re.compile(rf"{_INLINE}(?:\n[ \t>]*)?{_INLINE}|[-‐‑–]")
+_GAP = re.compile(rf"{_INLINE}(?:\n[ \t>]*+{_INLINE})?|[-‐‑–]")
 _APOSTROPHES = ("'", "’")
 _MARKUP_SIGNS = regex.compile(r"[*_~`\[<&\\]")
 _UNSKIPPABLE = ("](", "<", "&", "\\")  # these hide letters of a word between others
