@@ -75,7 +75,7 @@ def describe_refusal(error: discord.HTTPException) -> SendFailed:
     if error.code == _INVALID_BODY:
         return FormatRefused(reason)
     if error.code == _TOO_LARGE or error.status == 413:
-        return DiscordRefusal("the file is larger than Discord takes there", _TOO_LARGE)
+        return DiscordRefusal("the file is larger than Discord allows there", _TOO_LARGE)
     return DiscordRefusal(reason, error.code, error.status)
 
 

@@ -59,7 +59,7 @@ def login_error(name: str, api_url: str, error: Exception) -> ParlourError:
     if isinstance(answer, discord.HTTPException) and "unauthorized" in answer.text.lower():
         return credentials_message(name, "token")
     if is_discord(api_url):  # a proxy's page, say
-        return OutcomeUnknown("what answers the login is not Discord")
+        return OutcomeUnknown("the server that answered the login is not Discord")
     return SettingsError(f"channels.{name}: {not_discord(api_url)}")
 
 

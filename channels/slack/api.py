@@ -61,7 +61,7 @@ def is_slack(base_url: str) -> bool:
 
 def not_slack(base_url: str, reason: str) -> str:
     """Return the error text for another server at the configured address."""
-    return f"what answers at {base_url} is not Slack ({reason}); correct `base_url`, or leave it out"
+    return f"the server at {base_url} is not Slack ({reason}); correct `base_url`, or remove it"
 
 
 class SlackApi:

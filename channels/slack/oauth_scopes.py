@@ -12,44 +12,44 @@ class OAuthScope:
     """One right of the bot."""
 
     name: str
-    use: str  # the reason that stands in the manifest
-    lost: str  # what does not work without it
-    methods: Sequence[str] = ()  # of the Web API, that we call by it
-    is_least: bool = False  # it is asked for even where as little as possible is granted
-    is_needed: bool = False  # without it nobody is answered
+    use: str  # the comment in the manifest
+    lost: str  # what does not work without it, as a clause
+    methods: Sequence[str] = ()  # methods of the Web API that need it
+    is_least: bool = False  # part of the smallest manifest
+    is_needed: bool = False  # without it no message is answered
 
 
 SCOPES: Sequence[OAuthScope] = (
     OAuthScope(
         "app_mentions:read",
-        "somebody names the bot in a channel",
-        "mentions in channels are not heard",
+        "receive mentions of the bot in channels",
+        "mentions in channels are not received",
         is_least=True,
     ),
     OAuthScope(
         "assistant:write",
-        '"is thinking…" below a thread',
-        'no "is thinking…" below threads',
+        'show "is thinking…" below a thread',
+        'threads show no "is thinking…"',
         ("assistant.threads.setStatus",),
     ),
     OAuthScope(
         "channels:history",
-        "follow threads, read what was said before, read back what was sent, catch up: public channels",
-        "in public channels each message needs a mention, what was said before it is not known, and what was said"
-        " while Parlour was down is lost",
+        "in public channels: follow threads, read earlier messages, look up sent messages, catch up",
+        "each message in a public channel needs a mention, the bot does not see earlier messages, and messages sent"
+        " while Parlour was down are lost",
         ("conversations.history", "conversations.replies"),
     ),
     OAuthScope(
         "channels:read",
-        "who made a public channel may decide there; being added to one is noticed; catch up where it never spoke",
-        "in public channels only the workspace's admins decide, being added to one is not noticed, and a mention while"
-        " Parlour was down is lost where it never spoke",
+        "creators of public channels are admins there; notice being added; catch up in silent channels",
+        "only workspace admins are admins in public channels, the bot does not notice being added to one, and a mention"
+        " while Parlour was down is lost in channels where it never wrote",
         ("conversations.info", "users.conversations"),
     ),
     OAuthScope(
         "chat:write",
         "answer",
-        "nothing can be answered",
+        "the bot cannot answer",
         (
             *("chat.postMessage", "chat.postEphemeral", "chat.update"),
             *("chat.startStream", "chat.appendStream", "chat.stopStream"),
@@ -57,52 +57,58 @@ SCOPES: Sequence[OAuthScope] = (
         is_least=True,
         is_needed=True,
     ),
-    OAuthScope("commands", "/parlour", "there is no /parlour; `!stop` and the like work all the same"),
+    OAuthScope(
+        "commands", "/parlour", "the command /parlour does not exist; `!stop` and the other ! commands still work"
+    ),
     OAuthScope(
         "files:read",
-        "read what people send: images, documents, voice",
+        "read files that people send: images, documents, voice",
         "files that people send cannot be read",
         ("files.info",),
     ),
     OAuthScope(
         "files:write",
-        "send files; a long answer in a channel comes as one",
-        "no files can be sent; long answers come as several messages",
+        "send files; send a long answer in a channel as a file",
+        "the bot cannot send files; long answers are sent as several messages",
         ("files.getUploadURLExternal", "files.completeUploadExternal"),
     ),
     OAuthScope(
         "groups:history",
-        "the same in private channels it is invited to",
-        "private channels: as for channels:history",
+        "as channels:history, for private channels",
+        "private channels have the limits of channels:history",
     ),
     OAuthScope(
         "groups:read",
-        "the same for private channels",
-        "private channels: as for channels:read",
+        "as channels:read, for private channels",
+        "private channels have the limits of channels:read",
     ),
     OAuthScope(
         "im:history",
-        "hear direct messages; the same there",
-        "direct messages are not heard",
+        "receive direct messages; as channels:history there",
+        "direct messages are not received",
         is_least=True,
         is_needed=True,
     ),
     OAuthScope(
         "metadata.message:read",
-        "recognise an answer of its own whose fate is unknown",
-        "an answer whose fate is unknown is sent again with a visible mark",
+        "look up answers whose delivery is uncertain",
+        "an answer whose delivery is uncertain is sent again with a notice",
     ),
-    OAuthScope("mpim:history", "the same in group direct messages", "group direct messages: as for channels:history"),
+    OAuthScope(
+        "mpim:history",
+        "as channels:history, for group direct messages",
+        "group direct messages have the limits of channels:history",
+    ),
     OAuthScope(
         "reactions:write",
-        "the eyes on what was heard",
-        "no 👀 on what was heard",
+        "the 👀 reaction on received messages",
+        "received messages get no 👀 reaction",
         ("reactions.add", "reactions.remove"),
     ),
     OAuthScope(
         "users:read",
-        "display names; guests are told from members",
-        "people have no names, and where `team:` or `chat:` lets people in, everybody counts as a guest",
+        "display names; distinguish guests from members",
+        "people have no names, and everyone admitted by `team:` or `chat:` counts as a guest",
         ("users.info", "bots.info"),
         is_least=True,
     ),

@@ -73,7 +73,7 @@ def _scopes(account: AsyncSlackResponse) -> Sequence[SetupFinding]:
     lacks = missing(granted)
     mend = "add it under OAuth & Permissions, Scopes, Bot Token Scopes, and reinstall the app"
     return [
-        (failed if scope.is_needed else warning)(f"without the scope {scope.name} {scope.lost}; {mend}")
+        (failed if scope.is_needed else warning)(f"without the scope {scope.name}, {scope.lost}; {mend}")
         for scope in lacks
     ] or [good("the bot token has all scopes that Parlour uses")]
 

@@ -152,7 +152,7 @@ def copy_the_token(error: TelegramError, base_url: str) -> str:
 
 def not_telegram(base_url: str) -> str:
     """Return the error text for another server at the configured address."""
-    return f"what answers at {_address(base_url)} is not Telegram's Bot API; correct `base_url`, or leave it out"
+    return f"the server at {_address(base_url)} is not Telegram's Bot API; correct `base_url`, or remove it"
 
 
 def _address(base_url: str) -> str:
@@ -187,7 +187,7 @@ def send_failure(error: TelegramError, *, is_formatted: bool) -> SendFailed:
         # The token may be corrected; the poller logs how.
         return RetryLater(_TOKEN_REFUSED, "Telegram rejects the token")
     if "request entity too large" in error.message.lower():
-        return SendRefused("larger than Telegram takes")
+        return SendRefused("larger than Telegram allows")
     if "too many requests" in error.message.lower():  # asked to wait for 0 seconds: the library drops the number
         return RetryLater(timedelta(seconds=1))
     if isinstance(error.__cause__, _NEVER_SENT):
@@ -212,7 +212,7 @@ WEBHOOK_SET = (
     " https://api.telegram.org/bot<token>/deleteWebhook in a browser, or set `mode` to webhook"
 )
 OTHER_POLLER = (
-    "another program fetches the messages of this bot; stop it, or give this bot a token of its own with @BotFather"
+    "another program polls the messages of this bot; stop it, or give this bot a token of its own with @BotFather"
 )
 
 

@@ -80,9 +80,9 @@ class WebChannel(FrameChannel):
     async def issue_code(self, name: str = "") -> str:
         """Return a login code: ten minutes, once; the owner's without a *name*. Raises UserError for a bad one."""
         if name == OWNER:
-            raise UserError(f"{OWNER!r} is who sits at this machine; leave --as out to log in as the owner")
+            raise UserError(f"{OWNER!r} is the name of the owner; omit --as to log in as the owner")
         if name and not is_name(name):
-            raise UserError(f"{name!r} is no name here: use a-z, 0-9, dots and dashes, 32 at most, such as ann")
+            raise UserError(f"{name!r} is not a valid name; use at most 32 of a-z, 0-9, dots and dashes, such as ann")
         return self.logins.issue_code(name or OWNER)
 
     async def logged_in(self) -> Sequence[Mapping[str, object]]:
@@ -160,7 +160,7 @@ class WebChannel(FrameChannel):
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
         """Yield a file that a visitor handed over; see `gateway.ports.SupportsFiles`."""
         if self.uploads is None:
-            raise FileUnavailable("files are not taken here")
+            raise FileUnavailable("the page cannot store files here")
         async with aclosing(self.uploads.fetch(attachment.url)) as pieces:
             async for piece in pieces:
                 yield piece

@@ -174,8 +174,8 @@ def _listing_of(member: AccessEntry) -> AccessListing:
 def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
     """Yield a line with the number of pending requests; nothing without requests."""
     if any(waits.values()):
-        people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "place", "places")
-        yield f"{people} and {places} to be let in: `parlour people pending`"
+        people, places = _count(waits["people"], "person", "people"), _count(waits["places"], "chat", "chats")
+        yield f"{people} and {places} wait for approval: `parlour people pending`"
 
 
 def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -187,7 +187,7 @@ def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             verb = "was" if each["messages"] == 1 else "were"
             why = ", ".join(f"{reason} {times}" for reason, times in each["reasons"].items() if reason not in USUAL)
             since = f"{each['since'][:19]}Z"
-            yield f"{messages} of {people} on {name} {verb} not heard since {since} ({why}): `parlour why {name}`"
+            yield f"{messages} of {people} on {name} {verb} rejected since {since} ({why}): `parlour why {name}`"
 
 
 def _count(number: int, one: str, several: str) -> str:

@@ -172,8 +172,8 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
         server, home, "why", "slck"
     )
     status = await parlour(server, home, "status")
-    assert "1 person and 1 place to be let in: `parlour people pending`" in status
-    assert "7 messages of 4 people on slack were not heard" in status
+    assert "1 person and 1 chat wait for approval: `parlour people pending`" in status
+    assert "7 messages of 4 people on slack were rejected" in status
     doctor = await parlour(server, home, "doctor", "--offline")
     assert "WARN  waits: 1 person and 1 place" in doctor
     assert "OK    unheard: 7 messages of 4 people on slack" in doctor

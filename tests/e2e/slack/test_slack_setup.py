@@ -57,7 +57,7 @@ async def test_every_scope_that_is_missing_is_named_with_what_is_lost(full: bool
         assert len(worst(found, SetupLevel.WARNING)) == len(SCOPES) - len(granted)
         for scope in SCOPES:
             server.scopes = granted - {scope.name}
-            lines = [finding for finding in await verify(server) if f"scope {scope.name} " in finding.text]
+            lines = [finding for finding in await verify(server) if f"scope {scope.name}, " in finding.text]
             assert len(lines) == 1
             assert scope.lost in lines[0].text
             assert "reinstall the app" in lines[0].text
