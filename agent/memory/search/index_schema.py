@@ -1,7 +1,8 @@
 """Tables of an index file; open, check and delete index files.
 
 Three full-text tables index the same units: the unit alone, the unit with its neighbours, and blocks of a conversation.
-They contain terms (tokenizer.py), not texts. FTS5 needs the terms to delete a row, so `unit.terms` stores them.
+They contain terms (tokenizer.py), not texts. FTS5 needs the terms to delete a row; they are derived from the text.
+The column of terms is the first, because a position list names every column but the first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 from agent.memory.search.tokenizer import VERSION as TERMS
 
-VERSION = f"4.{TERMS}"
+VERSION = f"5.{TERMS}"
 BUSY_SECONDS = 10.0
 
 # Marks are letters' parts in many scripts; diacritics were folded where that is right.
@@ -33,7 +34,7 @@ CREATE TABLE unit (
     who TEXT NOT NULL, role TEXT NOT NULL, origin TEXT NOT NULL, language TEXT NOT NULL,
     line INTEGER NOT NULL, "end" INTEGER NOT NULL,
     "group" TEXT NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL, vector INTEGER, length INTEGER NOT NULL,
-    about TEXT NOT NULL, text TEXT NOT NULL, terms TEXT NOT NULL
+    about TEXT NOT NULL, text TEXT NOT NULL
 );
 CREATE UNIQUE INDEX unit_place ON unit (source, position);
 CREATE INDEX unit_block ON unit (block);
@@ -45,13 +46,13 @@ CREATE INDEX unit_at ON unit (at) WHERE at IS NOT NULL;
 CREATE TABLE block (id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, project INTEGER NOT NULL);
 CREATE INDEX block_source ON block (source);
 CREATE TABLE vector (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
-CREATE VIRTUAL TABLE unit_text USING fts5 (project, terms, content = '', TOKENS);
-CREATE VIRTUAL TABLE context_text USING fts5 (project, terms, content = '', TOKENS);
-CREATE VIRTUAL TABLE block_text USING fts5 (project, terms, content = '', TOKENS);
+CREATE VIRTUAL TABLE unit_text USING fts5 (terms, project, content = '', TOKENS);
+CREATE VIRTUAL TABLE context_text USING fts5 (terms, project, content = '', TOKENS);
+CREATE VIRTUAL TABLE block_text USING fts5 (terms, project, content = '', TOKENS);
 CREATE VIRTUAL TABLE unit_words USING fts5vocab (unit_text, row);
-INSERT INTO unit_text (unit_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
-INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
-INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(0.0, 1.0)');
+INSERT INTO unit_text (unit_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
+INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
+INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
 """
 TEXTS = ("unit_text", "context_text", "block_text")
 # Automatic merges of FTS5 delay single writes by tens of milliseconds. `ScopeIndex.optimize` merges while the scope is

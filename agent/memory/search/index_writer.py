@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from agent.memory.search.query import traits
 from agent.memory.search.search_unit import SearchUnit, UnitSource
@@ -123,11 +124,14 @@ class UnitWriter:
 
     def _rows(self, start: int, stop: int) -> list[_UnitRow]:
         found = self._db.execute(
-            'SELECT id, position, block, ordinal, "group", language, digest, terms FROM unit'
+            'SELECT id, position, block, ordinal, "group", language, digest, about, text FROM unit'
             " WHERE source = ? AND position >= ? AND position < ? ORDER BY position",
             (self._source, start, stop),
         )
-        return [_UnitRow(*row) for row in found]
+        return [
+            _UnitRow(id_, position, block, ordinal, group, language, digest, _unit_terms(about, text, language))
+            for id_, position, block, ordinal, group, language, digest, about, text in found
+        ]
 
     def _drop_contexts(self, rows: Sequence[_UnitRow], start: int, stop: int) -> None:
         if not self._is_flat:
@@ -144,8 +148,8 @@ class UnitWriter:
             self._db.execute("DELETE FROM block WHERE id = ?", (block,))
 
     def _block_terms(self, block: int) -> str:
-        found = self._db.execute("SELECT terms FROM unit WHERE block = ? ORDER BY position", (block,))
-        return " ".join(row[0] for row in found)
+        found = self._db.execute("SELECT about, text, language FROM unit WHERE block = ? ORDER BY position", (block,))
+        return " ".join(_unit_terms(*row) for row in found)
 
     def _text(self, table: str, rowid: int, terms: str, *, is_delete: bool = False) -> None:
         if is_delete:
@@ -189,18 +193,17 @@ class UnitWriter:
                 block = self._new_block()
             found = words(unit.text)
             language = detect(found, before=language)
-            # The speaker is matched separately; as a term, a name would match every line of that person.
-            terms = index_terms(f"{unit.about} {unit.text}", language)
+            terms = _unit_terms(unit.about, unit.text, language)
             vector = self._db.execute("SELECT id FROM vector WHERE content = ?", (unit.content,)).fetchone()
             cursor = self._db.execute(
                 "INSERT INTO unit (source, project, position, block, ordinal, at, traits, who, role, origin, language, "
-                'line, "end", "group", content, digest, vector, length, about, text, terms)'
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                'line, "end", "group", content, digest, vector, length, about, text)'
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     self._source, self._project, start + n, block, ordinal, unit.at.timestamp() if unit.at else None,
                     int(traits(unit.text, found)), unit.who, unit.role, unit.origin, language,
                     unit.line, unit.end or unit.line, unit.group, unit.content, unit.digest,
-                    vector[0] if vector else None, len(unit.text), unit.about, unit.text, terms,
+                    vector[0] if vector else None, len(unit.text), unit.about, unit.text,
                 ),
             )  # fmt: skip
             made = int(cursor.lastrowid or 0)
@@ -210,6 +213,12 @@ class UnitWriter:
     def _new_block(self) -> int:
         cursor = self._db.execute("INSERT INTO block (source, project) VALUES (?, ?)", (self._source, self._project))
         return int(cursor.lastrowid or 0)
+
+
+@lru_cache(maxsize=256)  # a write derives the terms of the last block and its neighbours several times
+def _unit_terms(about: str, text: str, language: str) -> str:
+    """Return the terms of a unit, without its speaker: a name would match every line of that person."""
+    return index_terms(f"{about} {text}", language)
 
 
 def _project(database: sqlite3.Connection, name: str) -> int:

@@ -26,9 +26,24 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 
+_SCALE_BYTES = 4
+
+
 def pack(vector: Floats) -> bytes:
-    """Encode a vector in half precision, which does not change the ranking."""
-    return vector.astype(np.float16).tobytes()
+    """Encode a vector as a scale and one byte a number."""
+    scale = np.float32(max(float(np.abs(vector).max(initial=0.0)), 1e-12) / 127)
+    numbers: bytes = np.rint(vector / scale).astype(np.int8).tobytes()
+    return scale.tobytes() + numbers
+
+
+def packed_size(dimensions: int) -> int:
+    """Return the number of bytes of a packed vector."""
+    return _SCALE_BYTES + dimensions
+
+
+def repack(data: bytes) -> bytes:
+    """Encode a vector that an index of an earlier version holds in half precision."""
+    return pack(np.frombuffer(data, dtype=np.float16).astype(np.float32))
 
 
 class VectorMatrix:
@@ -47,7 +62,7 @@ class VectorMatrix:
         self._row_of: dict[int, int] = {}
         self._count = 0
         self._lost = 0
-        self._take(database.execute(f"{_ROWS} ORDER BY u.id", (2 * dimensions,)))
+        self._take(database.execute(f"{_ROWS} ORDER BY u.id", (packed_size(dimensions),)))
         self._join_all()
 
     @property
@@ -70,8 +85,9 @@ class VectorMatrix:
             start, end = self._count, self._count + len(batch)
             if end > len(self._rows):
                 self._grow(end)
-            joined = np.frombuffer(b"".join(row[5] for row in batch), dtype=np.float16)
-            self._rows[start:end] = joined.reshape(len(batch), self.dimensions)
+            joined = np.frombuffer(b"".join(row[5] for row in batch), dtype=np.int8).reshape(len(batch), -1)
+            scales = np.ascontiguousarray(joined[:, :_SCALE_BYTES]).view(np.float32)
+            self._rows[start:end] = joined[:, _SCALE_BYTES:] * scales
             self._places[start:end] = [row[:4] for row in batch]
             self._groups[start:end] = [hash(row[4]) for row in batch]
             self._near[start:end] = -1
@@ -130,7 +146,7 @@ class VectorMatrix:
         start = self._count
         for each in changes.came:
             if each not in self._row_of:
-                self._take(database.execute(f"{_ROWS} AND u.id = ?", (2 * self.dimensions, each)))
+                self._take(database.execute(f"{_ROWS} AND u.id = ?", (packed_size(self.dimensions), each)))
         for row in range(start, self._count):
             touched |= self._join(row)
         if touched:

@@ -233,3 +233,43 @@ def test_small_writes_are_merged_when_it_is_calm(tmp_path: Path) -> None:
     assert text_matches(index, "harbour violin") == before
     assert not index.optimize()
     index.close()
+
+
+def test_vectors_of_an_earlier_version_are_encoded_again(tmp_path: Path) -> None:
+    """An index that holds vectors in half precision gives them to its successor, as similar as they were."""
+    rows = np.random.default_rng(3).standard_normal((3, 16)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1)[:, None]
+    old = ScopeIndex(tmp_path / "old.db", is_new=True)
+    old.use_model("letters")
+    came = old.put(TALK, units(WORDS[:3])).came
+    old.embed("letters", dict(zip(came, rows, strict=True)))
+    for id_, row in zip(came, rows, strict=True):
+        old._writer.execute(
+            "UPDATE vector SET data = ? WHERE id = (SELECT vector FROM unit WHERE id = ?)",
+            (row.astype(np.float16).tobytes(), id_),
+        )
+    old.close()
+    index = ScopeIndex(tmp_path / "new.db", is_new=True)
+    index.take_vectors(tmp_path / "old.db")
+    index.put(TALK, units(WORDS[:3]))
+    assert index.units_without_vector() == []
+    found = sorted(index.query(parse_query("zeppelin"), rows[1]).candidates, key=lambda each: each.id)
+    assert [round(each.own, 2) for each in found] == pytest.approx((rows @ rows[1]).tolist(), abs=0.02)
+    index.close()
+
+
+def test_a_long_chat_with_a_bot_has_a_small_index(tmp_path: Path) -> None:
+    """A message of 2,500 bytes costs at most 9,000 bytes of index with its vectors: terms are stored once a table."""
+    chance = np.random.default_rng(5)
+    vocabulary = [f"{WORDS[n % 12]}{n // 12}" for n in range(6_000)]
+    answer: list[SearchUnit] = []
+    for n in range(600):
+        text = " ".join(vocabulary[int(rank) % 6_000] for rank in chance.zipf(1.3, size=100))
+        answer.append(SearchUnit(text=text[:800], line=n // 3 + 1, role="assistant", group=str(n // 60)))
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.use_model("noise")
+    came = index.put(TALK, answer).came
+    index.embed("noise", {id_: chance.standard_normal(384).astype(np.float32) for id_ in came})
+    index.scrub()
+    index.close()
+    assert (tmp_path / "a.db").stat().st_size / 200 < 9_000
