@@ -175,7 +175,7 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
     assert "1 person and 1 chat wait for approval: `parlour people pending`" in status
     assert "7 messages of 4 people on slack were rejected" in status
     doctor = await parlour(server, home, "doctor", "--offline")
-    assert "WARN  waits: 1 person and 1 place" in doctor
+    assert "WARN  waits: 1 person and 1 chat" in doctor
     assert "OK    unheard: 7 messages of 4 people on slack" in doctor
     waiting = await parlour(server, home, "people", "pending")
     assert re.search(rf"slack:{MAL} \(Mal\), since .*, until ", waiting)
