@@ -32,9 +32,9 @@ from agent.memory.erasure.scope_eraser import ScopeEraser
 from agent.memory.erasure.scope_files import DerivedIndex
 from agent.memory.erasure.word_eraser import ASK_ERASURE, WordEraser
 from agent.memory.jobs.approval_questions import ApprovalQuestions
-from agent.memory.jobs.chat_edits import EDIT, ChatMemoryEditor
+from agent.memory.jobs.chat_edits import ChatMemoryEditor
 from agent.memory.jobs.job_runner import Handler, JobRunner
-from agent.memory.jobs.memory_jobs import REMEMBER, MemoryJobs
+from agent.memory.jobs.memory_jobs import EDIT, REMEMBER, MemoryJobs
 from agent.memory.jobs.token_budget import TokenBudget
 from agent.memory.messages.message_range import KeepPolicy
 from agent.memory.messages.message_reader import MessageReader

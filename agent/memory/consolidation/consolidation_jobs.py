@@ -166,8 +166,8 @@ class ConsolidationJobs:
             return RetryJobLater(_NOT_YET, "the transcript is not in its file yet")
         base = await self.consolidator.current_memory(whole.scope)
         reply = await self._ask(job, whole, messages, base)
-        if reply is None:  # tool results alone, or erased
-            await self._keep_raw(whole, messages)
+        if reply is None:  # tool results alone, or erased: a later question would show no more
+            await self._keep_raw(whole, messages, is_summarised_later=False)
             return None
         count, answer = reply
         if isinstance(answer, UnusableAnswer):
@@ -233,10 +233,13 @@ class ConsolidationJobs:
         await self._keep_raw(span, messages)
         return None
 
-    async def _keep_raw(self, span: ConversationSpan, messages: list[Line]) -> None:
+    async def _keep_raw(
+        self, span: ConversationSpan, messages: list[Line], *, is_summarised_later: bool = True
+    ) -> None:
         async with self.writing:
             await self.consolidator.keep_raw(span.scope, str(span.key), _range(span), messages)
-            await self.jobs.put(raw_summary_job(span.scope, span.entry, self.now() + _BEFORE_RAW_SUMMARY))
+            if is_summarised_later:
+                await self.jobs.put(raw_summary_job(span.scope, span.entry, self.now() + _BEFORE_RAW_SUMMARY))
             await self._move_pointer(span)
 
     async def _move_pointer(self, span: ConversationSpan) -> None:

@@ -23,8 +23,7 @@ from agent.memory.erasure.word_match import (
     without_words,
 )
 from agent.memory.history.history_log import HistoryLog, redact_history
-from agent.memory.jobs.chat_edits import EDIT
-from agent.memory.jobs.memory_jobs import REMEMBER
+from agent.memory.jobs.memory_jobs import EDIT, REMEMBER
 from agent.memory.prompt.due_jobs import APPLY, APPLY_RAW, FLUSHED
 from agent.memory.scopes import scope_folder
 from agent.memory.search.tokenizer import is_unspaced, words

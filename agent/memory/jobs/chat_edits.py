@@ -28,7 +28,6 @@ from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
 from gateway.ports import Job
 
-EDIT = "memory_edit"  # kind of the job that stages edits
 EDIT_CAUSE = "edit:"  # then the turn and the tool call: the cause of a version
 _MAX_ATTEMPTS = 5
 _MAX_VERSIONS = 200  # of a scope that are searched for those of a turn

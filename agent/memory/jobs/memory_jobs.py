@@ -21,6 +21,7 @@ from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
 log = structlog.get_logger(__name__)
 
 REMEMBER = "remember"
+EDIT = "memory_edit"  # edits that the model made, to be staged
 LONGEST_FACT = 1_000  # characters
 _PAUSE = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(hours=1)

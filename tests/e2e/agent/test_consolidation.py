@@ -97,8 +97,8 @@ async def jobs(pocket: InProcessGateway, wanted: Callable[[Sequence[Job]], bool]
 
 
 async def quiet(pocket: InProcessGateway) -> None:
-    """Return when no job is left and every record is in its file."""
-    await jobs(pocket, lambda found: all(job.kind == "dream" for job in found))  # which is due in two hours
+    """Return when no job is left that is due within minutes, and every record is in its file."""
+    await jobs(pocket, lambda found: all(job.kind in {"dream", "summarise_raw"} for job in found))  # due in hours
     await pocket.idle()
 
 
