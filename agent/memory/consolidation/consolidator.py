@@ -43,6 +43,7 @@ DEADLINE = timedelta(seconds=120)
 FAILURE_LINE = "Memory consolidation failed"  # of the log, as [000] tells operators to search for it
 FAILURES_BEFORE_RAW = 3  # then the messages themselves go to the raw archive
 _ENDLESS = 4  # budgets: a longer text is no memory
+_MOST_EDITS = 200  # that a whole document amounts to
 _TOO_LARGE = 8  # budgets: a longer MEMORY.md is sent cut off, and every change of it needs approval
 
 
@@ -116,7 +117,9 @@ class Consolidator:
         if isinstance(answer, UnusableAnswer):
             return answer
         is_endless = len(answer.memory_update) > _ENDLESS * max(self.budget, len(memory))
-        return UnusableAnswer("too long") if is_endless else answer
+        if is_endless or len(await asyncio.to_thread(edits_of_text, memory, answer.memory_update)) > _MOST_EDITS:
+            return UnusableAnswer("too long")
+        return answer
 
     def stored_answer(
         self, scope: str, span: TranscriptRange, messages: Sequence[Message], base: str, answer: ConsolidationAnswer

@@ -14,6 +14,7 @@ from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.edit_review import is_correction, needs_evidence
 from agent.memory.editing.entry_matching import (
     AnalyzedEntry,
+    analyze,
     analyzed_replaces,
     begins_alike,
     denies,
@@ -197,8 +198,8 @@ def _resolve_addition(addition: AddLines, text: str) -> Operation | None:
 
     A line that says all of a known one and more replaces it, and so does its bare denial.
     """
-    added = [AnalyzedEntry(each) for each in _added_entries(addition)]
-    known = [AnalyzedEntry(each) for each in parse(text) if each.kind is not EntryKind.HEADING]
+    added = [analyze(each) for each in _added_entries(addition)]
+    known = [analyze(each) for each in parse(text) if each.kind is not EntryKind.HEADING]
     if added and all(any(_contains(each, new) for each in known) for new in added):
         return None
     if len(added) != 1 or added[0].entry.kind is EntryKind.FENCE or addition.text.startswith((" ", "\t")):
@@ -239,8 +240,8 @@ def _changes_meaning(edit: DocumentEdit, text: str) -> bool:
     old, new = changed_texts(edit.operation)
     if needs_evidence(old, new):
         return True
-    known = [AnalyzedEntry(each) for each in parse(text)] if not old else []
-    return any(denies(AnalyzedEntry(each), one) for each in parse(new) for one in known)
+    known = [analyze(each) for each in parse(text)] if not old else []
+    return any(denies(analyze(each), one) for each in parse(new) for one in known)
 
 
 def _new_section(operation: Operation) -> AddLines | None:

@@ -147,6 +147,12 @@ class AnalyzedEntry:
         return extract_words(self.entry.context[-1]).carrying if is_short and self.entry.context else ()
 
 
+@lru_cache(maxsize=8_192)
+def analyze(entry: MemoryEntry) -> AnalyzedEntry:
+    """Return the entry and its words; documents are compared again after every edit."""
+    return AnalyzedEntry(entry)
+
+
 def replaces(new: MemoryEntry, old: MemoryEntry) -> bool:
     """Return True if *new* contains all words of *old*: the same text, or a rewording.
 
@@ -154,7 +160,7 @@ def replaces(new: MemoryEntry, old: MemoryEntry) -> bool:
     Words in the heading above *new* count too. A new negation makes it another statement, and so does a text many times
     as long. An entry of one or two words needs its heading's words as well.
     """
-    return analyzed_replaces(AnalyzedEntry(new), AnalyzedEntry(old))
+    return analyzed_replaces(analyze(new), analyze(old))
 
 
 def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
@@ -263,7 +269,7 @@ def match_entries(old: Sequence[MemoryEntry], new: Sequence[MemoryEntry]) -> dic
         if known is not None:
             successors[n] = known
             continue
-        reading = AnalyzedEntry(entry)
+        reading = analyze(entry)
         fitting = [m for m in index.candidates(reading) if analyzed_replaces(index.readings[m], reading)]
         if fitting:
             successors[n] = min(fitting, key=lambda m: _distance(entry, new[m]))
@@ -278,7 +284,7 @@ class WordIndex:
     """Finds the few entries that may hold all words of another one: names as they are, others by their beginnings."""
 
     def __init__(self, entries: Sequence[MemoryEntry]) -> None:
-        self.readings = [AnalyzedEntry(entry) for entry in entries]
+        self.readings = [analyze(entry) for entry in entries]
         self._same: dict[tuple[EntryKind, str, tuple[str, ...]], int] = {}
         self._by_word: defaultdict[str, set[int]] = defaultdict(set)
         self._by_raw: defaultdict[str, list[int]] = defaultdict(list)

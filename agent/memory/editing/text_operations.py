@@ -155,7 +155,7 @@ def _add(operation: AddLines, lines: list[str]) -> list[str]:
     else:
         start, position = 0, len(lines)
     around = lines if operation.after or not operation.under else lines[start:position]
-    if len(new) == 1 and new[0].rstrip() in _prose(around):
+    if len(new) == 1 and new[0].rstrip() in map(str.rstrip, around) and new[0].rstrip() in _prose(around):
         return lines
     gap = [""] if position and _runs_on(lines[position - 1], new[0]) else []
     return [*lines[:position], *gap, *new, *lines[position:]]

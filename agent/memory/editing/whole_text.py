@@ -90,11 +90,17 @@ class _TextConversion:
         """Apply the first operation that fits; return False if none does."""
         for operation in candidates:
             applied = apply([operation], self._text)
-            if not applied.refused and not (isinstance(operation, AddLines) and lost_entries(self._text, applied.text)):
+            is_safe = not isinstance(operation, AddLines) or _is_item(operation.text)
+            if not applied.refused and (is_safe or not lost_entries(self._text, applied.text)):
                 self.operations.append(operation)
                 self._text = applied.text
                 return True
         return False
+
+
+def _is_item(text: str) -> bool:
+    """Return True for one list item, which changes nothing around it."""
+    return "\n" not in text and text.lstrip().startswith(("- ", "* ")) and "```" not in text
 
 
 def _places(entry: MemoryEntry) -> list[str]:
