@@ -43,7 +43,8 @@ class SummaryModel:
         self.name = "test/model"
         self.summarise = summarise
         self.asked: list[str] = []  # what consolidations were shown
-        self.fails = 0
+        self.fails = 0  # requests that get no answer
+        self.bad_answers = 0  # requests that get prose
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.thinking = asyncio.Event()
@@ -60,6 +61,9 @@ class SummaryModel:
         if self.fails:
             self.fails -= 1
             raise ModelUnreachable("down")
+        if self.bad_answers:
+            self.bad_answers -= 1
+            return ChatReply(text="Sure!", tool_calls=(), model=self.name, tokens=TokenUsage(1, 1), cost=0.0)
         shown = str(request.messages[-1]["content"])
         self.asked.append(shown)
         memory = shown.partition("Long-term Memory\n")[2].partition("\n\n## Conversation")[0]

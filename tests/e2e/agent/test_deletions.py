@@ -147,13 +147,13 @@ async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
 
 
 async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp_path: Path) -> None:
-    """The model failed: what was said is in the raw archive, and the note quotes it. These copies go at once."""
+    """The model answered in prose: what was said is in the raw archive, and the note quotes it. These copies go at once."""
     model = SummaryModel()
     home = tmp_path / "home"
     async with at_work(model, home) as pocket:
         for n, text in enumerate(("my zeppelin leaks, which is bad news for us", "it is red", "and it is old"), 7):
             await pocket.channel.ask("ann", text, number=str(n))
-        model.fails = 9
+        model.bad_answers = 9
         slow = pocket.app.background._slow
         pocket.app.background._slow = {**slow, "summarise": _at_once(slow["summarise"])}  # no half hours in between
         await pocket.channel.ask("ann", "/new")
@@ -170,11 +170,11 @@ async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp
 
 
 def _at_once(handler: Handler) -> Handler:
-    """Return a summary's handler that has waited for its first two failures."""
+    """Return a summary's handler that has waited after its first two bad answers."""
 
     async def run(job: Job) -> RetryJobLater | None:
         await handler(job)
-        return await handler(replace(job, attempts=2))
+        return await handler(replace(job, attempts=2, payload={**job.payload, "bad_answers": 2}))
 
     return run
 
