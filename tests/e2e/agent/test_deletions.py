@@ -147,7 +147,7 @@ async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
 
 
 async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp_path: Path) -> None:
-    """The model answered in prose: what was said is in the raw archive, and the note quotes it. These copies go at once."""
+    """The model answered in prose: the raw archive and the note quote the message. These copies go at once."""
     model = SummaryModel()
     home = tmp_path / "home"
     async with at_work(model, home) as pocket:
