@@ -137,9 +137,9 @@ class WebHarness:
     kind: ChannelPlugin = web_kind
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Serve the page."""
-        async with serve_page(house) as served, aiohttp.ClientSession() as session:
+        async with serve_page(services) as served, aiohttp.ClientSession() as session:
 
             @asynccontextmanager
             async def join() -> AsyncIterator[PlatformUser]:
@@ -169,11 +169,11 @@ class ConsoleHarness:
     kind: ChannelPlugin = console_kind
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
-        channel = console_kind.open(house.context("console"))
+        channel = console_kind.open(services.context("console"))
         assert isinstance(channel, ConsoleChannel)
-        house.channel = channel
+        services.channel = channel
 
         @asynccontextmanager
         async def join() -> AsyncIterator[PlatformUser]:
@@ -191,14 +191,14 @@ class ConsoleHarness:
             async with _reading(lambda: channel.attach(receive, send), person):
                 yield person
 
-        async with asyncio.TaskGroup() as services:
-            running = services.create_task(channel.run(), name="console channel")
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(channel.run(), name="console channel")
             await asyncio.sleep(0)
 
             async def files(person: PlatformUser) -> list[tuple[str, bytes]]:
                 found = []
                 for file in person.shown.files.values():
-                    stored = await house.blobs.get(file["blob"]) if file["blob"] else file["text"].encode()
+                    stored = await services.blobs.get(file["blob"]) if file["blob"] else file["text"].encode()
                     found.append((str(file["name"]), stored or b""))
                 return found
 
@@ -233,15 +233,15 @@ def harness(request: pytest.FixtureRequest) -> ChannelHarness:
 
 
 @pytest.fixture
-async def house() -> FakePageServices:
-    """Give a house that stores and does not answer by itself."""
+async def services() -> FakePageServices:
+    """Give a gateway that stores and does not answer by itself."""
     return FakePageServices()
 
 
 @pytest.fixture
-async def platform(harness: ChannelHarness, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+async def platform(harness: ChannelHarness, services: FakePageServices) -> AsyncIterator[RunningChannel]:
     """Bring the channel up."""
-    async with harness.open(house) as platform:
+    async with harness.open(services) as platform:
         yield platform
 
 
@@ -266,12 +266,12 @@ def message(
 
 
 async def test_one_message_in_is_one_inbound_message(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """Text, key, sender and id arrive as they are; the platform is told once it is durable."""
     await person.say("good evening ✓ 🛋️", "message-0001")
     await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
-    (heard,) = house.deliveries
+    (heard,) = services.deliveries
     assert (heard.key, heard.message_id, heard.text) == (
         platform.key,
         platform.ident("message-0001"),
@@ -283,69 +283,69 @@ async def test_one_message_in_is_one_inbound_message(
     assert heard.sent_at.tzinfo is not None
 
 
-async def test_a_redelivery_repeats_the_id(person: PlatformUser, house: FakePageServices) -> None:
+async def test_a_redelivery_repeats_the_id(person: PlatformUser, services: FakePageServices) -> None:
     """The same message twice has the same logical key, so the journal can know it; both are confirmed."""
     await person.say("once", "message-0001")
     await person.say("once", "message-0001")
     await person.shown.until(lambda: len(person.shown.confirmed) == 2)
-    first, second = house.deliveries
+    first, second = services.deliveries
     assert first.logical_key == second.logical_key
     assert first.sender == second.sender
-    assert len(house.accepted) == 1
+    assert len(services.accepted) == 1
 
 
 @pytest.mark.parametrize("fault", ["down", "broken"])
 async def test_what_is_not_stored_is_not_confirmed(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices, fault: str
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices, fault: str
 ) -> None:
     """A journal that is down (or a bug) leaves the message with the platform; the channel lives on."""
-    house.is_down, house.is_broken = fault == "down", fault == "broken"
+    services.is_down, services.is_broken = fault == "down", fault == "broken"
     await person.say("lost?", "message-0001")
-    await house.wait_deliveries(1)
+    await services.wait_deliveries(1)
     if platform.has_windows:
         await person.shown.until(lambda: bool(person.shown.lines))
     assert person.shown.confirmed == []
     assert person.shown.refused == []
-    house.is_down = house.is_broken = False
+    services.is_down = services.is_broken = False
     await person.say("lost?", "message-0001")
     await person.shown.until(lambda: "message-0001" in person.shown.confirmed)
 
 
 @pytest.mark.parametrize("verdict", [IntakeVerdict.FULL, IntakeVerdict.REJECTED])
 async def test_a_refusal_is_told_in_one_line(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices, verdict: IntakeVerdict
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices, verdict: IntakeVerdict
 ) -> None:
     """Not taken is said beside the message; the gateway's line where it has one, never the reason's code."""
     needs_windows(platform)
-    house.verdict = IntakeResult(verdict=verdict, reason="secret_word")
+    services.verdict = IntakeResult(verdict=verdict, reason="secret_word")
     await person.say("hello", "message-0001")
     await person.shown.until(lambda: person.shown.refused == ["message-0001"])
-    house.verdict = IntakeResult(verdict=verdict, reason="secret_word", line="Come back tomorrow.")
+    services.verdict = IntakeResult(verdict=verdict, reason="secret_word", line="Come back tomorrow.")
     await person.say("hello", "message-0002")
     await person.shown.until(lambda: len(person.shown.refused) == 2)
     assert person.shown.lines == [translate(f"frames.{verdict.value}"), "Come back tomorrow."]
     assert person.shown.confirmed == []
 
 
-async def test_messages_keep_their_order(person: PlatformUser, house: FakePageServices) -> None:
+async def test_messages_keep_their_order(person: PlatformUser, services: FakePageServices) -> None:
     """Handed over in the order they were said, with times that say the same."""
     names = [f"message-{n:04}" for n in range(30)]
     for name in names:
         await person.say(name, name)
     await person.shown.until(lambda: person.shown.confirmed == names)
-    assert [heard.text for heard in house.deliveries] == names
-    times = [heard.sent_at for heard in house.deliveries]
+    assert [heard.text for heard in services.deliveries] == names
+    times = [heard.sent_at for heard in services.deliveries]
     assert times == sorted(set(times))
 
 
 async def test_garbage_costs_nobody_anything(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """What cannot be read is answered with a line, stored nowhere, and the next message arrives."""
     await person.garble()
     await person.say("still here", "message-0001")
     await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
-    assert [heard.text for heard in house.deliveries] == ["still here"]
+    assert [heard.text for heard in services.deliveries] == ["still here"]
     assert bool(person.shown.lines) is platform.has_windows
 
 
@@ -379,11 +379,11 @@ async def test_a_part_without_formatting_stands_as_it_is(platform: RunningChanne
 
 
 async def test_a_file_stands_in_the_chat(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """A stored file and a text that is one arrive byte for byte, under their names, in order."""
     data = bytes(range(256)) * 40
-    blob = await house.blobs.put("people/ann", data)
+    blob = await services.blobs.put("people/ann", data)
     stored = Attachment(kind="document", name="plan.bin", size=len(data), blob=blob)
     text = Attachment(kind="document", name="answer.md", size=12, media_type="text/markdown")
     for n, file in enumerate((stored, text), 1):
@@ -492,11 +492,11 @@ async def test_hostile_text_comes_out_inert(platform: RunningChannel, person: Pl
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", strip_control_characters(shown))
 
 
-async def test_hostile_text_in_is_storable(person: PlatformUser, house: FakePageServices) -> None:
+async def test_hostile_text_in_is_storable(person: PlatformUser, services: FakePageServices) -> None:
     """What a person sends can be written as UTF-8 and holds no NUL."""
     await person.say("a\0b\ud800c\r\nd", "message-0001")
     await person.shown.until(lambda: person.shown.confirmed == ["message-0001"])
-    assert house.deliveries[0].text == "ab\ufffdc\nd"
+    assert services.deliveries[0].text == "ab\ufffdc\nd"
 
 
 async def test_a_message_nobody_reads_is_no_failure(platform: RunningChannel) -> None:
@@ -528,7 +528,7 @@ async def test_a_private_answer_is_seen_by_its_person_alone(platform: RunningCha
 
 
 async def test_a_press_is_the_command_said_by_whoever_pressed(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """Rows of buttons below the text; a press names its event, its presser and its message, and comes twice as one.
 
@@ -546,7 +546,7 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
     receipt = await platform.channel.send(replace(part, choices=choices))
     await person.shown.until(lambda: person.shown.buttons == [["Yes", "No"], ["Later"]])
     await person.press("No")
-    first, second = await house.wait_deliveries(2)
+    first, second = await services.wait_deliveries(2)
     for heard in (first, second):
         assert (heard.kind, heard.text, heard.message_id) == (InboundKind.BUTTON, "/memory reject e7", "")
         assert heard.key == platform.key
@@ -558,7 +558,7 @@ async def test_a_press_is_the_command_said_by_whoever_pressed(
 
 
 async def test_a_press_that_is_settled_takes_its_row_away(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """The answer to a press says that it is settled: that row goes and the others stay."""
     if not platform.channel.capabilities.choices or platform.has_windows:
@@ -572,7 +572,7 @@ async def test_a_press_that_is_settled_takes_its_row_away(
     await platform.channel.send(replace(part, choices=choices))
     await person.shown.until(lambda: bool(person.shown.buttons))
     await person.press("No")
-    heard = (await house.wait_deliveries(2))[0]
+    heard = (await services.wait_deliveries(2))[0]
     answer = OutboundMessage(id=f"{turn_id(heard)}.1", key=platform.key, text="Dropped.", kind=OutboundKind.NOTICE)
     (told,) = platform.channel.render(answer)
     await platform.channel.send(replace(told, settles=True))
@@ -580,7 +580,7 @@ async def test_a_press_that_is_settled_takes_its_row_away(
 
 
 async def test_an_admin_look_up_that_fails_grants_nothing(
-    platform: RunningChannel, person: PlatformUser, house: FakePageServices
+    platform: RunningChannel, person: PlatformUser, services: FakePageServices
 ) -> None:
     """Whatever the event said of them: an admin of whom the platform tells nothing now may speak, and decide nothing.
 
@@ -591,7 +591,7 @@ async def test_an_admin_look_up_that_fails_grants_nothing(
         assert not isinstance(channel, SupportsSenderLookup)
         return
     await person.say("/new", "message-0001")
-    heard = (await house.wait_deliveries(1))[0]
+    heard = (await services.wait_deliveries(1))[0]
     as_admin = replace(heard, kind=InboundKind.COMMAND, sender=replace(heard.sender, is_admin=True))
     row = InboxRow(seq=1, message=platform.unknown(as_admin), accepted_at=heard.sent_at, role=Role.ADMIN)
     policy = policy_of(channel.name, [heard.sender.id], [], "open")
@@ -609,7 +609,7 @@ async def test_a_channel_is_ready_while_it_runs(platform: RunningChannel) -> Non
 
 
 async def test_a_channel_that_is_transcript_started_at_hears_again(
-    platform: RunningChannel, house: FakePageServices
+    platform: RunningChannel, services: FakePageServices
 ) -> None:
     """The supervisor cancels a deaf channel's run and begins another: connections, windows and all come back."""
     channel = platform.channel
@@ -623,7 +623,7 @@ async def test_a_channel_that_is_transcript_started_at_hears_again(
         async with platform.join() as person:
             await person.say(f"and again {n}", f"message-000{n}")
             await person.shown.until(lambda person=person, n=n: f"message-000{n}" in person.shown.confirmed)  # type: ignore[misc]
-    assert [heard.text for heard in house.deliveries][-1] == "and again 1"
+    assert [heard.text for heard in services.deliveries][-1] == "and again 1"
     runs[-1].cancel()
     await asyncio.wait(runs)
 

@@ -35,14 +35,14 @@ KINDS = st.sampled_from(["matrix", "slack", "telegram"])
 async def homeserver(*, entries: tuple[str, ...] = (), home: Path | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway on the platform; Ann owns the bot."""
     policy = policy_of("matrix", entries, (f"matrix:{ANN.id}",), "open")
-    async with gateway(kind=MatrixPlugin(), model=InstantModel(), policy=policy, home=home) as pocket:
-        yield pocket
+    async with gateway(kind=MatrixPlugin(), model=InstantModel(), policy=policy, home=home) as parlour:
+        yield parlour
 
 
-def channel_of(pocket: InProcessGateway) -> MatrixChannel:
+def channel_of(parlour: InProcessGateway) -> MatrixChannel:
     """Return the running channel."""
-    assert isinstance(pocket.channel, MatrixChannel)
-    return pocket.channel
+    assert isinstance(parlour.channel, MatrixChannel)
+    return parlour.channel
 
 
 @given(kind=KINDS, team=IDS | st.just(""), user=IDS)
@@ -104,18 +104,18 @@ def test_settings_take_entries_with_colons(tmp_path: Path, has_shapes: bool) -> 
 
 async def test_each_has_their_own_folder_and_is_found_by_name() -> None:
     """A direct room is its user's memory, a group its own; the operator names them as the platform does."""
-    async with homeserver(entries=(BOB.id,)) as pocket:
-        channel = channel_of(pocket)
+    async with homeserver(entries=(BOB.id,)) as parlour:
+        channel = channel_of(parlour)
         await channel.write("ann", "/remember the zeppelin is red")
         await channel.write("bob", "/remember my boat is called Nora")
         await channel.write("bob", "hello all", room="room", is_addressed=True)
-        await pocket.idle()
+        await parlour.idle()
         for each in (ANN, BOB):
-            await pocket.app.memory_jobs.settle(f"people/{each.name}")
-        assert "zeppelin" in (pocket.home / "people" / ANN.name / "memory" / "MEMORY.md").read_text()
-        assert "Nora" in (pocket.home / "people" / BOB.name / "memory" / "MEMORY.md").read_text()
-        assert (pocket.home / ROOM / "sessions" / "matrix%3a%21room%3aexample.org.jsonl").exists()
-        names = await MemoryOperations(pocket.app).names()
+            await parlour.app.memory_jobs.settle(f"people/{each.name}")
+        assert "zeppelin" in (parlour.home / "people" / ANN.name / "memory" / "MEMORY.md").read_text()
+        assert "Nora" in (parlour.home / "people" / BOB.name / "memory" / "MEMORY.md").read_text()
+        assert (parlour.home / ROOM / "sessions" / "matrix%3a%21room%3aexample.org.jsonl").exists()
+        names = await MemoryOperations(parlour.app).names()
         for text in (BOB.label, BOB.id, f"people/{BOB.name}"):
             assert names.find(ScopeSelector(person=text)) == f"people/{BOB.name}"
         assert names.find(ScopeSelector(chat=f"matrix:{room_id('room')}")) == ROOM
@@ -123,19 +123,19 @@ async def test_each_has_their_own_folder_and_is_found_by_name() -> None:
 
 async def test_a_job_lands_in_the_memory_of_who_is_behind_the_room() -> None:
     """The sender of a job is the room's user, read back from the scope."""
-    async with homeserver() as pocket:
-        channel = channel_of(pocket)
+    async with homeserver() as parlour:
+        channel = channel_of(parlour)
         await channel.write("ann", "hello")
-        await pocket.app.submit(SessionKey("matrix", room_id("with-ann")), "time for a walk")
-        await pocket.idle()
-        assert [path.name for path in (pocket.home / "people").iterdir()] == [ANN.name]
+        await parlour.app.submit(SessionKey("matrix", room_id("with-ann")), "time for a walk")
+        await parlour.idle()
+        assert [path.name for path in (parlour.home / "people").iterdir()] == [ANN.name]
         assert len(channel.posts[room_id("with-ann")]) == 2
 
 
 async def test_owners_are_asked_in_their_own_room() -> None:
     """By id before they have written; in their direct room afterwards, not where others write."""
-    async with homeserver(entries=(BOB.id,)) as pocket:
-        channel, owner_of = channel_of(pocket), pocket.app.access.owners_at
+    async with homeserver(entries=(BOB.id,)) as parlour:
+        channel, owner_of = channel_of(parlour), parlour.app.access.owners_at
         assert await owner_of("matrix") == OwnerAddress(SessionKey("matrix", ANN.id), ANN.id)
         await channel.write("bob", "hello")
         await channel.write("ann", "hello")
@@ -146,8 +146,8 @@ async def test_owners_are_asked_in_their_own_room() -> None:
 
 async def test_owners_let_people_in_and_shut_them_out_by_id() -> None:
     """/allow and /block take the id alone or behind the channel; a handle without a server is no id."""
-    async with homeserver() as pocket:
-        channel = channel_of(pocket)
+    async with homeserver() as parlour:
+        channel = channel_of(parlour)
 
         async def is_heard(name: str) -> bool:
             result, _ = await channel.say(room_id(f"with-{name}"), "hello", sender=user_id(name))
@@ -160,7 +160,7 @@ async def test_owners_let_people_in_and_shut_them_out_by_id() -> None:
         assert not await is_heard("bob")
         assert BOB.id not in (await channel.write("ann", "/allow @bob"))
         await channel.write("ann", f"/allow chat:{room_id('room')}")
-        assert {(each.who, each.standing.value) for each in pocket.app.access.roster.list_access()} == {
+        assert {(each.who, each.standing.value) for each in parlour.app.access.roster.list_access()} == {
             (ANN.id, "owner"),
             (BOB.id, "blocked"),
             (f"chat:{room_id('room')}", "allowed"),
@@ -169,8 +169,8 @@ async def test_owners_let_people_in_and_shut_them_out_by_id() -> None:
 
 async def test_two_accounts_are_linked_and_one_owner_owns_both() -> None:
     """Links show ids as the platform does; what is blocked for one account is blocked for the person."""
-    async with homeserver(entries=(BOB.id, CEM.id)) as pocket:
-        channel = channel_of(pocket)
+    async with homeserver(entries=(BOB.id, CEM.id)) as parlour:
+        channel = channel_of(parlour)
         await channel.write("bob", "/remember my boat is called Nora")
         await channel.write("cem", "hello")
         found = CODE.search(await channel.write("cem", "/link"))
@@ -178,8 +178,8 @@ async def test_two_accounts_are_linked_and_one_owner_owns_both() -> None:
         assert CEM.label in await channel.write("bob", f"/link {found[1]}")
         await channel.write("bob", "/link yes")
         await channel.write("cem", "/link yes")
-        await settled(pocket)
-        links = pocket.app.store.links
+        await settled(parlour)
+        links = parlour.app.store.links
         assert [each.account for each in links.accounts(links.person(CEM))] == [BOB, CEM]
         await channel.write("ann", f"/block {BOB.id}")
         result, _ = await channel.say(room_id("with-cem"), "hello?", sender=CEM.id)
@@ -188,16 +188,16 @@ async def test_two_accounts_are_linked_and_one_owner_owns_both() -> None:
 
 async def test_a_person_is_forgotten_everywhere(tmp_path: Path) -> None:
     """Their folder, their words in groups, their rows; another user's words stay, also one whose id ends alike."""
-    async with homeserver(entries=("*",), home=tmp_path / "home") as pocket:
-        channel = channel_of(pocket)
+    async with homeserver(entries=("*",), home=tmp_path / "home") as parlour:
+        channel = channel_of(parlour)
         await channel.write("bob", "/remember my boat is called Nora")
         await channel.write("bob", "the Nora sails", room="room", is_addressed=True)
         await channel.write("cem", "the kite flies", room="room", is_addressed=True)
         await channel.write("cem", "/remember my kite is blue")
-        await pocket.idle()
-        forget = build_operations(pocket.app).by_name()["people forget"]
+        await parlour.idle()
+        forget = build_operations(parlour.app).by_name()["people forget"]
         (line,) = [line async for line in forget({"person": BOB.label})]
-        home = shutil.copytree(pocket.home, tmp_path / "copy", ignore=shutil.ignore_patterns("control.sock", "lock"))
+        home = shutil.copytree(parlour.home, tmp_path / "copy", ignore=shutil.ignore_patterns("control.sock", "lock"))
     assert line["chats"] == [ROOM]
     assert line["scopes"] == [f"people/{BOB.name}"]
     said = (home / ROOM / "sessions" / "matrix%3a%21room%3aexample.org.jsonl").read_text()
@@ -210,14 +210,14 @@ async def test_a_person_is_forgotten_everywhere(tmp_path: Path) -> None:
 
 async def test_an_approval_question_reaches_whose_memory_it_is(tmp_path: Path) -> None:
     """The question's sender is read back from the scope; their yes in the same room approves the change."""
-    async with homeserver(entries=(BOB.id,), home=tmp_path / "home") as pocket:
-        channel = channel_of(pocket)
+    async with homeserver(entries=(BOB.id,), home=tmp_path / "home") as parlour:
+        channel = channel_of(parlour)
         await channel.write("bob", "hello")
         scope, session = f"people/{BOB.name}", f"matrix:{room_id('with-bob')}"
-        await staged(pocket, scope, session)
-        await pocket.idle()
+        await staged(parlour, scope, session)
+        await parlour.idle()
         (question,) = [post for post in channel.posts[room_id("with-bob")] if "/memory approve" in post.text]
         assert FACT in question.text
         assert (await channel.write("bob", "/memory approve eaaaaaaaaaaaaaaaa")).startswith("Approved.")
-        assert FACT in memory(pocket, scope)
-        assert [path.name for path in (pocket.home / "people").iterdir()] == [BOB.name]
+        assert FACT in memory(parlour, scope)
+        assert [path.name for path in (parlour.home / "people").iterdir()] == [BOB.name]

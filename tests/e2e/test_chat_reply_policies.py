@@ -12,10 +12,10 @@ from tests.fakes.discord_records import BOT, GENERAL, GUILD, RANDOM, TOKEN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.slack_gateway import CALL
-from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, ROOM, FakeSlackChat, slack_server
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
-from tests.fakes.telegram_gateway import house as telegram_house
+from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
 OTHER, QUIET = -1005550001, -1005550002
@@ -33,8 +33,8 @@ async def test_one_slack_channel_answers_at_its_top_level_and_leaves_one_thread_
     chats = chat_settings(
         **{f"slack:{ROOM}": {"reply_in": "channel"}, f"slack:{ROOM}/{THREAD}": {"follow_threads": False}}
     )
-    async with slack_server() as server, slack_house(server, environment=chats) as pocket:
-        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
+    async with slack_server() as server, open_slack_gateway(server, environment=chats) as parlour:
+        parlour.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
         server.places[PLAIN] = FakeSlackChat(PLAIN, "channel", {ANN, BOT_USER})
         server.say(ROOM, ANN, "a thread left alone", ts=THREAD, quiet=True)
         server.say(ROOM, ANN, f"{CALL} here")
@@ -47,8 +47,8 @@ async def test_one_slack_channel_answers_at_its_top_level_and_leaves_one_thread_
         server.say(ROOM, ANN, "not for you", thread=THREAD)
         server.say(ROOM, ANN, "but this is", thread=other)
         await server.until(lambda: len(server.shown(ROOM, other)) == 2)
-        await pocket.idle()
-        sessions = {str(each.key) for each in await pocket.app.store.records.sessions()}
+        await parlour.idle()
+        sessions = {str(each.key) for each in await parlour.app.store.records.sessions()}
         assert server.shown(ROOM)[0].endswith("here")
         assert server.shown(PLAIN) == []
         assert len(server.shown(ROOM, THREAD)) == 1
@@ -71,7 +71,7 @@ async def test_one_discord_server_wants_a_mention_each_time_but_in_one_channel()
             "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": DISCORD_ANN,
             **chat_settings(**chats),
         }
-        async with gateway(model=InstantModel(), environment=environment) as pocket:
+        async with gateway(model=InstantModel(), environment=environment) as parlour:
             await discord.until(lambda: discord.gateway.identified > 0)
             begun = discord.say(GENERAL, DISCORD_ANN, f"<@{BOT}> hello")
             inside = discord.open_thread(RANDOM, "plans")
@@ -82,10 +82,10 @@ async def test_one_discord_server_wants_a_mention_each_time_but_in_one_channel()
             discord.say(begun, DISCORD_ANN, "not for you")
             discord.say(inside, DISCORD_ANN, "for you")
             await discord.until(lambda: len(discord.chat(inside)) == 2)
-            await pocket.idle()
+            await parlour.idle()
             assert discord.chat(GENERAL) == []
             assert len(discord.chat(begun)) == 1
-            assert pocket.app.refusals.recent("discord")[-1].reason == "not-addressed"
+            assert parlour.app.refusals.recent("discord")[-1].reason == "not-addressed"
 
 
 async def test_one_telegram_group_is_listened_to_and_another_is_not() -> None:
@@ -96,14 +96,14 @@ async def test_one_telegram_group_is_listened_to_and_another_is_not() -> None:
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         server.privacy = False
-        async with telegram_house(server, EchoModel(), None, ALLOW_FROM="42", **chats) as pocket:
+        async with open_telegram_gateway(server, EchoModel(), None, ALLOW_FROM="42", **chats) as parlour:
             for group in (TEAM, OTHER, QUIET):
                 server.say(f"said in {group}", chat=group)
             for group in (TEAM, QUIET):
                 server.say(f"@parlour_bot called in {group}", chat=group, **mention("@parlour_bot"))
             await server.until(lambda: len(server.posts) == 2)
-            await pocket.idle()
-            refused = {(each.chat, each.reason): each.would_admit for each in pocket.app.refusals.recent("telegram")}
+            await parlour.idle()
+            refused = {(each.chat, each.reason): each.would_admit for each in parlour.app.refusals.recent("telegram")}
     assert server.shown(OTHER) == [f"You said: said in {OTHER}"]
     assert server.shown(TEAM) == [f"You said: @parlour_bot called in {TEAM}"]
     assert server.shown(QUIET) == []

@@ -35,16 +35,16 @@ class SlowKind(InProcessPlugin):
         return self.channel
 
 
-async def flood(pocket: InProcessGateway) -> int:
+async def flood(parlour: InProcessGateway) -> int:
     """Let Mal send 2,000 commands in a group; return how many were taken."""
-    said = [await pocket.channel.say("flood", "/status", sender="mal", group=True) for _ in range(FLOOD)]
+    said = [await parlour.channel.say("flood", "/status", sender="mal", group=True) for _ in range(FLOOD)]
     return sum(accepted.verdict is IntakeVerdict.ACCEPTED for accepted, _ in said)
 
 
-async def all_committed(pocket: InProcessGateway) -> None:
+async def all_committed(parlour: InProcessGateway) -> None:
     """Return when no turn waits or runs; what they said may still be on its way."""
     while True:
-        if not (await pocket.app.store.journal.depth())["queued"] and not pocket.app.pool.turns:
+        if not (await parlour.app.store.journal.depth())["queued"] and not parlour.app.pool.turns:
             return
         await asyncio.sleep(0.005)
 
@@ -52,20 +52,20 @@ async def all_committed(pocket: InProcessGateway) -> None:
 async def test_two_thousand_commands_delay_nobody() -> None:
     """No more of them wait than may; Ann is answered elsewhere at once, and in that very group before all but one."""
     kind = SlowKind()
-    async with gateway(kind=kind, model=InstantModel()) as pocket:
+    async with gateway(kind=kind, model=InstantModel()) as parlour:
         slow = kind.channel
         assert isinstance(slow, SlowChat)
-        taken = await flood(pocket)
-        await (await pocket.channel.say("quiet", "hello"))[1]
+        taken = await flood(parlour)
+        await (await parlour.channel.say("quiet", "hello"))[1]
         assert "flood" not in slow.posts
-        _, question = await pocket.channel.say("flood", "what about the roof?", group=True)
-        accepted, _ = await pocket.channel.say("flood", "/help", group=True)
+        _, question = await parlour.channel.say("flood", "what about the roof?", group=True)
+        accepted, _ = await parlour.channel.say("flood", "/help", group=True)
         assert accepted.verdict is IntakeVerdict.ACCEPTED
-        await all_committed(pocket)
+        await all_committed(parlour)
         slow.gate.set()
         await question
         before = [post.text for post in slow.posts["flood"]]
-        await pocket.idle()
+        await parlour.idle()
     assert taken <= SHARE + 1
     assert before[-1].startswith("answer to")
     assert len(before) <= 3  # behind what was being sent, and the line that it is too much

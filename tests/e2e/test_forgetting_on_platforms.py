@@ -18,18 +18,18 @@ from playwright.async_api import expect
 from agent.llm.chat_model import ChatRequest
 from agent.llm.scripted_model import ScriptedModel, ScriptEntry
 from tests.e2e.browser import open_browser
-from tests.e2e.discord.test_gateway_discord import house as discord_gateway
+from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
 from tests.fakes.discord_records import buttons as discord_buttons
 from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import COMMAND, gateway
 from tests.fakes.slack_buttons import buttons as slack_buttons
-from tests.fakes.slack_gateway import house as slack_gateway
+from tests.fakes.slack_gateway import open_gateway as slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOT_USER, DM, slack_server
 from tests.fakes.staged_changes import memory, scope_in
-from tests.fakes.telegram_gateway import house as telegram_gateway
+from tests.fakes.telegram_gateway import open_gateway as telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
 MOVED = {"operations": [{"op": "replace", "old": "Lives in Leipzig", "text": "Lives in Dresden"}]}
@@ -54,7 +54,7 @@ def obedient() -> ScriptedModel:
 
 async def test_on_telegram() -> None:
     """The answers name the change and its undo; the question has buttons, and a yes erases the messages too."""
-    async with open_telegram() as server, telegram_gateway(server, obedient()) as pocket:
+    async with open_telegram() as server, telegram_gateway(server, obedient()) as parlour:
         server.now = lambda: int(time.time())
         scope = "people/telegram%3a42"
 
@@ -70,30 +70,30 @@ async def test_on_telegram() -> None:
         assert UNDO in answer
         answer = await say("please forget that I smoke", 4)
         assert "removed Smokes" in answer
-        assert memory(pocket, scope) == "- Lives in Dresden\n"
+        assert memory(parlour, scope) == "- Lives in Dresden\n"
         await say("forget it altogether", 5)
         await server.until(lambda: any(post.buttons for post in server.posts))
         (question,) = [post for post in server.posts if post.buttons]
         assert question.buttons == [["Yes", "No"]]
         assert "I would erase 1 remembered line" in question.text
-        (change,) = await pocket.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
         server.buttons.press(question, f"/memory approve {change.name}")
         await server.until(lambda: any(text.startswith("Done. Erased: 1 ") for text in server.shown(42)))
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
         # The command asks the same way.
         await say("/remember Likes tea", len(server.shown(42)) + 1)
         await say("/forget tea", len(server.shown(42)) + 1)
         await server.until(lambda: any(post.buttons for post in server.posts))
         (question,) = [post for post in server.posts if post.buttons]
-        (change,) = await pocket.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
         server.buttons.press(question, f"/memory reject {change.name}")
         await server.until(lambda: not question.buttons)
-        assert memory(pocket, scope) == "- Likes tea\n"
+        assert memory(parlour, scope) == "- Likes tea\n"
 
 
 async def test_in_slack() -> None:
     """In a direct message, with Slack's blocks."""
-    async with slack_server() as server, slack_gateway(server, model=obedient()) as pocket:
+    async with slack_server() as server, slack_gateway(server, model=obedient()) as parlour:
 
         async def say(text: str, count: int) -> str:
             server.say(DM, SLACK_ANN, text)
@@ -106,19 +106,19 @@ async def test_in_slack() -> None:
         assert "Lives in Dresden" in answer
         assert "memory undo " in answer
         assert "Smokes" in await say("please forget that I smoke", 4)
-        scope = await scope_in(pocket, f"slack:{DM}")
-        assert memory(pocket, scope) == "- Lives in Dresden\n"
+        scope = await scope_in(parlour, f"slack:{DM}")
+        assert memory(parlour, scope) == "- Lives in Dresden\n"
         await say("!forget Dresden", 5)
         asked = [each for each in server.places[DM].messages if each["user"] == BOT_USER and slack_buttons(each)]
         assert slack_buttons(asked[0]) == [["Yes", "No"]]
         server.press(DM, SLACK_ANN, asked[0], "Yes")
         await server.until(lambda: any("Erased: 1 remembered line" in text for text in server.shown(DM)))
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
 
 
 async def test_on_discord() -> None:
     """In a direct message, with Discord's components."""
-    async with open_discord() as discord, discord_gateway(discord, model=obedient()) as pocket:
+    async with open_discord() as discord, discord_gateway(discord, model=obedient()) as parlour:
         direct = discord.direct(DISCORD_ANN)
 
         async def say(text: str, count: int) -> str:
@@ -132,17 +132,17 @@ async def test_on_discord() -> None:
         assert "Lives in Dresden" in answer
         assert UNDO in answer
         assert "Smokes" in await say("please forget that I smoke", 4)
-        scope = await scope_in(pocket, f"discord:{direct}")
-        assert memory(pocket, scope) == "- Lives in Dresden\n"
+        scope = await scope_in(parlour, f"discord:{direct}")
+        assert memory(parlour, scope) == "- Lives in Dresden\n"
         await say("!forget Dresden", 5)
         asked: list[dict[str, Any]] = [
             each for each in discord.messages[direct] if each["author"]["id"] == BOT and discord_buttons(each)
         ]
         assert discord_buttons(asked[0]) == [["Yes", "No"]]
-        (change,) = await pocket.app.commands.memory.staging.pending_changes(scope)
+        (change,) = await parlour.app.commands.memory.staging.pending_changes(scope)
         discord.interactions.press(asked[0]["id"], DISCORD_ANN, f"/memory approve {change.name}")
         await discord.until(lambda: any("Erased: 1 remembered line" in text for text in discord.chat(direct)))
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
 
 
 def write_script(path: Path) -> str:

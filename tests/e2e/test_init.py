@@ -224,7 +224,7 @@ def test_the_world_is_not_let_in_by_the_way(home: Path, environment: dict[str, s
 
 
 WRITTEN = """\
-# the house of Ann
+# the gateway of Ann
 web:
     port: 9000   # behind nginx
 channels:
@@ -244,7 +244,7 @@ def test_what_somebody_wrote_stays(home: Path, environment: dict[str, str]) -> N
     init(environment, ScriptedPrompts({"Ring": [TOKEN], "Who": ["0501, 77"], "Time zone": ["Europe/Berlin"]}))
     text = (home / "parlour.yaml").read_text()
     assert "parrot-of-old" not in text
-    for line in ("# the house of Ann", "    port: 9000   # behind nginx", "# move me", "        # only us", "# Ann"):
+    for line in ("# the gateway of Ann", "    port: 9000   # behind nginx", "# move me", "        # only us", "# Ann"):
         assert line in text
     assert text.index("web:") < text.index("channels:") < text.index("timezone: Europe/Berlin")
     assert "web: {enabled: off}" in text

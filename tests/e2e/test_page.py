@@ -1,4 +1,4 @@
-"""The page in a real browser, before the real channel and the real server; only the house behind is a fake."""
+"""The page in a real browser, before the real channel and the real server; only the gateway behind is a fake."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ async def browser(chromium: Browser) -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-def house() -> FakePageServices:
-    """Give a house that answers what it is asked."""
+def services() -> FakePageServices:
+    """Give a gateway that answers what it is asked."""
     return FakePageServices(answer=lambda text: f"You said **{text}**")
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
+async def served(services: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page of *house*."""
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         yield served
 
 
@@ -79,10 +79,10 @@ async def say(page: Page, text: str) -> None:
 
 
 async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
-    browser: Browser, served: ServedPage, house: FakePageServices
+    browser: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """Type, see ✓ once it is durable, read the words as they come, then the answer in their place."""
-    house.go_on.clear()
+    services.go_on.clear()
     page = await visit(browser, served.url)
     await say(page, "good evening")
     mine = page.locator(".line.user")
@@ -90,19 +90,19 @@ async def test_a_typed_message_is_marked_stored_and_answered_in_a_stream(
     await expect(mine.locator(".mark")).to_have_text("✓")
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
     await expect(page.locator("#activity")).to_be_visible()
-    house.go_on.set()
+    services.go_on.set()
     answer = page.locator(".line.assistant")
     await expect(answer).not_to_have_class("streaming")
     await expect(answer.locator("strong")).to_have_text("good evening")
     await expect(answer).to_have_count(1)
     await expect(page.locator("#activity")).to_be_hidden()
     await expect(page.locator("#spoken")).to_have_text("You said good evening")
-    assert [message.text for message in house.accepted] == ["good evening"]
-    assert house.accepted[0].sender.id == "owner"
+    assert [message.text for message in services.accepted] == ["good evening"]
+    assert services.accepted[0].sender.id == "owner"
 
 
 async def test_shift_enter_starts_a_line_and_enter_sends(
-    browser: Browser, served: ServedPage, house: FakePageServices
+    browser: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """What people know from every chat works here."""
     page = await visit(browser, served.url)
@@ -112,7 +112,7 @@ async def test_shift_enter_starts_a_line_and_enter_sends(
     await text.press_sequentially("two")
     await text.press("Enter")
     await expect(page.locator(".line.user .body")).to_have_text("one\ntwo")
-    assert (await house.wait_deliveries(1))[0].text == "one\ntwo"
+    assert (await services.wait_deliveries(1))[0].text == "one\ntwo"
     await expect(text).to_have_value("")
 
 
@@ -128,24 +128,26 @@ async def test_a_reload_shows_the_history(browser: Browser, served: ServedPage) 
 
 
 async def test_a_reload_in_the_middle_of_an_answer_shows_it_once(
-    browser: Browser, served: ServedPage, house: FakePageServices
+    browser: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """What was streamed so far is there again, and the answer takes its place."""
-    house.go_on.clear()
+    services.go_on.clear()
     page = await visit(browser, served.url)
     await say(page, "a long story")
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
     await page.reload()
     await expect(page.locator(".line.streaming .body")).to_contain_text("You said")
-    house.go_on.set()
+    services.go_on.set()
     await expect(page.locator(".line.assistant strong")).to_have_text("a long story")
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
-async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Browser, house: FakePageServices) -> None:
+async def test_what_was_typed_while_the_server_was_gone_is_sent_once(
+    browser: Browser, services: FakePageServices
+) -> None:
     """The page says that it is alone, keeps the message over a reload of its own, and sends it when it can."""
     async with AsyncExitStack() as first:
-        served = await first.enter_async_context(serve_page(house))
+        served = await first.enter_async_context(serve_page(services))
         port = served.server.port
         page = await visit(browser, served.url)
         await say(page, "before")
@@ -154,15 +156,17 @@ async def test_what_was_typed_while_the_server_was_gone_is_sent_once(browser: Br
     await say(page, "meanwhile")
     pending = page.locator(".line.user").nth(1)
     await expect(pending.locator(".mark")).to_have_text("○")
-    async with serve_page(house, port=port):
+    async with serve_page(services, port=port):
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
         await expect(pending.locator(".mark")).to_have_text("✓")
         await expect(page.locator(".line.assistant")).to_have_count(2)
-        assert [message.text for message in house.accepted] == ["before", "meanwhile"]
+        assert [message.text for message in services.accepted] == ["before", "meanwhile"]
         assert await page.evaluate("localStorage.length") == 0
 
 
-async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Browser, house: FakePageServices) -> None:
+async def test_a_confirmation_that_was_lost_makes_no_second_message(
+    browser: Browser, services: FakePageServices
+) -> None:
     """Stored, but the server died before it could say so: the resend carries the same id."""
 
     class DiesAfterStoring(FakePageServices):
@@ -172,8 +176,8 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Bro
                 raise StoreUnavailable("killed between the commit and the confirmation")
             return answer
 
-    house = DiesAfterStoring(answer=house.answer)
-    async with serve_page(house) as served:
+    services = DiesAfterStoring(answer=services.answer)
+    async with serve_page(services) as served:
         page = await visit(browser, served.url)
         await say(page, "only once")
         await expect(page.locator("#trouble")).to_be_visible()
@@ -181,19 +185,19 @@ async def test_a_confirmation_that_was_lost_makes_no_second_message(browser: Bro
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
         await expect(page.locator(".line.user")).to_have_count(1)
         await expect(page.locator(".line.assistant")).to_have_count(1)
-        assert len(house.accepted) == 1
+        assert len(services.accepted) == 1
 
 
 async def test_a_message_that_is_not_taken_says_why_and_can_be_sent_again(
-    browser: Browser, served: ServedPage, house: FakePageServices
+    browser: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """A full queue is told beside the message it was told for."""
-    house.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
+    services.verdict = IntakeResult(verdict=IntakeVerdict.FULL)
     page = await visit(browser, served.url)
     await say(page, "too much")
     await expect(page.locator(".line.user")).to_have_attribute("data-state", "refused")
     await expect(page.locator(".why")).to_contain_text("Too many messages")
-    house.verdict = None
+    services.verdict = None
     await page.locator(".why button").click()
     await expect(page.locator(".line.user .mark")).to_have_text("✓")
     await expect(page.locator(".line.user")).to_have_count(1)
@@ -221,9 +225,9 @@ PHONE_TEXT = "\n\n".join(
 )
 
 
-async def test_nothing_is_wider_than_a_phone(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
+async def test_nothing_is_wider_than_a_phone(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Tables and code scroll in their own boxes; the page itself never sideways."""
-    house.answer = lambda _: PHONE_TEXT
+    services.answer = lambda _: PHONE_TEXT
     page = await visit(browser, served.url, viewport={"width": 360, "height": 640}, is_mobile=True, has_touch=True)
     await say(page, "z" * 300)
     await expect(page.locator(".line.assistant pre")).to_be_visible()
@@ -269,9 +273,9 @@ https://bank.example@evil.example/ <https://plain.example/path>
 """
 
 
-async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
+async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Nothing runs, nothing is loaded, and a link shows where it really goes."""
-    house.answer = lambda _: HOSTILE
+    services.answer = lambda _: HOSTILE
     page = await visit(browser, served.url)
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -296,9 +300,9 @@ async def test_hostile_text_is_only_text(browser: Browser, served: ServedPage, h
     assert await page.locator(".line.user .body").evaluate("body => body.childElementCount") == 0
 
 
-async def test_markdown_is_drawn(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
+async def test_markdown_is_drawn(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
     """What models write most: headings, emphasis, lists, tables, code, quotes, breaks."""
-    house.answer = lambda _: (
+    services.answer = lambda _: (
         "## Plan\n\nSome *soft*, **loud**, ***both***, ~~gone~~ and `code`\nsecond line\n\n"
         "1. one\n2. two\n   - inner *a*\n\n> quoted **words**\n\n"
         "| a | b |\n|---|--:|\n| 1 | `x|y` |\n\n---\n\n```python\nif a < b:\n    pass\n```\nsnake_case_name 2 * 3 * 4"
@@ -321,9 +325,9 @@ async def test_markdown_is_drawn(browser: Browser, served: ServedPage, house: Fa
     await expect(body.locator("> p").last).to_have_text("snake_case_name 2 * 3 * 4")
 
 
-async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
+async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Everything that a mouse reaches, Tab reaches, in reading order and with a visible ring; Enter works it."""
-    house.answer = lambda _: "[the plan](https://plan.example/)\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| 1 |"
+    services.answer = lambda _: "[the plan](https://plan.example/)\n\n```python\nx = 1\n```\n\n| a |\n|---|\n| 1 |"
     page = await visit(browser, served.url, permissions=["clipboard-read", "clipboard-write"])
     await page.keyboard.type("go")  # the composer has the focus from the start
     await page.keyboard.press("Enter")
@@ -347,11 +351,11 @@ async def test_the_keyboard_alone_suffices(browser: Browser, served: ServedPage,
 
 
 async def test_code_is_coloured_in_colours_that_can_be_read(
-    browser: Browser, served: ServedPage, house: FakePageServices
+    browser: Browser, served: ServedPage, services: FakePageServices
 ) -> None:
     """Names, strings and comments differ, by day and by night; copying takes the text without a mark of ours."""
     code = 'def cost(n: int) -> str:  # euros\n    return "<b>" * n'
-    house.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
+    services.answer = lambda _: f"```python\n{code}\n```\n\n```nonesuch\nplain\n```"
     for scheme in ("light", "dark"):
         page = await visit(browser, served.url, color_scheme=scheme)
         await say(page, "go")
@@ -417,9 +421,9 @@ async def test_a_streamed_block_that_stands_is_not_drawn_again(browser: Browser,
     assert text == "onetwothree bold"
 
 
-async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, house: FakePageServices) -> None:
+async def test_a_code_lets_a_browser_in_and_it_can_leave(browser: Browser, services: FakePageServices) -> None:
     """Beyond loopback the page asks; the code works once; leaving closes the door again."""
-    async with serve_page(house, login="always") as served:
+    async with serve_page(services, login="always") as served:
         page = await (await browser.new_context()).new_page()
         await page.goto(served.url)
         await expect(page.locator("#login")).to_be_visible()
@@ -452,15 +456,15 @@ async def test_a_resend_that_may_repeat_says_so(browser: Browser, served: Served
     await expect(page.locator(".line.assistant")).to_have_count(1)
 
 
-async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPage, house: FakePageServices) -> None:
+async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPage, services: FakePageServices) -> None:
     """Below the answer, with its size, before and after a reload; a page in it never runs in ours."""
     data = b"<script>document.title = 'owned'</script>"
-    blob = await house.blobs.put("people/ann", data)
+    blob = await services.blobs.put("people/ann", data)
     file = Attachment(kind="document", name="<b>plan</b>.html", size=len(data), media_type="text/html", blob=blob)
     page = await visit(browser, served.url)
     await say(page, "the plan, please")
     await expect(page.locator(".line.assistant strong")).to_have_text("the plan, please")
-    turn = house.lines[-1].turn
+    turn = services.lines[-1].turn
     await served.channel.send(MessagePart(id=f"{turn}.1.2", key=served.key, payload="", plain="", file=file))
     link = page.locator(".line.assistant a.file")
     await expect(link).to_contain_text("<b>plan</b>.html 41 byte")
@@ -469,7 +473,7 @@ async def test_a_file_is_a_link_that_saves_it(browser: Browser, served: ServedPa
     saved = await download.value
     assert (await saved.path()).read_bytes() == data
     assert await page.title() == "Parlour"
-    house.lines[-1] = replace(house.lines[-1], attachments=(file,))
+    services.lines[-1] = replace(services.lines[-1], attachments=(file,))
     await page.reload()
     await expect(page.locator(".line.assistant a.file")).to_have_count(1)
     async with page.expect_download() as download:
@@ -486,10 +490,10 @@ async def test_a_line_without_formatting_is_shown_as_it_is(browser: Browser, ser
     await expect(page.locator(".line.assistant strong")).to_have_count(0)
 
 
-async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakePageServices, tmp_path: Path) -> None:
+async def test_files_are_added_left_out_and_sent(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """Chosen with the button: shown above the text, taken out again, sent without a word."""
-    house.folder = tmp_path
-    async with serve_page(house) as served:
+    services.folder = tmp_path
+    async with serve_page(services) as served:
         page = await visit(browser, served.url)
         await expect(page.locator("#send")).to_be_disabled()
         async with page.expect_file_chooser() as chooser:
@@ -505,17 +509,17 @@ async def test_files_are_added_left_out_and_sent(browser: Browser, house: FakePa
         await expect(mine).to_have_attribute("data-state", "accepted")
         await expect(mine.locator(".file")).to_contain_text("b two b .txt")
         await expect(page.locator("#attached")).to_be_hidden()
-        (message,) = house.accepted
+        (message,) = services.accepted
         (attachment,) = message.attachments
         assert (message.text, attachment.name, attachment.size) == ("", "b two b .txt", 6)
         async with aclosing(served.channel.fetch(attachment)) as pieces:
             assert [piece async for piece in pieces] == [b"second"]
 
 
-async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakePageServices, tmp_path: Path) -> None:
+async def test_a_file_is_dropped_onto_the_page(browser: Browser, services: FakePageServices, tmp_path: Path) -> None:
     """Anywhere on it; the place says so while it hovers; what is refused is told in a line, and the text stays."""
-    house.folder = tmp_path
-    async with serve_page(house) as served:
+    services.folder = tmp_path
+    async with serve_page(services) as served:
         page = await visit(browser, served.url)
         await page.locator("#text").fill("look at this")
         drop = """([type, size]) => {
@@ -535,17 +539,17 @@ async def test_a_file_is_dropped_onto_the_page(browser: Browser, house: FakePage
         await expect(page.locator("#drop")).to_be_hidden()
         await page.locator("#text").press("Enter")
         await expect(page.locator(".line.user .file")).to_contain_text("photo.png")
-        (message,) = await house.wait_deliveries(1)
+        (message,) = await services.wait_deliveries(1)
         assert (message.text, message.attachments[0].kind) == ("look at this", "image")
 
 
 async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
-    browser: Browser, house: FakePageServices, tmp_path: Path
+    browser: Browser, services: FakePageServices, tmp_path: Path
 ) -> None:
     """Sent while the server was gone: it comes with its file once the server is back, over a reload of the page."""
-    house.folder = tmp_path
+    services.folder = tmp_path
     async with AsyncExitStack() as first:
-        served = await first.enter_async_context(serve_page(house))
+        served = await first.enter_async_context(serve_page(services))
         port = served.server.port
         page = await visit(browser, served.url)
         await page.locator("#files").set_input_files(
@@ -555,9 +559,9 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
     await expect(page.locator("#state")).to_have_attribute("data-state", "offline")
     await say(page, "meanwhile")
     await expect(page.locator(".line.user .mark")).to_have_text("○")
-    async with serve_page(house, port=port) as served:
+    async with serve_page(services, port=port) as served:
         await expect(page.locator(".line.user .mark")).to_have_text("✓")
-        (message,) = house.accepted
+        (message,) = services.accepted
         async with aclosing(served.channel.fetch(message.attachments[0])) as pieces:
             assert [piece async for piece in pieces] == [b"first"]
 
@@ -566,11 +570,11 @@ async def test_a_message_with_a_file_waits_for_the_server_as_any_other(
     ("language", "spoken", "day"), [("de", "de-AT", "Freitag, 2. Jänner"), ("zh", "en-US", "1月2日")]
 )
 async def test_the_page_speaks_the_language_of_the_chat(
-    browser: Browser, house: FakePageServices, served: ServedPage, language: str, spoken: str, day: str
+    browser: Browser, services: FakePageServices, served: ServedPage, language: str, spoken: str, day: str
 ) -> None:
     """Its words, dates and numbers, and what a screen reader is told, are the chat's, whatever the browser's are."""
-    house.language = language
-    house.lines.append(
+    services.language = language
+    services.lines.append(
         DisplayedMessage(id="l1", turn="t1", role="user", text="hello", at=datetime(2026, 1, 2, 12, tzinfo=UTC))
     )
     page = await visit(browser, served.url, locale=spoken)
@@ -580,6 +584,6 @@ async def test_the_page_speaks_the_language_of_the_chat(
     await expect(page.locator("#state-text")).to_have_text(words["web.state_online"])
     await expect(page.locator("#send")).to_have_attribute("aria-label", words["web.send"])
     await expect(page.locator(".day").first).to_contain_text(day)
-    house.is_down = True
+    services.is_down = True
     await say(page, "keep this")
     await expect(page.locator("#trouble")).to_have_text(words["frames.later"])

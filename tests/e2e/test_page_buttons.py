@@ -46,26 +46,28 @@ async def open_question(browser: Browser, served: ServedPage) -> Page:
 
 async def test_a_press_is_a_command_and_its_row_goes_when_it_is_settled() -> None:
     """By keyboard as by mouse; nothing is written into the conversation, the other row stays, a refusal is told."""
-    house = FakePageServices()
-    async with serve_page(house) as served, open_browser() as browser:
+    services = FakePageServices()
+    async with serve_page(services) as served, open_browser() as browser:
         page = await open_question(browser, served)
         await page.get_by_role("button", name="No (1)").focus()
         await page.keyboard.press("Enter")
-        (heard,) = await house.wait_deliveries(1)
+        (heard,) = await services.wait_deliveries(1)
         assert (heard.kind, heard.text, heard.message_id) == (InboundKind.BUTTON, "/memory reject e7", "")
         assert heard.reply_to == "tquestionquestion.1.1"
         await show(served, "Dropped.", turn_id(heard), settles=True)
         await expect(page.locator(".buttons")).to_have_count(1)
         await expect(page.locator(".line.user")).to_have_count(0)
         # What is not taken can be tried again, and an answer that settles nothing leaves the button, too.
-        house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+        services.verdict = IntakeResult(
+            verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in."
+        )
         button = page.get_by_role("button", name="Yes (2)")
         await button.click()
         await expect(page.locator("#trouble")).to_have_text("Ask Ann to let you in.")
         await expect(button).to_be_enabled()
-        house.verdict = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
+        services.verdict = IntakeResult(verdict=IntakeVerdict.ACCEPTED)
         await button.click()
-        heard = (await house.wait_deliveries(3))[2]
+        heard = (await services.wait_deliveries(3))[2]
         assert heard.text == "/memory approve e8"
         await show(served, "Only an admin may.", turn_id(heard))
         await expect(page.locator(".line.notice")).to_have_count(3)

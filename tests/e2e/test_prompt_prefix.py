@@ -91,10 +91,10 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
             gate = GatedTool()
             async with gateway(
                 home=tmp_path / "home", environment=_environment(server), tools=(gate.tool(),)
-            ) as pocket:
+            ) as parlour:
                 for n in range(start, start + 10):
-                    await _turn(pocket, gate, n)
-                await pocket.idle()
+                    await _turn(parlour, gate, n)
+                await parlour.idle()
     bodies = [RequestBody.of(data) for data in server.bodies if is_main(data)]
     assert len(bodies) >= TURNS
     breaks = [n for n in range(1, len(bodies)) if not _extends(bodies[n - 1], bodies[n])]
@@ -116,39 +116,39 @@ def _extends(earlier: RequestBody, later: RequestBody) -> bool:
     return later.before.startswith(earlier.before) and later.after == earlier.after
 
 
-async def _turn(pocket: InProcessGateway, gate: GatedTool, n: int) -> None:
+async def _turn(parlour: InProcessGateway, gate: GatedTool, n: int) -> None:
     """One turn of the script of events; the name changes from turn 12 on."""
     name = "Ann" if n < 12 else "Ann [Example]\nof Berlin"
-    say = pocket.channel.say
+    say = parlour.channel.say
     match n:
         case 3 | 17 | 33:
-            await pocket.channel.ask(CHAT, f"please remember this, turn {n}", name=name)
+            await parlour.channel.ask(CHAT, f"please remember this, turn {n}", name=name)
         case 8:
             # What she adds while the tool runs joins the turn at its next step.
             await say(CHAT, f"go to the gate, turn {n}", name=name)
             await gate.reached.wait()
             await say(CHAT, f"added, turn {n}", name=name)
             gate.opened.set()
-            await pocket.idle()
+            await parlour.idle()
         case 14:
             await say(CHAT, "edited text of turn 13", name=name, number="turn-13", revision="2")
-            await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name)
+            await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case 21:
-            await pocket.channel.ask(CHAT, "/timezone Asia/Kolkata", name=name)
+            await parlour.channel.ask(CHAT, "/timezone Asia/Kolkata", name=name)
         case 26:
             await say(CHAT, "", name=name, number="turn-25", kind=InboundKind.DELETION)
-            await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name)
+            await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case 29 | 36:
-            await pocket.channel.ask(OTHER, f"second session: remember this, turn {n}", name=name)
+            await parlour.channel.ask(OTHER, f"second session: remember this, turn {n}", name=name)
         case 39:
-            pocket.app.pool._handler._services.conversations.forget(_key(pocket))  # type: ignore[attr-defined]  # a cold cache
-            await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name)
+            parlour.app.pool._handler._services.conversations.forget(_key(parlour))  # type: ignore[attr-defined]  # a cold cache
+            await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name)
         case _:
-            await pocket.channel.ask(CHAT, f"plain text of turn {n}", name=name, number=f"turn-{n}")
+            await parlour.channel.ask(CHAT, f"plain text of turn {n}", name=name, number=f"turn-{n}")
 
 
-def _key(pocket: InProcessGateway) -> SessionKey:
-    return SessionKey(pocket.channel.name, CHAT)
+def _key(parlour: InProcessGateway) -> SessionKey:
+    return SessionKey(parlour.channel.name, CHAT)
 
 
 def _environment(server: FakeOpenAI) -> dict[str, str]:

@@ -51,10 +51,10 @@ def journal(home: Path, query: str) -> list[tuple[Any, ...]]:
 async def run_on(home: Path) -> list[str]:
     """Run today's gateway until nothing is open; return what the page's owner was told and said."""
     zone = {"PARLOUR_TIMEZONE": "Europe/Berlin"}
-    async with gateway(home=home, model=InstantModel(), environment=zone) as house:
-        await house.idle()
+    async with gateway(home=home, model=InstantModel(), environment=zone) as scene:
+        await scene.idle()
         return [
-            line.text for line in await house.app.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
+            line.text for line in await scene.app.sessions.displayed_messages(SessionKey("web", "owner"), limit=100)
         ]
 
 

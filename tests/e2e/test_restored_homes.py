@@ -16,15 +16,15 @@ from gateway.commands.doctor import collect_findings
 from gateway.i18n import translate
 from gateway.journal_file import OpenChoice
 from gateway.restore import BackupContents, restore
-from tests.e2e.discord.test_gateway_discord import house as discord_house
+from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_gateway import HeldModel
-from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import DM, slack_server
-from tests.fakes.telegram_gateway import house as telegram_house
+from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
 MARK = translate("delivery.may_repeat")
@@ -47,7 +47,7 @@ async def telegram() -> AsyncIterator[PrivateChatScene]:
     async with open_telegram() as server:
         server.now = lambda: int(time.time())
         yield PrivateChatScene(
-            live=lambda home, model: telegram_house(server, model, home, REACTION=""),
+            live=lambda home, model: open_telegram_gateway(server, model, home, REACTION=""),
             ask=server.say,
             shown=lambda: [post.text for post in server.posts],
             until=server.until,
@@ -59,7 +59,7 @@ async def slack() -> AsyncIterator[PrivateChatScene]:
     """Slack can be read back."""
     async with slack_server() as server:
         yield PrivateChatScene(
-            live=lambda home, model: slack_house(server, home=home, model=model, environment=NO_REACTION),
+            live=lambda home, model: open_slack_gateway(server, home=home, model=model, environment=NO_REACTION),
             ask=lambda text: server.say(DM, SLACK_ANN, text),
             shown=lambda: server.shown(DM),
             until=server.until,
@@ -72,7 +72,7 @@ async def discord() -> AsyncIterator[PrivateChatScene]:
     async with open_discord() as server:
         chat = server.direct(DISCORD_ANN)
         yield PrivateChatScene(
-            live=lambda home, model: discord_house(server, home=home, model=model),
+            live=lambda home, model: open_discord_gateway(server, home=home, model=model),
             ask=lambda text: server.say(chat, DISCORD_ANN, text),
             shown=lambda: server.chat(chat),
             until=server.until,
@@ -90,12 +90,12 @@ def _own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def answered_after_the_backup(scene: PrivateChatScene, folder: Path) -> Path:
     """Make a backup while a message is thought about, then answer it; return the backup."""
     model, home, target = HeldModel(), folder / "home", folder / "b.tar.gz"
-    async with scene.live(home, model) as pocket:
+    async with scene.live(home, model) as parlour:
         scene.ask("What did we decide?")
         await model.asked.wait()
-        await backup(pocket.app.home, pocket.app.store.backup, target, still=pocket.app.pause_writes())
+        await backup(parlour.app.home, parlour.app.store.backup, target, still=parlour.app.pause_writes())
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
     assert len(scene.shown()) == 1
     return target
 
@@ -111,8 +111,8 @@ async def test_what_was_open_is_looked_up_marked_or_dropped(tmp_path: Path, plat
         await asyncio.to_thread(restore, source, tmp_path / "home", force=True, choice=choice, confirm=told.append)
         assert told[0].work.messages == 1
         model = HeldModel(held=False)
-        async with scene.live(tmp_path / "home", model) as pocket:
-            await pocket.idle()
+        async with scene.live(tmp_path / "home", model) as parlour:
+            await parlour.idle()
             again = scene.shown()
             if choice is OpenChoice.ANSWER and platform == "telegram":
                 assert again == [first, f"{first}\n\n{MARK}"]
@@ -122,7 +122,7 @@ async def test_what_was_open_is_looked_up_marked_or_dropped(tmp_path: Path, plat
             # What is said from now on is answered as ever.
             scene.ask("And what else?")
             await scene.until(lambda: len(scene.shown()) > len(again))
-            await pocket.idle()
+            await parlour.idle()
             new = scene.shown()[len(again) :]
             assert len(new) == 1
             assert MARK not in new[0]
@@ -136,5 +136,5 @@ async def test_a_restored_home_was_not_killed(tmp_path: Path) -> None:
         await asyncio.to_thread(restore, source, tmp_path / "home", force=True)
         found = [each async for each in collect_findings(environment, is_offline=True, asks_model=False)]
         assert not [each for each in found if each.name == "stops"]
-        async with scene.live(tmp_path / "home", HeldModel(held=False)) as pocket:
-            assert (await pocket.app.store.journal.depth())["unclean_stops"] == 0
+        async with scene.live(tmp_path / "home", HeldModel(held=False)) as parlour:
+            assert (await parlour.app.store.journal.depth())["unclean_stops"] == 0

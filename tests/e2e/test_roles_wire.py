@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from gateway.events import PlatformAccount
-from tests.e2e.discord.test_gateway_discord import house as discord_house
+from tests.e2e.discord.test_gateway_discord import open_gateway as open_discord_gateway
 from tests.e2e.telegram.test_telegram_buttons import asked, telegram_now
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, GENERAL
 from tests.fakes.discord_server import open_discord
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
-from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOB, DM, ROOM, slack_server
 from tests.fakes.staged_changes import staged
 from tests.fakes.telegram_gateway import TEAM, EchoModel, mention
-from tests.fakes.telegram_gateway import house as telegram_house
+from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 
 REFUSED = "Only an admin of this chat or an owner of this bot can use /new here."
 DONE = "New session started."
@@ -26,24 +26,24 @@ COMMAND: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "le
 OWNED = {"PARLOUR_OWNERS": f"slack:{SLACK_ANN}"}
 
 
-async def lines(pocket: InProcessGateway) -> list[tuple[str, str, str, str]]:
+async def lines(parlour: InProcessGateway) -> list[tuple[str, str, str, str]]:
     """Return the audit, the oldest first: who, where, what, outcome."""
-    found = await pocket.app.store.access.audit(limit=50)
+    found = await parlour.app.store.access.audit(limit=50)
     return [(each.by, each.where, each.what, each.outcome) for each in reversed(found)]
 
 
 async def test_new_in_a_slack_channel() -> None:
     """A member reads who may; the workspace's admin begins anew; two lines, and nothing else."""
-    async with slack_server() as server, slack_house(server) as pocket:
+    async with slack_server() as server, open_slack_gateway(server) as parlour:
         whispers = server.places[ROOM].whispers
         server.slash(ROOM, BOB, "/parlour", "new")
         await server.until(lambda: bool(whispers))
         assert (whispers[0]["user"], whispers[0]["text"]) == (BOB, REFUSED.replace("/new", "/parlour new"))
         server.slash(ROOM, SLACK_ANN, "/parlour", "new")
         await server.until(lambda: DONE in [*server.shown(ROOM), *(each["text"] for each in whispers)])
-        await pocket.idle()
+        await parlour.idle()
         here = f"slack:{ROOM}"
-        assert await lines(pocket) == [
+        assert await lines(parlour) == [
             (f"slack:{BOB}", here, "new", "refused"),
             (f"slack:{SLACK_ANN}", here, "new", "done"),
         ]
@@ -51,7 +51,7 @@ async def test_new_in_a_slack_channel() -> None:
 
 async def test_new_in_a_discord_channel() -> None:
     """As in Slack: who has a role that manages the server decides."""
-    async with open_discord() as discord, discord_house(discord, model=InstantModel()) as pocket:
+    async with open_discord() as discord, open_discord_gateway(discord, model=InstantModel()) as parlour:
         discord.members[ANN]["roles"] = [ADMIN_ROLE]
         await discord.until(lambda: bool(discord.interactions.registered))
         refused = discord.interactions.use(GENERAL, BEN, "new")
@@ -59,9 +59,9 @@ async def test_new_in_a_discord_channel() -> None:
         assert refused.original == REFUSED
         done = discord.interactions.use(GENERAL, ANN, "new")
         await discord.until(lambda: DONE in (done.original, *discord.chat(GENERAL)))
-        await pocket.idle()
+        await parlour.idle()
         here = f"discord:{GENERAL}"
-        assert await lines(pocket) == [
+        assert await lines(parlour) == [
             (f"discord:{BEN}", here, "new", "refused"),
             (f"discord:{ANN}", here, "new", "done"),
         ]
@@ -72,7 +72,7 @@ async def test_new_and_a_press_in_a_telegram_group() -> None:
     async with telegram_now() as server:
         server.chat(TEAM).admins = {42}
         server.chat(BEN_THERE)  # he has written to the bot before: what he alone sees goes there
-        async with telegram_house(server, InstantModel(), ALLOW_FROM=f"42,{BEN_THERE}") as pocket:
+        async with open_telegram_gateway(server, InstantModel(), ALLOW_FROM=f"42,{BEN_THERE}") as parlour:
             command: dict[str, Any] = {"entities": [{"type": "bot_command", "offset": 0, "length": 16}]}
             server.say("/new@parlour_bot", chat=TEAM, sender=BEN_THERE, **command)
             await server.until(lambda: REFUSED in [post.text for post in server.posts])
@@ -80,15 +80,15 @@ async def test_new_and_a_press_in_a_telegram_group() -> None:
             await server.until(lambda: DONE in server.shown(TEAM))
             server.say("@parlour_bot hello", chat=TEAM, **mention("@parlour_bot hello"))
             await server.until(lambda: any("answer" in text for text in server.shown(TEAM)))
-            await staged(pocket, f"chats/telegram%3a{TEAM}", f"telegram:{TEAM}")
+            await staged(parlour, f"chats/telegram%3a{TEAM}", f"telegram:{TEAM}")
             post = await asked(server, TEAM)
             server.buttons.press(post, YES, sender=BEN_THERE)
             await server.until(lambda: bool(server.buttons.alerts))
             server.buttons.press(post, YES, sender=42)
             await server.until(lambda: not post.buttons)
-            await pocket.idle()
+            await parlour.idle()
             here = f"telegram:{TEAM}"
-            assert await lines(pocket) == [
+            assert await lines(parlour) == [
                 (f"telegram:{BEN_THERE}", here, "new", "refused"),
                 ("telegram:42", here, "new", "done"),
                 (f"telegram:{BEN_THERE}", here, "memory approve", "refused"),
@@ -100,8 +100,8 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
     """Nobody is let in; who sends the code owns the bot, allows somebody, blocks them; the code is nowhere."""
     model = EchoModel()
     home = tmp_path / "home"
-    async with telegram_now() as server, telegram_house(server, model, home, ALLOW_FROM="") as pocket:
-        issued = await pocket.app.access.claims.issue()
+    async with telegram_now() as server, open_telegram_gateway(server, model, home, ALLOW_FROM="") as parlour:
+        issued = await parlour.app.access.claims.issue()
         assert issued is not None
         server.say("let me in", chat=43, sender=43)
         server.say(issued.code, chat=42, sender=42)
@@ -116,10 +116,10 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
         shown = list(server.shown(43))
         server.say("still there?", chat=43, sender=43)
         await server.until(lambda: not server.updates)
-        await pocket.idle()
+        await parlour.idle()
         assert list(server.shown(43)) == shown
         assert model.asked == ["and now?"]
-        assert [(by, what, outcome) for by, _, what, outcome in await lines(pocket)] == [
+        assert [(by, what, outcome) for by, _, what, outcome in await lines(parlour)] == [
             ("code", "owner claim", "done"),
             ("telegram:42", "allow", "done"),
             ("telegram:42", "block", "done"),
@@ -133,20 +133,20 @@ async def test_an_owner_by_a_code_lets_people_in_and_shuts_them_out(tmp_path: Pa
 async def test_a_mention_or_an_answer_names_somebody() -> None:
     """In Slack a mention is shown as a name and still names one id; in Telegram the answer to their message does."""
     eve = "U0EVE"
-    async with slack_server() as server, slack_house(server, environment=OWNED) as pocket:
+    async with slack_server() as server, open_slack_gateway(server, environment=OWNED) as parlour:
         server.say(DM, SLACK_ANN, f"!allow <@{eve}>")
         await server.until(lambda: bool(server.shown(DM)))
         assert server.shown(DM)[-1] == f"`slack:{eve}` can now write to me."
         server.say(DM, SLACK_ANN, f"!block <@{eve}> <@{BOB}>")
         await server.until(lambda: len(server.shown(DM)) == 2)
         assert "names are not unique" in server.shown(DM)[-1]
-        await pocket.idle()
+        await parlour.idle()
     async with telegram_now() as platform:
         platform.chat(TEAM)
         platform.chat(42)
-        async with telegram_house(platform, InstantModel(), PARLOUR_OWNERS="telegram:42") as pocket:
+        async with open_telegram_gateway(platform, InstantModel(), PARLOUR_OWNERS="telegram:42") as parlour:
             theirs = platform.message(TEAM, 666, text="buy now")
             platform.say("/block@parlour_bot", chat=TEAM, sender=42, reply_to_message=theirs, **COMMAND)
             await platform.until(lambda: any("telegram:666" in post.text for post in platform.posts))
-            assert pocket.app.access.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
-            await pocket.idle()
+            assert parlour.app.access.roster.blocked_as([PlatformAccount(kind="telegram", id="666")]) == "telegram:666"
+            await parlour.idle()

@@ -33,9 +33,9 @@ def blocks(kind: str, *fields: dict[str, str]) -> dict[str, str]:
     }
 
 
-async def scopes(pocket: InProcessGateway) -> dict[str, str]:
+async def scopes(parlour: InProcessGateway) -> dict[str, str]:
     """Return the scope of every session."""
-    return {str(each.key): each.scope for each in await pocket.app.store.records.sessions()}
+    return {str(each.key): each.scope for each in await parlour.app.store.records.sessions()}
 
 
 def telegram(server: TelegramServer) -> dict[str, str]:

@@ -57,7 +57,7 @@ def _wrong(channel: str, entry: str) -> str:
     return entry_error(entry, TelegramSettings.entry_shapes) if KINDS[channel] == "telegram" else ""
 
 
-def door(
+def scene(
     store: Store, wall: WallClock, *, allow: Mapping[str, Sequence[str]] | None = None, owners: Sequence[str] = ()
 ) -> RosterScene:
     """Return a door with two Telegram bots, a Slack workspace and the page."""

@@ -1,4 +1,4 @@
-"""A house that tells its owners: a real store on a file, delivery to platforms that outlive it, the watch, kills."""
+"""A gateway that tells its owners: a real store on a file, delivery to platforms that outlive it, the watch, kills."""
 
 from __future__ import annotations
 

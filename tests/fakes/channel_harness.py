@@ -75,6 +75,6 @@ class ChannelHarness(Protocol):
 
     kind: ChannelPlugin
 
-    def open(self, house: FakePageServices) -> AbstractAsyncContextManager[RunningChannel]:
+    def open(self, services: FakePageServices) -> AbstractAsyncContextManager[RunningChannel]:
         """Bring the channel up in front of *house*."""
         ...

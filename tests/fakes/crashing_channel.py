@@ -31,7 +31,7 @@ class CarefulChannel(RelayChannel):
     """A relay channel that hands every event over as the port says."""
 
     async def run(self) -> None:
-        """Poll; while the house is cautious one event is taken from a poll, and the rest comes again."""
+        """Poll; while the gateway is cautious one event is taken from a poll, and the rest comes again."""
         while True:
             try:
                 news = await self._call("GET", f"/updates?after={self._accepted}")

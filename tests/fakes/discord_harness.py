@@ -60,10 +60,10 @@ async def ready(channel: DiscordChannel) -> None:
 
 
 @asynccontextmanager
-async def connected(house: FakePageServices, discord: DiscordServer, **fields: Any) -> AsyncIterator[NotedChannel]:
+async def connected(services: FakePageServices, discord: DiscordServer, **fields: Any) -> AsyncIterator[NotedChannel]:
     """Run the channel in front of *house* until the block ends; it hears when the block begins."""
-    channel = NotedChannel(house.context("discord", block(discord, **fields)), identify_pause=0.01)
-    house.channel = channel
+    channel = NotedChannel(services.context("discord", block(discord, **fields)), identify_pause=0.01)
+    services.channel = channel
     running = asyncio.create_task(channel.run(), name="discord channel")
     try:
         news = asyncio.create_task(ready(channel), name="connected")
@@ -171,11 +171,11 @@ class DiscordHarness:
         return f"message-{(int(ident) - self._first) >> 22:04}"
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with open_discord(DiscordServer(typing_lasts=0.1)) as discord:
             self._first = int(discord.snowflake()) >> 22 << 22
-            async with connected(house, discord) as self.channel:
+            async with connected(services, discord) as self.channel:
 
                 @asynccontextmanager
                 async def join() -> AsyncIterator[PlatformUser]:

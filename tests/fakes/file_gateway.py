@@ -24,19 +24,19 @@ SCOPE = "people/pocket%3aann"
 class FileGateway:
     """A gateway, its model server and the platform's shelf."""
 
-    pocket: InProcessGateway
+    parlour: InProcessGateway
     server: FakeOpenAI
-    shelf: PlatformFiles
+    sources: PlatformFiles
 
     @property
     def channel(self) -> InProcessFileChannel:
         """The platform."""
-        assert isinstance(self.pocket.channel, InProcessFileChannel)
-        return self.pocket.channel
+        assert isinstance(self.parlour.channel, InProcessFileChannel)
+        return self.parlour.channel
 
     async def sends(self, text: str, name: str, data: bytes, **facts: Any) -> Any:
         """Send one file with a text; return the content of the message as the model was shown it."""
-        await self.channel.ask("c", text, attachments=[self.shelf.put(name, data, **facts)])
+        await self.channel.ask("c", text, attachments=[self.sources.put(name, data, **facts)])
         return self.said()
 
     def said(self) -> Any:
@@ -47,16 +47,16 @@ class FileGateway:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the transcript."""
-        (path,) = self.pocket.home.glob("people/*/sessions/*.jsonl")
+        (path,) = self.parlour.home.glob("people/*/sessions/*.jsonl")
         return [json.loads(line) for line in path.read_bytes().splitlines()]
 
     def kept(self) -> set[str]:
         """Return the digests of the files in the scope."""
-        return {path.name for path in self.pocket.home.glob("people/*/attachments/*")}
+        return {path.name for path in self.parlour.home.glob("people/*/attachments/*")}
 
 
 @asynccontextmanager
-async def house(
+async def open_gateway(
     script: Script = chatter, *, home: Path | None = None, policy: AdmissionPolicy | None = None, **environment: str
 ) -> AsyncIterator[FileGateway]:
     """Run a gateway whose model sees."""
@@ -68,10 +68,10 @@ async def house(
             "PARLOUR_LLM__VISION": "on",
             **environment,
         }
-        shelf = PlatformFiles()
-        kind = InProcessFilePlugin(shelf)
-        async with gateway(environment=settings, kind=kind, home=home, policy=policy) as pocket:
-            yield FileGateway(pocket, server, shelf)
+        sources = PlatformFiles()
+        kind = InProcessFilePlugin(sources)
+        async with gateway(environment=settings, kind=kind, home=home, policy=policy) as parlour:
+            yield FileGateway(parlour, server, sources)
 
 
 def words(content: Any) -> str:

@@ -73,20 +73,20 @@ class PlatformFiles:
 class InProcessFileChannel(InProcessChannel):
     """`SupportsFiles` and `SupportsHistory`, over a shelf."""
 
-    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities, shelf: PlatformFiles) -> None:
+    def __init__(self, context: ChannelContext, capabilities: ChannelCapabilities, sources: PlatformFiles) -> None:
         super().__init__(context, capabilities)
-        self.shelf = shelf
+        self.sources = sources
         self.arrived: list[SentFile] = []
         self.kinds: dict[str, ChatKind] = {}
         self._blobs = context.blobs
 
     async def fetch(self, attachment: Attachment) -> AsyncGenerator[bytes, None]:
         """Yield a file in pieces."""
-        self.shelf.fetched.append(attachment.url)
-        if self.shelf.gate is not None:
-            self.shelf.waiting.set()
-            await self.shelf.gate.wait()
-        data = self.shelf.files.get(attachment.url)
+        self.sources.fetched.append(attachment.url)
+        if self.sources.gate is not None:
+            self.sources.waiting.set()
+            await self.sources.gate.wait()
+        data = self.sources.files.get(attachment.url)
         if data is None:
             raise FileUnavailable("gone from the platform")
         for start in range(0, len(data), PIECE):
@@ -96,8 +96,8 @@ class InProcessFileChannel(InProcessChannel):
         self, message: InboundMessage, *, since: datetime | None, limit: int
     ) -> Sequence[InboundMessage]:
         """Return what was said, as the port promises: a thread's start, the newest *limit*, nothing old."""
-        self.shelf.asked.append((message.message_id, since))
-        said = [each for each in self.shelf.said.get(message.key.chat, []) if each.sent_at < message.sent_at]
+        self.sources.asked.append((message.message_id, since))
+        said = [each for each in self.sources.said.get(message.key.chat, []) if each.sent_at < message.sent_at]
         fresh = [each for each in said if since is None or each.sent_at > since]
         start = fresh[:1] if message.key.thread and len(fresh) > limit else []
         return [*start, *fresh[-limit:]]
@@ -119,14 +119,14 @@ class InProcessFileChannel(InProcessChannel):
 class InProcessFilePlugin(InProcessPlugin):
     """Opens a `InProcessFileChannel`."""
 
-    def __init__(self, shelf: PlatformFiles, capabilities: ChannelCapabilities = WITH_FILES) -> None:
+    def __init__(self, sources: PlatformFiles, capabilities: ChannelCapabilities = WITH_FILES) -> None:
         super().__init__(capabilities)
-        self.shelf = shelf
+        self.sources = sources
         self._limits = capabilities
 
     def open(self, context: ChannelContext) -> Channel:
         """Build the channel."""
-        self.channel = InProcessFileChannel(context, self._limits, self.shelf)
+        self.channel = InProcessFileChannel(context, self._limits, self.sources)
         return self.channel
 
 

@@ -63,10 +63,10 @@ class HangingJobModel:
         """Nothing to close."""
 
 
-async def left(pocket: InProcessGateway, *, apply: bool) -> None:
+async def left(parlour: InProcessGateway, *, apply: bool) -> None:
     """Return when an answer waits to be applied, or when nothing is left to be done."""
     while True:
-        kinds = {job.kind for job in await pocket.app.store.jobs.pending_in(SCOPE)}
+        kinds = {job.kind for job in await parlour.app.store.jobs.pending_in(SCOPE)}
         if "apply" in kinds if apply else not kinds:
             return
         await asyncio.sleep(0.01)
@@ -75,16 +75,16 @@ async def left(pocket: InProcessGateway, *, apply: bool) -> None:
 async def main(home: Path, stage: str) -> None:
     """Run one stage, then wait for the kill."""
     hangs = {"consolidate": "consolidation", "note": "note"}.get(stage, "")
-    async with gateway(model=HangingJobModel(hangs), environment=WINDOW, home=home) as pocket:
+    async with gateway(model=HangingJobModel(hangs), environment=WINDOW, home=home) as parlour:
         if stage == "consolidate":
             for n in range(5):
-                await pocket.channel.ask("ann", f"thing {n}")
+                await parlour.channel.ask("ann", f"thing {n}")
         elif stage == "apply":
-            await left(pocket, apply=True)
+            await left(parlour, apply=True)
             tell("answered")
         else:
-            await left(pocket, apply=False)
-            await pocket.channel.ask("ann", "/new")
+            await left(parlour, apply=False)
+            await parlour.channel.ask("ann", "/new")
         await asyncio.Event().wait()
 
 

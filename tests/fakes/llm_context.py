@@ -125,7 +125,7 @@ def request(
 
 
 def context(
-    shelf: FakeSearchIndex | None = None, *, scope: str = "people/ann", staged: list[str] | None = None
+    sources: FakeSearchIndex | None = None, *, scope: str = "people/ann", staged: list[str] | None = None
 ) -> ToolContext:
     """A tool context of one person; *staged* collects what is to be remembered."""
     kept: list[str] = [] if staged is None else staged
@@ -137,7 +137,7 @@ def context(
         turn="tabc",
         call="call_0",
         now=NOW,
-        recall=bind_recall(shelf or FakeSearchIndex(), scope),
+        recall=bind_recall(sources or FakeSearchIndex(), scope),
         remember=kept.append,
     )
 

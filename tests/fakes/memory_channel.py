@@ -87,7 +87,7 @@ class MemoryPlatform:
     def __init__(self, *, finds: bool = True) -> None:
         self.finds = finds  # whether history can be read back
         self.chats: dict[str, list[ChatMessage]] = defaultdict(list)
-        self.blobs: dict[str, bytes] = {}  # the house's, which outlive its processes as well
+        self.blobs: dict[str, bytes] = {}  # the gateway's, which outlive its processes as well
         self.calls: list[ChannelCall] = []
         self.latency = 0.0  # seconds each call takes
         self.news = asyncio.Event()

@@ -1,4 +1,4 @@
-"""The Slack channel under test: the real libraries before a workspace on this machine and a house of the test's."""
+"""The Slack channel under test: the real libraries before a workspace on this machine and a gateway of the test's."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class RunningSlack:
 
     server: SlackServer
     channel: SlackChannel
-    house: FakePageServices
+    services: FakePageServices
 
     def render(self, place: str, text: str, **more: Any) -> list[MessagePart]:
         """Cut *text* for a place."""
         return list(self.channel.render(message(place, text, **more)))
 
 
-def build(server: SlackServer, house: FakePageServices, **more: Any) -> SlackChannel:
+def build(server: SlackServer, services: FakePageServices, **more: Any) -> SlackChannel:
     """Return a channel that is not connected yet."""
-    built = plugin.open(house.context("slack", settings(server, **more)))
+    built = plugin.open(services.context("slack", settings(server, **more)))
     assert isinstance(built, SlackChannel)
     built._ping = PING
     built._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)
-    house.channel = built
+    services.channel = built
     return built
 
 
@@ -76,15 +76,15 @@ async def _supervised(channel: SlackChannel) -> None:
 
 
 @asynccontextmanager
-async def running(server: SlackServer, house: FakePageServices, **more: Any) -> AsyncIterator[RunningSlack]:
+async def running(server: SlackServer, services: FakePageServices, **more: Any) -> AsyncIterator[RunningSlack]:
     """Run the channel in front of *house* until the end of the block."""
-    channel = build(server, house, **more)
+    channel = build(server, services, **more)
     task = asyncio.create_task(_supervised(channel), name="slack channel")
     try:
         await eventually(lambda: (channel.is_ready() and channel._catch_up.passes > 0) or task.done())
         if task.done():
             await task
-        yield RunningSlack(server, channel, house)
+        yield RunningSlack(server, channel, services)
     finally:
         task.cancel()
         await asyncio.wait({task})
@@ -92,7 +92,7 @@ async def running(server: SlackServer, house: FakePageServices, **more: Any) -> 
 
 
 @asynccontextmanager
-async def slack(house: FakePageServices | None = None, **more: Any) -> AsyncIterator[RunningSlack]:
+async def slack(services: FakePageServices | None = None, **more: Any) -> AsyncIterator[RunningSlack]:
     """Run a workspace and a channel."""
-    async with slack_server() as server, running(server, house or FakePageServices(), **more) as up:
+    async with slack_server() as server, running(server, services or FakePageServices(), **more) as up:
         yield up

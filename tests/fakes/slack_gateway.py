@@ -66,7 +66,7 @@ def variables(server: SlackServer) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def house(
+async def open_gateway(
     server: SlackServer, *, home: Path | None = None, model: Any = None, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway; it is connected, and has read what it missed, when the block begins."""
@@ -74,10 +74,10 @@ async def house(
     found = {**variables(server), **(environment or {})}
     if not found[_APP]:
         del found[_APP]
-    async with gateway(home=home, model=model or InstantModel(), environment=found) as pocket:
+    async with gateway(home=home, model=model or InstantModel(), environment=found) as parlour:
         if _APP in found:
             await server.until(lambda: server.connections > before)
-        yield pocket
+        yield parlour
 
 
 def transcripts(home: Path) -> str:

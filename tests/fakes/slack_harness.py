@@ -92,9 +92,9 @@ class SlackHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
-        async with slack(house, reaction="") as up:
+        async with slack(services, reaction="") as up:
             up.server.say(DM, ANN, "so", ts=_ROOT, quiet=True)
 
             @asynccontextmanager

@@ -21,7 +21,7 @@ FACT = "Ann keeps bees"
 
 
 async def staged(
-    pocket: InProcessGateway,
+    parlour: InProcessGateway,
     scope: str,
     session: str,
     *,
@@ -31,9 +31,9 @@ async def staged(
     asks: bool = True,
 ) -> None:
     """Have *fact* wait for a yes in *scope*, and somebody in *session* asked about it."""
-    put_aside(pocket.home, scope, session, name=name, fact=fact, at=utc_now() - age)
+    put_aside(parlour.home, scope, session, name=name, fact=fact, at=utc_now() - age)
     if asks:
-        await look(pocket, scope, name)
+        await look(parlour, scope, name)
 
 
 def put_aside(home: Path, scope: str, session: str, *, name: str, fact: str, at: datetime) -> None:
@@ -50,24 +50,24 @@ def removal(home: Path, scope: str, session: str, *, line: str, person: str, nam
     stage_for_approval(folder, Disk(), name, "deleted", utc_now(), operations=removed, session=session, person=person)
 
 
-async def look(pocket: InProcessGateway, scope: str, name: str) -> None:
+async def look(parlour: InProcessGateway, scope: str, name: str) -> None:
     """Run a job of memory in *scope*: one that has nothing to do, and after which is asked."""
     job = Job(id=f"remember:{name}", kind="remember", scope=scope, payload={"fact": ""}, due_at=utc_now())
-    await pocket.app.store.jobs.put(job)
-    while await pocket.app.store.jobs.pending_in(scope):  # noqa: ASYNC110 - nobody is told
+    await parlour.app.store.jobs.put(job)
+    while await parlour.app.store.jobs.pending_in(scope):  # noqa: ASYNC110 - nobody is told
         await asyncio.sleep(0.005)
 
 
-def memory(pocket: InProcessGateway, scope: str) -> str:
+def memory(parlour: InProcessGateway, scope: str) -> str:
     """Return what is remembered."""
-    path = scope_folder(pocket.home, scope) / "memory" / "MEMORY.md"
+    path = scope_folder(parlour.home, scope) / "memory" / "MEMORY.md"
     return path.read_text() if path.exists() else ""
 
 
-async def scope_in(pocket: InProcessGateway, session: str) -> str:
+async def scope_in(parlour: InProcessGateway, session: str) -> str:
     """Return the scope of a session in which somebody was answered."""
-    await pocket.idle()
-    return next(row.scope for row in await pocket.app.store.records.sessions() if str(row.key) == session)
+    await parlour.idle()
+    return next(row.scope for row in await parlour.app.store.records.sessions() if str(row.key) == session)
 
 
 async def erase(ask: Callable[..., Awaitable[str]], chat: str, command: str, **said: Any) -> str:

@@ -1,4 +1,4 @@
-"""The real Telegram channel, over the real library and real HTTP, in front of a house that behaves."""
+"""The real Telegram channel, over the real library and real HTTP, in front of a gateway that behaves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TelegramConnection:
 
     channel: TelegramChannel
     server: TelegramServer
-    house: FakePageServices
+    services: FakePageServices
 
 
 def block(server: TelegramServer, **fields: Any) -> Any:
@@ -46,7 +46,7 @@ def block(server: TelegramServer, **fields: Any) -> Any:
 @asynccontextmanager
 async def open_line(
     server: TelegramServer,
-    house: FakePageServices | None = None,
+    services: FakePageServices | None = None,
     *,
     runs: bool = True,
     typing: float = 0.05,
@@ -54,9 +54,9 @@ async def open_line(
     **fields: Any,
 ) -> AsyncIterator[TelegramConnection]:
     """Run the channel until the block ends, from its *first* call on; with *runs* False it only sends."""
-    house = house or FakePageServices()
-    channel = TelegramChannel(house.context("telegram", block(server, **fields)), waits=QUICK, typing=typing)
-    house.channel = channel
+    services = services or FakePageServices()
+    channel = TelegramChannel(services.context("telegram", block(server, **fields)), waits=QUICK, typing=typing)
+    services.channel = channel
     running = asyncio.create_task(channel.run(), name="telegram channel") if runs else None
     try:
         if running is not None:
@@ -66,7 +66,7 @@ async def open_line(
             polling.cancel()
             if running.done():
                 await running
-        yield TelegramConnection(channel, server, house)
+        yield TelegramConnection(channel, server, services)
     finally:
         if running is not None:
             running.cancel()

@@ -49,7 +49,7 @@ class EchoModel:
         """Nothing to close."""
 
 
-def house(
+def open_gateway(
     server: TelegramServer, model: Any, home: Path | None = None, **more: str
 ) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run the gateway with a Telegram block that lets Ann and the team in."""

@@ -119,11 +119,11 @@ class TelegramHarness:
     kind: ChannelPlugin = plugin
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with open_telegram() as server:
             server.chat(_GROUP).topics = {_TOPIC}
-            channel = NotedChannel(house.context("telegram", block(server, reaction="")), server, QUICK)
+            channel = NotedChannel(services.context("telegram", block(server, reaction="")), server, QUICK)
             running = asyncio.create_task(channel.run(), name="telegram channel")
             try:
                 # Nothing for anybody: once it is confirmed, the channel has heard Telegram.

@@ -240,11 +240,11 @@ class TernHarness:
         return model(kind="tern", base_url=server.base, token=TOKEN, **more)
 
     @asynccontextmanager
-    async def open(self, house: FakePageServices) -> AsyncIterator[RunningChannel]:
+    async def open(self, services: FakePageServices) -> AsyncIterator[RunningChannel]:
         """Run the channel."""
         async with open_tern() as server:
-            channel = self.kind.open(house.context("tern", self.settings(server, reaction="")))
-            house.channel = channel
+            channel = self.kind.open(services.context("tern", self.settings(server, reaction="")))
+            services.channel = channel
             running = asyncio.create_task(channel.run(), name="tern channel")
             try:
                 while not channel.is_ready():  # noqa: ASYNC110 - the channel does not notify

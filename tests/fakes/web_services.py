@@ -1,4 +1,4 @@
-"""A house behind the page and the terminal: an intake, a history and notes that behave, all in memory."""
+"""A gateway behind the page and the terminal: an intake, a history and notes that behave, all in memory."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class ServedPage:
 
     server: WebServer
     channel: WebChannel
-    house: FakePageServices
+    services: FakePageServices
 
     @property
     def url(self) -> str:
@@ -249,7 +249,7 @@ class ServedPage:
 
 @asynccontextmanager
 async def serve_page(
-    house: FakePageServices,
+    services: FakePageServices,
     *,
     port: int = 0,
     login: str = "auto",
@@ -259,21 +259,21 @@ async def serve_page(
     limits: ConnectionLimits | None = None,
 ) -> AsyncIterator[ServedPage]:
     """Run the real channel on the real server in front of *house*; leaving it is a shutdown."""
-    channel = web_kind.open(house.context("web"))
+    channel = web_kind.open(services.context("web"))
     assert isinstance(channel, WebChannel)
-    house.channel = channel
+    services.channel = channel
     routes = web_kind.routes(channel)
     server = WebServer(
         host, port, routes, login=login, public_url=public_url, trusted_proxies=trusted_proxies, limits=limits
     )
-    async with asyncio.TaskGroup() as services:
+    async with asyncio.TaskGroup() as group:
         running = [
-            services.create_task(server.serve(), name="web server"),
-            services.create_task(channel.run(), name="web channel"),
+            group.create_task(server.serve(), name="web server"),
+            group.create_task(channel.run(), name="web channel"),
         ]
         await server.wait_started()
         try:
-            yield ServedPage(server, channel, house)
+            yield ServedPage(server, channel, services)
         finally:
             for service in running:
                 service.cancel()

@@ -109,12 +109,12 @@ async def test_new_loses_nothing_at_a_crash(zygote: ForkServer, kill: int) -> No
     async with open_relay() as relay, open_server(script) as model:
         calls = await NewSessionHome(zygote, relay, model).first_life(ShimMode.COUNT)
     async with open_relay() as relay, open_server(script) as model:
-        house = NewSessionHome(zygote, relay, model)
-        await house.first_life(ShimMode.KILL_BEFORE, spread(calls, KILLS)[kill])
-        request = await house.second_life()
+        scene = NewSessionHome(zygote, relay, model)
+        await scene.first_life(ShimMode.KILL_BEFORE, spread(calls, KILLS)[kill])
+        request = await scene.second_life()
         assert OLD not in request
-        (archive,) = house.transcripts_with(OLD)
-        assert archive not in house.transcripts_with(NEW)
+        (archive,) = scene.transcripts_with(OLD)
+        assert archive not in scene.transcripts_with(NEW)
         asked_to_summarise = [body for body in model.bodies if OLD.encode() in body][1:]
-        assert len(house.summaries_due()) == 1 or asked_to_summarise
+        assert len(scene.summaries_due()) == 1 or asked_to_summarise
         assert len([message for message in relay.chat("c0") if translate("commands.new") in message.text]) == 1

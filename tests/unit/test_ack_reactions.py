@@ -38,9 +38,9 @@ class ReactionBoard:
 
 
 @asynccontextmanager
-async def reactions(house: FakePageServices, wall: ReactionBoard) -> AsyncIterator[AckReactions]:
+async def reactions(services: FakePageServices, wall: ReactionBoard) -> AsyncIterator[AckReactions]:
     """Run a channel's reactions until the block ends, as a kill would end them."""
-    run = AckReactions(house.context("discord"), wall.call)
+    run = AckReactions(services.context("discord"), wall.call)
     run.start()
     await asyncio.sleep(0)
     yield run
@@ -49,37 +49,37 @@ async def reactions(house: FakePageServices, wall: ReactionBoard) -> AsyncIterat
 
 async def test_a_reaction_goes_when_its_message_has_ended(clock: VirtualClock) -> None:
     """Put once, gone with the answer from it and from what was merged into its turn; what waits keeps its own."""
-    house, wall = FakePageServices(unanswered={"1", "2", "3"}), ReactionBoard()
-    async with reactions(house, wall) as run:
+    services, wall = FakePageServices(unanswered={"1", "2", "3"}), ReactionBoard()
+    async with reactions(services, wall) as run:
         for message in ("1", "1", "2", "3"):
             run.add(ANN, "1", message)
         run.add(BOB, "2", "9")
         await asyncio.sleep(1)
         assert wall.standing == {"1", "2", "3", "9"}
-        house.unanswered = {"3", "9"}
+        services.unanswered = {"3", "9"}
         run.settle(ANN)
         await asyncio.sleep(1)
         assert wall.standing == {"3", "9"}
     assert wall.calls.count(("1", True)) == 1
-    assert sorted(house.state.notes) == ["reaction/1/3", "reaction/2/9"]
+    assert sorted(services.state.notes) == ["reaction/1/3", "reaction/2/9"]
 
 
 async def test_what_ends_without_an_answer_goes_within_a_minute(clock: VirtualClock) -> None:
     """Stopped, expired or set aside: nobody says so to the channel."""
-    house, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
-    async with reactions(house, wall) as run:
+    services, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
+    async with reactions(services, wall) as run:
         run.add(ANN, "1", "1")
         await asyncio.sleep(1)
-        house.unanswered = set()
+        services.unanswered = set()
         await asyncio.sleep(60)
-        assert (wall.standing, house.state.notes) == (set(), {})
+        assert (wall.standing, services.state.notes) == (set(), {})
 
 
 @pytest.mark.parametrize("step", range(5))
 async def test_a_kill_leaves_no_reaction_behind(clock: VirtualClock, step: int) -> None:
     """Killed after each step between hearing and taking away: the next run takes away what stands, once it ended."""
-    house, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
-    async with reactions(house, wall) as run:
+    services, wall = FakePageServices(unanswered={"1"}), ReactionBoard()
+    async with reactions(services, wall) as run:
         if step >= 1:
             wall.gate.clear()
             run.add(ANN, "1", "1")
@@ -88,7 +88,7 @@ async def test_a_kill_leaves_no_reaction_behind(clock: VirtualClock, step: int) 
             wall.gate.set()
             await asyncio.sleep(1)  # it stands
         if step >= 3:
-            house.unanswered = set()  # the turn was committed
+            services.unanswered = set()  # the turn was committed
         if step >= 4:
             wall.gate.clear()
             run.settle(ANN)
@@ -96,13 +96,13 @@ async def test_a_kill_leaves_no_reaction_behind(clock: VirtualClock, step: int) 
     if step == 1:
         wall.standing.add("1")  # the call arrived, and nobody heard
     wall.gate.set()
-    async with reactions(house, wall) as run:
+    async with reactions(services, wall) as run:
         await asyncio.sleep(1)
         assert wall.standing == ({"1"} if step in (1, 2) else set())
-        house.unanswered = set()
+        services.unanswered = set()
         run.settle(ANN)
         await asyncio.sleep(1)
-    assert (wall.standing, house.state.notes) == (set(), {})
+    assert (wall.standing, services.state.notes) == (set(), {})
 
 
 FAILURES: list[tuple[SendFailed, float]] = [
@@ -116,8 +116,8 @@ async def test_what_cannot_be_taken_away_now_is_tried_again(
     clock: VirtualClock, failure: SendFailed, seconds: float
 ) -> None:
     """Within the next minute, or when the platform lets us; another chat does not wait for it."""
-    house, wall = FakePageServices(), ReactionBoard()
-    async with reactions(house, wall) as run:
+    services, wall = FakePageServices(), ReactionBoard()
+    async with reactions(services, wall) as run:
         run.add(ANN, "1", "1")
         run.add(BOB, "2", "2")
         await asyncio.sleep(1)
@@ -128,13 +128,13 @@ async def test_what_cannot_be_taken_away_now_is_tried_again(
         await asyncio.sleep(1)
         assert wall.standing == {"1"}
         await asyncio.sleep(seconds + 60)
-        assert (wall.standing, house.state.notes) == (set(), {})
+        assert (wall.standing, services.state.notes) == (set(), {})
 
 
 async def test_what_is_refused_for_good_is_forgotten(clock: VirtualClock) -> None:
     """A deleted message, a chat that is closed to us: one call, and no note is left."""
-    house, wall = FakePageServices(), ReactionBoard()
-    async with reactions(house, wall) as run:
+    services, wall = FakePageServices(), ReactionBoard()
+    async with reactions(services, wall) as run:
         for is_on in (True, False):
             if not is_on:
                 run.add(ANN, "1", "1")
@@ -142,37 +142,37 @@ async def test_what_is_refused_for_good_is_forgotten(clock: VirtualClock) -> Non
             wall.failures = [SendRefused("gone")]
             (run.settle(ANN) if not is_on else run.add(ANN, "1", "1"))
             await asyncio.sleep(1)
-            assert house.state.notes == {}
+            assert services.state.notes == {}
 
 
 async def test_a_full_disk_costs_the_reaction_and_nothing_else(
     clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a note none is put; what stands is taken away when there is room."""
-    house, wall = FakePageServices(), ReactionBoard()
+    services, wall = FakePageServices(), ReactionBoard()
 
     async def full(*_: object) -> None:
         raise StoreUnavailable("disk full")
 
-    async with reactions(house, wall) as run:
+    async with reactions(services, wall) as run:
         run.add(ANN, "1", "1")
         await asyncio.sleep(1)
-        save = house.state.save
-        monkeypatch.setattr(house.state, "save", full)
+        save = services.state.save
+        monkeypatch.setattr(services.state, "save", full)
         run.add(ANN, "1", "2")
         await asyncio.sleep(1)
         run.settle(ANN)
         await asyncio.sleep(1)
         assert ("2", True) not in wall.calls
-        monkeypatch.setattr(house.state, "save", save)
+        monkeypatch.setattr(services.state, "save", save)
         await asyncio.sleep(60)
-        assert (wall.standing, house.state.notes) == (set(), {})
+        assert (wall.standing, services.state.notes) == (set(), {})
 
 
 async def test_an_old_note_is_dropped_unasked(clock: VirtualClock) -> None:
     """What could not be taken away for a week is left alone."""
-    house, wall = FakePageServices(), ReactionBoard()
-    await house.state.save("reaction/1/1", '["discord:1", "1", "1", "2020-01-01T00:00:00+00:00"]')
-    async with reactions(house, wall):
+    services, wall = FakePageServices(), ReactionBoard()
+    await services.state.save("reaction/1/1", '["discord:1", "1", "1", "2020-01-01T00:00:00+00:00"]')
+    async with reactions(services, wall):
         await asyncio.sleep(1)
-    assert (wall.calls, house.state.notes) == ([], {})
+    assert (wall.calls, services.state.notes) == ([], {})

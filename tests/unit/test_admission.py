@@ -129,7 +129,7 @@ def test_a_guest_is_a_stranger_unless_named() -> None:
 
 
 def test_the_star_admits_everybody_who_is_somebody() -> None:
-    """`*` opens the door to all senders, and still to no bot."""
+    """`*` admits all senders, and still to no bot."""
     assert role(admit(message("9", "9"), policy("*"))) is Role.ADMIN
     assert reason(admit(message(Sender(id="9", is_bot=True)), policy("*"))) is RejectionReason.BOT
 
@@ -201,7 +201,7 @@ TRICKS = st.text(alphabet=st.characters(), min_size=0, max_size=8) | st.sampled_
 
 @given(TRICKS, TRICKS, TRICKS, st.booleans())
 def test_no_text_but_the_id_itself_admits(ident: str, name: str, chat: str, is_group: bool) -> None:
-    """Whatever stands in id, name, text and chat: only the exact id, or the exact chat, opens the door."""
+    """Whatever stands in id, name, text and chat: only the exact id, or the exact chat, admits."""
     sender = Sender(id=ident, name=name, team=name, roles=(name,))
     kind = ChatKind.GROUP if is_group else ChatKind.DIRECT
     asked = message(sender, chat or "x", chat_kind=kind, is_addressed=True, text=name, guild=name)

@@ -193,20 +193,20 @@ async def test_the_channel_example_plays_a_turn() -> None:
     """Over real HTTP: a file in, a reaction while the turn runs, the answer. The contract suite runs on it as well."""
     block = DOCS["docs/extending.md"].partition("```python\n# parlour_tern/__init__.py")[2].partition("```")[0]
     assert block.count("\n") < 250
-    harness, house = TernHarness(), FakePageServices(unanswered={"m1"})
+    harness, services = TernHarness(), FakePageServices(unanswered={"m1"})
     async with open_tern() as server:
-        channel: Any = harness.kind.open(house.context("tern", harness.settings(server)))
+        channel: Any = harness.kind.open(services.context("tern", harness.settings(server)))
         running = asyncio.create_task(channel.run(), name="channel tern")
         try:
             server.files["f1"] = b"plan"
             server.say("/help", "m1", files=[{"id": "f1", "name": "plan.txt", "size": 4}])
-            (message,) = await house.wait_deliveries(1)
+            (message,) = await services.wait_deliveries(1)
             assert (str(message.key), message.text, message.command) == ("tern:r1", "/help", "/help")
             assert b"".join([chunk async for chunk in channel.fetch(message.attachments[0])]) == b"plan"
             assert (await channel.sender(message)).is_admin
             while server.reactions != {("m1", "eyes")}:
                 await server.wait_changed()
-            house.unanswered.clear()
+            services.unanswered.clear()
             (part,) = channel.render(OutboundMessage(id="t1.1", key=message.key, text="**hi**"))
             receipt = await channel.send(part)
             found = await channel.find(part)

@@ -1,4 +1,4 @@
-"""Every figure the house reports is in the one table, with the labels the table gives it, and none is for show."""
+"""Every figure the gateway reports is in the one table, with the labels the table gives it, and none is for show."""
 
 from __future__ import annotations
 

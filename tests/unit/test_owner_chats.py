@@ -42,11 +42,11 @@ async def test_an_owner_on_telegram_and_slack_is_one_person_whatever_their_team(
     """The settings name slack:U7; the link is stored as slack:T1:U7. A stranger to the links stays alone."""
     store = await open_inline_store()
     await link(store, PHONE, DESK)
-    phone, desk = OwnerAddress(SessionKey("telegram", "42")), OwnerAddress(SessionKey("slack", "U7"), "U7")
+    phone, service = OwnerAddress(SessionKey("telegram", "42")), OwnerAddress(SessionKey("slack", "U7"), "U7")
     other = OwnerAddress(SessionKey("slack", "U8"), "U8")
     for owners in (["slack:U7", "slack:U8", "telegram:42"], ["telegram:42", "slack:U8", "slack:U7"]):
         people = await owner_chats(store, *owners).everybody()
-        assert {frozenset(addresses) for addresses in people} == {frozenset({phone, desk}), frozenset({other})}
+        assert {frozenset(addresses) for addresses in people} == {frozenset({phone, service}), frozenset({other})}
     await store.close()
 
 

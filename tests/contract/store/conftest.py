@@ -70,7 +70,7 @@ BACKENDS = {
 
 
 @pytest.fixture(params=BACKENDS)
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
+async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
     """Return where stores are opened and killed."""
     made = BACKENDS[request.param](tmp_path)
     yield made
@@ -78,6 +78,6 @@ async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.fixture
-async def store(house: StoreBackend) -> Store:
+async def store(backend: StoreBackend) -> Store:
     """Return an open store with the default limits."""
-    return await house.open()
+    return await backend.open()

@@ -17,13 +17,13 @@ from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, 
 LATE = START + timedelta(days=3650)
 
 
-async def test_a_new_message_is_there_after_a_kill(house: StoreBackend) -> None:
+async def test_a_new_message_is_there_after_a_kill(backend: StoreBackend) -> None:
     """What accept has confirmed survives a kill, whole."""
-    store = await house.open()
+    store = await backend.open()
     message = said("hällo 👋", reply_to="7", quoted="before", event_ids=("e1",), is_addressed=True)
     acceptance = await store.journal.accept(message, role=Role.ADMIN, is_control=False)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await anext(store.journal.ready_sessions()) == ANN
     lease = await claim(store)
     assert acceptance.outcome is AcceptOutcome.NEW
@@ -37,12 +37,12 @@ async def test_a_redelivery_is_a_duplicate_with_the_first_number(store: Store) -
     assert (again.outcome, again.seq, again.queued) == (AcceptOutcome.DUPLICATE, first.seq, 1)
 
 
-async def test_a_redelivery_after_the_answer_stays_a_duplicate(house: StoreBackend) -> None:
+async def test_a_redelivery_after_the_answer_stays_a_duplicate(backend: StoreBackend) -> None:
     """An answered message that is delivered again, even after a restart, makes no second turn."""
-    store = await house.open()
+    store = await backend.open()
     await answer(store, said(), "answer")
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert (await accept(store, said())).outcome is AcceptOutcome.DUPLICATE
     assert await store.journal.claim(ANN) is None
 
@@ -137,9 +137,9 @@ async def test_a_deletion_of_something_unknown_stores_nothing(store: Store) -> N
     assert (await accept(store, said())).outcome is AcceptOutcome.NEW
 
 
-async def test_a_full_chat_is_refused_and_told_once_a_minute(house: StoreBackend) -> None:
+async def test_a_full_chat_is_refused_and_told_once_a_minute(backend: StoreBackend) -> None:
     """Past the limit rows are stored as refused; the chat reads one line per minute."""
-    store = await house.open(StoreLimits(queued_per_chat=2))
+    store = await backend.open(StoreLimits(queued_per_chat=2))
     outcomes = [(await accept(store, said(id=str(n)))).outcome for n in range(5)]
     assert outcomes == [AcceptOutcome.NEW] * 2 + [AcceptOutcome.FULL] * 3
     told = await store.outbox.undelivered(ANN)
@@ -147,15 +147,15 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(house: StoreBackend
         (f"{turn_id(said(id='2'))}.1", OutboundKind.NOTICE)
     ]
     assert await anext(store.outbox.chats()) == ANN
-    house.wall.advance(minutes=1)
+    backend.wall.advance(minutes=1)
     await accept(store, said(id="9"))
     assert len(await store.outbox.undelivered(ANN)) == 2
     assert (await accept(store, said(id="9"))).outcome is AcceptOutcome.DUPLICATE
 
 
-async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: StoreBackend) -> None:
+async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(backend: StoreBackend) -> None:
     """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
-    store = await house.open(StoreLimits(queued_per_chat=6))
+    store = await backend.open(StoreLimits(queued_per_chat=6))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
     outcomes = [(await accept(store, said(id=f"a{n}", by="ann", **group))).outcome for n in range(5)]
     assert outcomes == [AcceptOutcome.NEW] * 3 + [AcceptOutcome.FULL] * 2
@@ -165,18 +165,18 @@ async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(house: Stor
     assert direct == [AcceptOutcome.NEW] * 6 + [AcceptOutcome.FULL]
 
 
-async def test_a_full_chat_does_not_stop_another_one_or_a_command(house: StoreBackend) -> None:
+async def test_a_full_chat_does_not_stop_another_one_or_a_command(backend: StoreBackend) -> None:
     """Limits are per chat, and control rows pass."""
-    store = await house.open(StoreLimits(queued_per_chat=1))
+    store = await backend.open(StoreLimits(queued_per_chat=1))
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
     assert (await accept(store, said("/stop", id="3"), is_control=True)).outcome is AcceptOutcome.NEW
     assert (await accept(store, said(key=BOB))).outcome is AcceptOutcome.NEW
 
 
-async def test_commands_wait_in_a_limited_number(house: StoreBackend) -> None:
+async def test_commands_wait_in_a_limited_number(backend: StoreBackend) -> None:
     """A command waits until its reply is on its way; of a shared chat's limit one sender has half."""
-    store = await house.open(StoreLimits(queued_per_chat=4))
+    store = await backend.open(StoreLimits(queued_per_chat=4))
     group: dict[str, Any] = {"key": BOB, "chat_kind": ChatKind.GROUP}
 
     async def command(number: int, by: str) -> AcceptOutcome:
@@ -199,9 +199,9 @@ async def test_commands_wait_in_a_limited_number(house: StoreBackend) -> None:
 
 
 @pytest.mark.parametrize("claimed", [0, 2])
-async def test_the_whole_backlog_has_a_limit(house: StoreBackend, claimed: int) -> None:
+async def test_the_whole_backlog_has_a_limit(backend: StoreBackend, claimed: int) -> None:
     """It is exact, and what was claimed leaves room again."""
-    store = await house.open(StoreLimits(queued=5))
+    store = await backend.open(StoreLimits(queued=5))
     keys = [SessionKey("telegram", str(n)) for n in range(9)]
     for key in keys[:5]:
         await accept(store, said(key=key))
@@ -211,19 +211,19 @@ async def test_the_whole_backlog_has_a_limit(house: StoreBackend, claimed: int) 
     assert outcomes == [AcceptOutcome.NEW] * claimed + [AcceptOutcome.FULL] * (4 - claimed)
 
 
-async def test_a_control_row_comes_out_of_controls_alone(house: StoreBackend) -> None:
+async def test_a_control_row_comes_out_of_controls_alone(backend: StoreBackend) -> None:
     """It never waits in the lane, and is offered again after a kill; after a second one it is a suspect."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said("/stop"), is_control=True)
     row = await anext(store.journal.control_rows())
     assert (row.message.text, row.is_control, row.attempts) == ("/stop", True, 0)
     assert await store.journal.claim(ANN) is None
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     again = await anext(store.journal.control_rows())
     assert (again.seq, again.is_control, again.attempts) == (row.seq, True, 0)  # only what runs alone is charged
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     suspect = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(suspect, InboxRow)
     assert (suspect.seq, suspect.is_control, suspect.attempts) == (row.seq, True, 1)
@@ -263,19 +263,19 @@ async def test_a_dead_letter_and_its_message_stay_known(store: Store) -> None:
     assert story.inbox[0]["state"] == "dead"
 
 
-async def test_texts_go_after_a_week_and_keys_after_a_month(house: StoreBackend) -> None:
+async def test_texts_go_after_a_week_and_keys_after_a_month(backend: StoreBackend) -> None:
     """Until then a redelivery is a duplicate; numbers are never given twice."""
-    store = await house.open()
+    store = await backend.open()
     first = await answer(store, said("secret"), "answer")
     await accept(store, said("waiting", id="2"))
     await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
-    house.wall.advance(days=8)
+    backend.wall.advance(days=8)
     await store.prune()
     assert (await claim(store)).rows[0].message.text == "waiting"  # only what has ended is blanked
-    house.wall.advance(days=21)
+    backend.wall.advance(days=21)
     await store.prune()
     assert (await accept(store, said("secret"))).outcome is AcceptOutcome.DUPLICATE
-    house.wall.advance(days=2)
+    backend.wall.advance(days=2)
     assert await store.prune() > 0
     again = await accept(store, said("secret"))
     assert again.outcome is AcceptOutcome.NEW

@@ -23,23 +23,23 @@ def _line(ident: str, at: datetime, **other: str) -> AuditEntry:
     return AuditEntry(id=ident, at=at, **said)
 
 
-async def test_a_decision_survives_a_kill_with_its_line(house: StoreBackend) -> None:
+async def test_a_decision_survives_a_kill_with_its_line(backend: StoreBackend) -> None:
     """What was decided is in force after a kill, and the audit says who decided it."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     ada, place = _member("U1", AccessStatus.ALLOWED, now), _member("chat:C1", AccessStatus.ALLOWED, now)
     assert await store.access.change(AccessChange(put=(ada, place), line=_line("t1", now)))
     assert store.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
-    await house.kill()
-    again = await house.open()
+    await backend.kill()
+    again = await backend.open()
     assert again.access.members() == {("slack", "U1"): ada, ("slack", "chat:C1"): place}
     assert await again.access.audit(limit=10) == [_line("t1", now)]
 
 
-async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: StoreBackend) -> None:
+async def test_a_later_decision_takes_the_place_of_an_earlier_one(backend: StoreBackend) -> None:
     """Somebody has one standing in a channel; who is removed has none; the edition tells that something changed."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     before = store.access.edition()
     await store.access.change(AccessChange(put=(_member("U1", AccessStatus.ALLOWED, now),)))
     await store.access.change(AccessChange(put=(_member("U1", AccessStatus.BLOCKED, now),)))
@@ -47,14 +47,14 @@ async def test_a_later_decision_takes_the_place_of_an_earlier_one(house: StoreBa
     assert store.access.edition() > before
     await store.access.change(AccessChange(remove=(("slack", "U1"),)))
     assert not store.access.members()
-    await house.kill()
-    assert not (await house.open()).access.members()
+    await backend.kill()
+    assert not (await backend.open()).access.members()
 
 
-async def test_what_is_spent_once_changes_nothing_twice(house: StoreBackend) -> None:
+async def test_what_is_spent_once_changes_nothing_twice(backend: StoreBackend) -> None:
     """Of two changes that spend one note the first is written whole, the second not at all."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     assert await store.access.change(AccessChange(notes={"claim": "hash"}))
     first = AccessChange(put=(_member("U1", AccessStatus.OWNER, now),), spends=("claim", "hash"), line=_line("a", now))
     second = AccessChange(put=(_member("U2", AccessStatus.OWNER, now),), spends=("claim", "hash"), line=_line("b", now))
@@ -63,33 +63,33 @@ async def test_what_is_spent_once_changes_nothing_twice(house: StoreBackend) -> 
     assert set(store.access.members()) == {("slack", "U1")}
     assert not store.access.notes()
     assert [each.id for each in await store.access.audit(limit=9)] == ["a"]
-    await house.kill()
-    again = await house.open()
+    await backend.kill()
+    again = await backend.open()
     assert set(again.access.members()) == {("slack", "U1")}
     assert not again.access.notes()
 
 
-async def test_a_note_that_changed_is_not_spent(house: StoreBackend) -> None:
+async def test_a_note_that_changed_is_not_spent(backend: StoreBackend) -> None:
     """What was replaced meanwhile is not what somebody wants to spend."""
-    store = await house.open()
+    store = await backend.open()
     await store.access.change(AccessChange(notes={"claim": "newer"}))
     assert not await store.access.change(AccessChange(spends=("claim", "older")))
     assert store.access.notes() == {"claim": "newer"}
 
 
-async def test_a_line_of_one_id_is_written_once(house: StoreBackend) -> None:
+async def test_a_line_of_one_id_is_written_once(backend: StoreBackend) -> None:
     """A turn that is run again after a crash leaves the line that it left before."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     await store.access.change(AccessChange(line=_line("t1", now)))
     await store.access.change(AccessChange(line=_line("t1", now, outcome="failed")))
     assert [each.outcome for each in await store.access.audit(limit=9)] == ["done"]
 
 
-async def test_the_audit_lists_the_newest_first_and_of_one_person(house: StoreBackend) -> None:
+async def test_the_audit_lists_the_newest_first_and_of_one_person(backend: StoreBackend) -> None:
     """Lines come newest first, as many as asked for; of one person both what they did and what was done to them."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     await store.access.change(AccessChange(line=_line("a", now)))
     await store.access.change(AccessChange(line=_line("b", now, by="slack:U1", what="new", whom="")))
     await store.access.change(AccessChange(line=_line("c", now, whom="slack:U2")))
@@ -97,48 +97,48 @@ async def test_the_audit_lists_the_newest_first_and_of_one_person(house: StoreBa
     assert [each.id for each in await store.access.audit(limit=9, about="slack:U1")] == ["b", "a"]
 
 
-async def test_lines_leave_after_a_year(house: StoreBackend) -> None:
+async def test_lines_leave_after_a_year(backend: StoreBackend) -> None:
     """The audit holds a year: an older line is pruned, a younger one stays."""
-    store = await house.open()
-    now = house.wall.now()
+    store = await backend.open()
+    now = backend.wall.now()
     await store.access.change(AccessChange(line=_line("old", now - timedelta(days=366))))
     await store.access.change(AccessChange(line=_line("young", now - timedelta(days=364))))
     await store.prune()
     assert [each.id for each in await store.access.audit(limit=9)] == ["young"]
 
 
-async def test_what_a_chat_is_told_with_a_change_is_delivered(house: StoreBackend) -> None:
+async def test_what_a_chat_is_told_with_a_change_is_delivered(backend: StoreBackend) -> None:
     """What is told goes out with the change, and survives a kill as it does."""
-    store = await house.open()
+    store = await backend.open()
     told = OutboundMessage(id="dabcdefghijklmnop.1", key=SessionKey("slack", "D1"), text="Welcome.")
     await store.access.change(AccessChange(notes={"n": "1"}, notices=(told,)))
-    await house.kill()
-    again = await house.open()
+    await backend.kill()
+    again = await backend.open()
     delivery = await again.outbox.next(told.key)
     assert delivery is not None
     assert delivery.message.text == "Welcome."
 
 
-async def test_a_turns_line_is_written_with_its_commit_once(house: StoreBackend) -> None:
+async def test_a_turns_line_is_written_with_its_commit_once(backend: StoreBackend) -> None:
     """A turn that decided leaves its line with its record; committed again, or killed right after, there is one."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said("/new"))
     lease = await claim(store)
-    line = _line(lease.turn, house.wall.now(), by="telegram:ann", what="new", whom="")
+    line = _line(lease.turn, backend.wall.now(), by="telegram:ann", what="new", whom="")
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
     await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
-    await house.kill()
-    again = await house.open()
+    await backend.kill()
+    again = await backend.open()
     assert await again.access.audit(limit=9) == [line]
 
 
-async def test_a_commit_that_does_not_count_leaves_no_line(house: StoreBackend) -> None:
+async def test_a_commit_that_does_not_count_leaves_no_line(backend: StoreBackend) -> None:
     """Who lost the lane wrote nothing: neither a record nor a line of the audit."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said("/new"))
     lease = await claim(store)
     await store.journal.release(lease, attempt_counts=True)
-    line = _line(lease.turn, house.wall.now())
+    line = _line(lease.turn, backend.wall.now())
     with pytest.raises(LeaseLost):
         await store.journal.commit(lease, replace(answered(lease, "New session."), audit=line))
     assert await store.access.audit(limit=9) == []

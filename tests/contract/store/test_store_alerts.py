@@ -18,10 +18,10 @@ def notice(id_: str = "aaaaaaaaaaaaaaaaa.1") -> OutboundMessage:
     return OutboundMessage(id=id_, key=OWNER, text="The disk is full", kind=OutboundKind.NOTICE, visible_to="1")
 
 
-async def test_a_cause_its_notice_and_its_post_are_one_write(house: StoreBackend) -> None:
+async def test_a_cause_its_notice_and_its_post_are_one_write(backend: StoreBackend) -> None:
     """After a kill all three are there; noted again, the notice stands once."""
-    store = await house.open()
-    at = house.wall.now()
+    store = await backend.open()
+    at = backend.wall.now()
     alert = Alert(
         cause="disk",
         stage=2,
@@ -36,8 +36,8 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: StoreBackend
     )
     await store.alerts.note(alert, notices=[notice()], posts=["{}"], at=at)
     await store.alerts.note(alert, notices=[notice()], at=at)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await store.alerts.all() == (alert,)
     (delivery,) = await store.outbox.undelivered(OWNER)
     assert delivery.message == notice()
@@ -45,10 +45,10 @@ async def test_a_cause_its_notice_and_its_post_are_one_write(house: StoreBackend
     assert (post.body, post.attempts, post.at) == ("{}", 0, at)
 
 
-async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: StoreBackend) -> None:
+async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(backend: StoreBackend) -> None:
     """What is put off comes back later with its attempts counted; what stands behind it keeps its place."""
-    store = await house.open()
-    at = house.wall.now()
+    store = await backend.open()
+    at = backend.wall.now()
     await store.alerts.note(Alert(cause="disk", since=at), posts=["1", "2"], at=at)
     first, second = await store.alerts.posts(due=at, limit=10)
     await store.alerts.postpone(first, at + timedelta(minutes=1))
@@ -59,9 +59,9 @@ async def test_a_post_waits_until_it_is_due_and_goes_when_it_arrived(house: Stor
     assert await store.alerts.posts(due=at, limit=10) == (second,)
 
 
-async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: StoreBackend) -> None:
+async def test_what_was_given_up_is_told_once_and_our_own_notices_never(backend: StoreBackend) -> None:
     """From a mark on: a line per turn, none of what stood there before, none of what we said to owners ourselves."""
-    store = await house.open()
+    store = await backend.open()
     _, mark = await store.alerts.given_up("")
     await answer(store, said(), "one")
     key = said().key
@@ -70,17 +70,17 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(house: S
     parts = parts_of(delivery.message, 2)
     await store.outbox.freeze(delivery.message, parts)
     await store.outbox.dead_letter(parts[0], "403 blocked")
-    await store.alerts.note(Alert(cause="disk", since=house.wall.now()), notices=[notice()], at=house.wall.now())
+    await store.alerts.note(Alert(cause="disk", since=backend.wall.now()), notices=[notice()], at=backend.wall.now())
     ours = parts_of(notice(), 1)
     await store.outbox.freeze(notice(), ours)
     await store.outbox.dead_letter(ours[0], "403 blocked")
     assert await store.alerts.dead(["a", notice().turn]) == {notice().turn}
-    assert await store.alerts.unreached_chats(house.wall.now()) == {OWNER}
-    assert await store.alerts.unreached_chats(house.wall.now() + timedelta(seconds=1)) == frozenset()
+    assert await store.alerts.unreached_chats(backend.wall.now()) == {OWNER}
+    assert await store.alerts.unreached_chats(backend.wall.now() + timedelta(seconds=1)) == frozenset()
     (letter,), after = await store.alerts.given_up(mark)
     assert (letter.turn, letter.chat, letter.reason) == (delivery.message.turn, str(key), "403 blocked")
     assert await store.alerts.given_up(after) == ((), after)
     assert (await store.alerts.given_up(""))[0] == ()
-    house.wall.advance(seconds=1)
+    backend.wall.advance(seconds=1)
     await accept(store, said(key=OWNER, id="2"))
-    assert await store.alerts.unreached_chats(house.wall.now() - timedelta(hours=1)) == frozenset()
+    assert await store.alerts.unreached_chats(backend.wall.now() - timedelta(hours=1)) == frozenset()

@@ -30,17 +30,17 @@ KINDS = ("remember",)
 JOB = Job(id="j1", kind="remember", scope="people/ann", payload={"fact": "tea"}, due_at=START)
 
 
-async def test_a_commit_is_all_there_after_a_kill(house: StoreBackend) -> None:
+async def test_a_commit_is_all_there_after_a_kill(backend: StoreBackend) -> None:
     """Record, rows, outbound, jobs, usage and session stand together."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     lease = await claim(store)
     await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
     store.journal.spend(spent(lease.turn))
     commit = answered(lease, "one", "two", jobs=(JOB,), blobs={"sha": "text"})
     assert await store.journal.commit(lease, commit) == commit.record
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert [stored.record for stored in await store.records.unprojected(0, 10)] == [commit.record]
     assert [each.message for each in await store.outbox.undelivered(ANN)] == list(outbound(lease, "one", "two"))
     assert await store.jobs.pending_in("people/ann") == (JOB,)
@@ -166,17 +166,17 @@ async def test_the_last_answered_turn_is_found(store: Store) -> None:
     assert (last.turn, last.lines) == (first.turn, ())
 
 
-async def test_projected_bodies_leave_the_journal(house: StoreBackend) -> None:
+async def test_projected_bodies_leave_the_journal(backend: StoreBackend) -> None:
     """Records come in commit order, after a number, of a key; what is projected comes no more."""
-    store = await house.open()
+    store = await backend.open()
     turns = [(await answer(store, said(id=str(n), key=key), "x")).turn for n, key in enumerate((ANN, BOB, ANN))]
     records = await store.records.unprojected(0, 10)
     assert [stored.record.turn for stored in records] == turns
     assert [stored.record.turn for stored in await store.records.unprojected(records[0].seq, 1)] == [turns[1]]
     assert [stored.record.turn for stored in await store.records.pending(ANN)] == [turns[0], turns[2]]
     await store.records.projected([stored.seq for stored in records[:2]])
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert [stored.record.turn for stored in await store.records.unprojected(0, 10)] == [turns[2]]
     assert (await store.records.pending(BOB)) == ()
 
@@ -191,13 +191,13 @@ async def test_the_projector_is_woken_at_start_and_by_each_commit(store: Store) 
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_sessions_are_listed_most_recent_first(house: StoreBackend) -> None:
+async def test_sessions_are_listed_most_recent_first(backend: StoreBackend) -> None:
     """A commit makes its session the most recently used."""
-    store = await house.open()
+    store = await backend.open()
     await answer(store, said(id="1"), "x")
-    house.wall.advance(seconds=1)
+    backend.wall.advance(seconds=1)
     await answer(store, said(id="2", key=BOB), "x")
-    house.wall.advance(seconds=1)
+    backend.wall.advance(seconds=1)
     assert [session.key for session in await store.records.sessions()] == [BOB, ANN]
     await answer(store, said(id="3"), "x")
     assert [session.key for session in await store.records.sessions()] == [ANN, BOB]
@@ -217,9 +217,9 @@ async def test_a_story_needs_a_reference_that_fits_one_turn(store: Store) -> Non
         assert await store.journal.trace(reference) is None
 
 
-async def test_jobs_are_leased_until_finished_or_put_off(house: StoreBackend) -> None:
+async def test_jobs_are_leased_until_finished_or_put_off(backend: StoreBackend) -> None:
     """Due ones, oldest first, once per process; a restart offers them again; order in a scope is kept."""
-    store = await house.open()
+    store = await backend.open()
     later = Job(id="j2", kind="remember", scope="people/ann", payload={}, due_at=START - timedelta(seconds=9))
     future = Job(id="j3", kind="remember", scope="", payload={}, due_at=START + timedelta(hours=1))
     for job in (JOB, later, future, JOB):
@@ -236,8 +236,8 @@ async def test_jobs_are_leased_until_finished_or_put_off(house: StoreBackend) ->
     await store.jobs.put_off(again, timedelta(minutes=1), "busy", counts=False)
     (again,) = await store.jobs.due(START + timedelta(minutes=2), 10, kinds=KINDS)
     assert (again.attempts, again.payload) == (1, {"bad_answers": 1})
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
     assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
 
@@ -269,9 +269,9 @@ async def test_usage_adds_up_by_purpose_and_model(store: Store) -> None:
     assert await store.usage.totals(since=START, chat="telegram:99") == ()
 
 
-async def test_choices_and_notes_survive(house: StoreBackend) -> None:
+async def test_choices_and_notes_survive(backend: StoreBackend) -> None:
     """Preferences are served from memory; an empty value removes; channels keep their notes apart."""
-    store = await house.open()
+    store = await backend.open()
     await store.people.prefer("people/ann", "zone", "Europe/Berlin")
     await store.people.prefer("people/ann", "language", "de")
     await store.people.prefer("people/ann", "language", "")
@@ -279,8 +279,8 @@ async def test_choices_and_notes_survive(house: StoreBackend) -> None:
     await store.state("slack").save("gone", "x")
     await store.state("slack").save("gone", None)
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert store.people.preferences("people/ann") == {"zone": "Europe/Berlin"}
     assert store.people.preferences("people/bob") == {}
     assert await store.state("slack").load("mark") == "17\ud800"

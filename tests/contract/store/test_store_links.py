@@ -47,9 +47,9 @@ async def talked(store: Store, account: str) -> None:
     await store.people.prefer(f"people/{account}", "language", account[:2])
 
 
-async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(house: StoreBackend) -> None:
+async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(backend: StoreBackend) -> None:
     """Sessions, jobs and whose chat is whose; doing it again changes nothing; a kill neither."""
-    store = await house.open()
+    store = await backend.open()
     for account in (ANN, BOB):
         await talked(store, account)
     await store.people.prefer(f"people/{BOB}", "timezone", "Europe/Berlin")
@@ -58,8 +58,8 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     for _ in range(2):
         await store.links.link(LINK)
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert store.people.preferences(f"people/{ANN}") == {"language": "te", "timezone": "Europe/Berlin"}
     assert store.links.person(PlatformAccount.from_name(BOB)) == ANN
     assert [each.account.name for each in store.links.accounts(ANN)] == [ANN, BOB]
@@ -72,9 +72,9 @@ async def test_linked_accounts_are_one_person_with_everything_there_is_of_them(h
     assert await store.links.moves() == []
 
 
-async def test_unlinked_each_has_their_own_and_begins_anew(house: StoreBackend) -> None:
+async def test_unlinked_each_has_their_own_and_begins_anew(backend: StoreBackend) -> None:
     """Chats go with their account, every conversation has a new transcript, and the old ones are to be summarised."""
-    store = await house.open()
+    store = await backend.open()
     for account in (ANN, BOB):
         await talked(store, account)
     before = {row.key: row.transcript for row in await store.records.sessions()}

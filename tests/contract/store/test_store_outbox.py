@@ -55,9 +55,9 @@ async def test_messages_come_in_commit_order(store: Store) -> None:
     assert await store.outbox.next(ANN) is None
 
 
-async def test_replies_to_commands_give_way_to_answers(house: StoreBackend) -> None:
+async def test_replies_to_commands_give_way_to_answers(backend: StoreBackend) -> None:
     """An answer goes before replies that wait, behind the one that is being sent, and a kill changes nothing of it."""
-    store = await house.open()
+    store = await backend.open()
     for n in range(3):
         await accept(store, said("/status", id=f"c{n}"), is_control=True)
         await settle(store, await anext(store.journal.control_rows()), f"status {n}")
@@ -65,8 +65,8 @@ async def test_replies_to_commands_give_way_to_answers(house: StoreBackend) -> N
     assert first is not None
     await store.outbox.freeze(first.message, parts_of(first.message, 2))
     await answer(store, said(), "answer")
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await anext(store.outbox.chats()) == ANN
     waiting = [each.message.text for each in await store.outbox.undelivered(ANN)]
     assert waiting == ["status 0", "answer", "status 1", "status 2"]
@@ -75,29 +75,29 @@ async def test_replies_to_commands_give_way_to_answers(house: StoreBackend) -> N
     assert again.message.text == "status 0"
 
 
-async def test_parts_are_frozen_once(house: StoreBackend) -> None:
+async def test_parts_are_frozen_once(backend: StoreBackend) -> None:
     """Another cut after a restart changes nothing: what the first stored is sent."""
-    store = await house.open()
+    store = await backend.open()
     message, parts = await frozen(store, 3)
     again = await store.outbox.freeze(message, parts_of(message, 1))
     assert [row.part for row in again] == parts
     assert [row.state for row in again] == [PartState.SENDING, PartState.PENDING, PartState.PENDING]
     assert [row.attempts for row in again] == [1, 0, 0]
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await anext(store.outbox.chats()) == ANN
     delivery = await oldest(store)
     assert [row.part for row in delivery.parts] == parts
     assert states(delivery) == [PartState.UNKNOWN, PartState.PENDING, PartState.PENDING]
 
 
-async def test_a_receipt_marks_the_next_part_in_one_write(house: StoreBackend) -> None:
+async def test_a_receipt_marks_the_next_part_in_one_write(backend: StoreBackend) -> None:
     """After a kill exactly the part that was on its way is unknown."""
-    store = await house.open()
+    store = await backend.open()
     _, parts = await frozen(store, 3)
     await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     delivery = await oldest(store)
     assert states(delivery) == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
     assert delivery.parts[0].message_id == "901"
@@ -122,16 +122,16 @@ async def test_what_became_of_a_part_is_kept(store: Store) -> None:
     assert states(await oldest(store)) == [PartState.SENT, PartState.SENDING]
 
 
-async def test_a_placeholder_is_remembered(house: StoreBackend) -> None:
+async def test_a_placeholder_is_remembered(backend: StoreBackend) -> None:
     """Where a part is going to stand survives a kill and every state but the last; the receipt has the last word."""
-    store = await house.open()
+    store = await backend.open()
     _, parts = await frozen(store, 2)
     assert (await oldest(store)).parts[0].message_id == ""
     await store.outbox.mark_placed(parts[0], "700")
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.SENDING, "700")
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     row = (await oldest(store)).parts[0]
     assert (row.state, row.message_id) == (PartState.UNKNOWN, "700")
     await store.outbox.mark_unsent(parts[0], "429")
@@ -177,12 +177,12 @@ async def test_a_refused_part_ends_its_message(store: Store) -> None:
     assert [part["state"] for part in story.parts] == ["sent", "dead", "dead"]
 
 
-async def test_dead_letters_are_told_by_channel_and_reason(house: StoreBackend) -> None:
+async def test_dead_letters_are_told_by_channel_and_reason(backend: StoreBackend) -> None:
     """Chats of one channel are one line, whoever they were; the latest reason stands first."""
-    store = await house.open()
+    store = await backend.open()
     deaths = [(ANN, "blocked"), (BOB, "blocked"), (SessionKey("slack", "C1/9"), "channel_not_found")]
     for minute, (key, reason) in enumerate(deaths):
-        house.wall.advance(minutes=minute)
+        backend.wall.advance(minutes=minute)
         await answer(store, said(id=f"d{minute}", key=key), "one")
         delivery = await store.outbox.next(key)
         assert delivery is not None
@@ -194,7 +194,7 @@ async def test_dead_letters_are_told_by_channel_and_reason(house: StoreBackend) 
         ("slack", "channel_not_found", 2),
         ("telegram", "blocked", 4),
     ]
-    assert groups[0].newest == house.wall.now()
+    assert groups[0].newest == backend.wall.now()
     assert await store.outbox.dead(limit=1) == groups[:1]
 
 
@@ -210,16 +210,16 @@ def preview_part(lease: TurnLease) -> MessagePart:
     return MessagePart(id=f"{lease.turn}.0.1", key=lease.key, payload="so far", plain="so far")
 
 
-async def test_a_preview_is_adopted_by_the_first_message(house: StoreBackend) -> None:
+async def test_a_preview_is_adopted_by_the_first_message(backend: StoreBackend) -> None:
     """It never comes out of next; it survives a kill as unknown, and one message takes it over."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     lease = await claim(store)
     row = await store.outbox.preview(lease, preview_part(lease))
     assert (row.state, row.attempts) == (PartState.SENDING, 1)
     assert await store.outbox.next(ANN) is None
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert await store.outbox.next(ANN) is None
     lease = await claim(store)
     again = await store.outbox.preview(lease, preview_part(lease))

@@ -54,13 +54,13 @@ async def test_a_lane_has_one_owner(store: Store) -> None:
     assert (await claim(store)).epoch > lease.epoch
 
 
-async def test_lanes_yields_the_backlog_then_what_comes(house: StoreBackend) -> None:
+async def test_lanes_yields_the_backlog_then_what_comes(backend: StoreBackend) -> None:
     """Each key once, the longest waiting first; and again when a commit leaves more."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said(key=BOB))
     await accept_texts(store, "a", "b")
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     lanes = store.journal.ready_sessions()
     assert [await anext(lanes), await anext(lanes)] == [BOB, ANN]
     lease = await claim(store)
@@ -101,13 +101,13 @@ MERGES: dict[str, tuple[StoreLimits, list[tuple[str, dict[str, Any]]], list[list
 
 
 @pytest.mark.parametrize("name", MERGES)
-async def test_one_senders_parts_merge(house: StoreBackend, name: str) -> None:
+async def test_one_senders_parts_merge(backend: StoreBackend, name: str) -> None:
     """A turn is one sender's; its id is its first row's."""
     limits, messages, expected = MERGES[name]
-    store = await house.open(limits)
+    store = await backend.open(limits)
     for n, (text, fields) in enumerate(messages, 1):
         await accept(store, said(text, id=str(n), **fields))
-    house.wall.advance(seconds=10)
+    backend.wall.advance(seconds=10)
     assert await texts_of_turns(store) == expected
 
 
@@ -119,16 +119,16 @@ ABSENCES: dict[str, tuple[float, list[list[str]]]] = {
 
 
 @pytest.mark.parametrize("name", ABSENCES)
-async def test_a_backlog_is_one_turn_per_sender(house: StoreBackend, name: str) -> None:
+async def test_a_backlog_is_one_turn_per_sender(backend: StoreBackend, name: str) -> None:
     """What waited beyond ten minutes is one turn per sender up to a command of theirs; before that all is as usual."""
     minutes, expected = ABSENCES[name]
-    store = await house.open(SPLIT)
+    store = await backend.open(SPLIT)
     for n, (text, by) in enumerate([("a1", "ann"), ("b1", "bob"), ("a2", "ann")]):
         await accept(store, said(text, id=str(n), by=by, second=n))
     await accept(store, said("/x", id="3", kind=InboundKind.COMMAND, second=3))
     for n, text in enumerate(["a3", "a4"], 4):
         await accept(store, said(text, id=str(n), second=n))
-    house.wall.advance(seconds=minutes * 60)
+    backend.wall.advance(seconds=minutes * 60)
     assert await texts_of_turns(store) == expected
 
 
@@ -145,9 +145,9 @@ async def test_rows_of_a_merged_turn_end_as_answered_and_merged(store: Store) ->
 
 
 @pytest.mark.parametrize("fields", [{"album": "7"}, {"text": LONG}], ids=["album", "paste"])
-async def test_a_part_waits_for_the_rest(house: StoreBackend, fields: dict[str, str]) -> None:
+async def test_a_part_waits_for_the_rest(backend: StoreBackend, fields: dict[str, str]) -> None:
     """Claim holds back what may not be whole, and the lane is offered again when the window is over."""
-    store = await house.open(StoreLimits(split_seconds=0.02), clock=utc_now)
+    store = await backend.open(StoreLimits(split_seconds=0.02), clock=utc_now)
     await accept(store, said(id="1", **fields))
     lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
@@ -176,11 +176,11 @@ async def test_the_window_lasts_two_seconds(clock: VirtualClock) -> None:
     await store.close()
 
 
-async def test_a_clock_that_went_back_holds_nobody_up(house: StoreBackend) -> None:
+async def test_a_clock_that_went_back_holds_nobody_up(backend: StoreBackend) -> None:
     """A part from the future is claimed at once."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said(LONG))
-    house.wall.advance(hours=-1)
+    backend.wall.advance(hours=-1)
     assert await store.journal.claim(ANN) is not None
 
 
@@ -230,9 +230,9 @@ async def test_a_given_back_turn_is_claimed_again_exactly(store: Store) -> None:
     assert (await claim(store)).steps == ()
 
 
-async def test_a_lost_lease_writes_nothing(house: StoreBackend) -> None:
+async def test_a_lost_lease_writes_nothing(backend: StoreBackend) -> None:
     """After another claim of the lane, everything under the old lease raises LeaseLost."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     old = await claim(store)
     await store.journal.release(old, attempt_counts=False)
@@ -249,59 +249,59 @@ async def test_a_lost_lease_writes_nothing(house: StoreBackend) -> None:
     await store.journal.commit(new, answered(new, "fresh"))
 
 
-async def test_the_lease_of_a_process_that_died_is_lost(house: StoreBackend) -> None:
+async def test_the_lease_of_a_process_that_died_is_lost(backend: StoreBackend) -> None:
     """A restart takes the lanes; the old epoch is worth nothing."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     old = await claim(store)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     with pytest.raises(LeaseLost):
         await store.journal.commit(old, answered(old))
     assert (await claim(store)).turn == old.turn
 
 
-async def run_and_die(house: StoreBackend, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
+async def run_and_die(backend: StoreBackend, limits: StoreLimits | None = None) -> tuple[bool, int, str]:
     """Start, claim Ann's turn, die in it; return how it was claimed."""
-    store = await house.open(limits)
+    store = await backend.open(limits)
     lease = await claim(store)
-    await house.kill()
+    await backend.kill()
     row = lease.rows[0]
     return row.is_lone, row.attempts, lease.turn
 
 
-async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(house: StoreBackend) -> None:
+async def test_two_unclean_stops_make_a_row_lone_and_only_then_attempts_count(backend: StoreBackend) -> None:
     """Counted before the work: usual, usual, then alone for the first, second and third time."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
-    await house.kill()
-    runs = [await run_and_die(house) for _ in range(5)]
+    await backend.kill()
+    runs = [await run_and_die(backend) for _ in range(5)]
     assert [run[:2] for run in runs] == [(False, 0), (False, 0), (True, 1), (True, 2), (True, 3)]
     assert len({run[2] for run in runs}) == 1
 
 
-async def test_a_row_that_was_not_in_flight_is_innocent(house: StoreBackend) -> None:
+async def test_a_row_that_was_not_in_flight_is_innocent(backend: StoreBackend) -> None:
     """Waiting through crashes counts nothing."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     await accept(store, said(key=BOB))
-    await house.kill()
+    await backend.kill()
     for _ in range(3):
-        await run_and_die(house)
-    store = await house.open()
+        await run_and_die(backend)
+    store = await backend.open()
     row = (await claim(store, BOB)).rows[0]
     assert (row.is_lone, row.attempts) == (False, 0)
     assert (await store.journal.depth())["unclean_stops"] == 4
 
 
-async def test_a_chosen_stop_gives_the_attempt_back(house: StoreBackend) -> None:
+async def test_a_chosen_stop_gives_the_attempt_back(backend: StoreBackend) -> None:
     """A lone turn that was released by choice has the attempts it had before."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
-    await house.kill()
+    await backend.kill()
     for _ in range(2):
-        await run_and_die(house)
-    store = await house.open()
+        await run_and_die(backend)
+    store = await backend.open()
     await store.journal.release(await claim(store), attempt_counts=False)
     lease = await claim(store)
     assert lease.rows[0].attempts == 1
@@ -309,16 +309,16 @@ async def test_a_chosen_stop_gives_the_attempt_back(house: StoreBackend) -> None
     assert (await claim(store)).rows[0].attempts == 2
 
 
-async def test_a_clean_close_counts_nothing_and_forgives(house: StoreBackend) -> None:
+async def test_a_clean_close_counts_nothing_and_forgives(backend: StoreBackend) -> None:
     """A row in flight at a clean close runs as usual, and the unclean stops in a row begin at none."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
-    await house.kill()
-    await run_and_die(house)
-    store = await house.open()
+    await backend.kill()
+    await run_and_die(backend)
+    store = await backend.open()
     await claim(store)
     await store.close()
-    store = await house.open()
+    store = await backend.open()
     assert (await store.journal.depth())["unclean_stops"] == 0
     assert (await claim(store)).rows[0].is_lone is False
 
@@ -382,14 +382,14 @@ async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None
     assert (await claim(store)).rows[0].attempts == 0
 
 
-async def test_depth_counts_what_waits(house: StoreBackend) -> None:
+async def test_depth_counts_what_waits(backend: StoreBackend) -> None:
     """Queue, age, undelivered, dead and unprojected are visible."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
     await store.journal.commit(lease, answered(lease, "answer", outcome=MessageOutcome.DEAD, failure="poison"))
     await accept(store, said("b", id="2"))
-    house.wall.advance(seconds=30)
+    backend.wall.advance(seconds=30)
     depth = await store.journal.depth()
     assert {name: depth[name] for name in ("queued", "oldest_seconds", "undelivered", "dead", "unprojected")} == {
         "queued": 1,

@@ -16,16 +16,16 @@ LONG = "x" * 4_000
 CHATS = [SessionKey("telegram", str(n)) for n in range(3)]
 
 
-async def crash_twice(house: StoreBackend, keys: Sequence[SessionKey] = CHATS) -> Store:
+async def crash_twice(backend: StoreBackend, keys: Sequence[SessionKey] = CHATS) -> Store:
     """Let one message in each chat be in flight at two unclean stops; return the store of the third life."""
-    store = await house.open()
+    store = await backend.open()
     for key in keys:
         await accept(store, said(key=key))
     for _ in range(2):
         for key in keys:
             assert await store.journal.claim(key) is not None
-        await house.kill()
-        store = await house.open()
+        await backend.kill()
+        store = await backend.open()
     return store
 
 
@@ -36,21 +36,21 @@ async def claim_suspect(store: Store) -> TurnLease:
     return lease
 
 
-async def test_a_crash_charges_only_the_suspect_that_ran(house: StoreBackend) -> None:
+async def test_a_crash_charges_only_the_suspect_that_ran(backend: StoreBackend) -> None:
     """Each life runs another suspect, the oldest first; one comes again when all have had as many attempts."""
-    store = await crash_twice(house)
+    store = await crash_twice(backend)
     order = []
     for _ in range(7):
         lease = await claim_suspect(store)
         order.append((lease.key, lease.attempts))
-        await house.kill()
-        store = await house.open()
+        await backend.kill()
+        store = await backend.open()
     assert order == [(key, attempts) for attempts in (1, 2, 3) for key in CHATS][:7]
 
 
-async def test_a_suspect_is_no_usual_turn(house: StoreBackend) -> None:
+async def test_a_suspect_is_no_usual_turn(backend: StoreBackend) -> None:
     """A claim of its queue finds nothing and says that there is a suspect; other queues go on; its end ends it all."""
-    store = await crash_twice(house, [ANN])
+    store = await crash_twice(backend, [ANN])
     await accept(store, said("behind it", id="2"))
     await accept(store, said(key=CHATS[0]))
     assert await store.journal.claim(CHATS[0]) is not None
@@ -64,39 +64,39 @@ async def test_a_suspect_is_no_usual_turn(house: StoreBackend) -> None:
     assert (usual.is_lone, usual.attempts) == (False, 0)
 
 
-async def test_a_suspect_with_company_is_not_charged(house: StoreBackend) -> None:
+async def test_a_suspect_with_company_is_not_charged(backend: StoreBackend) -> None:
     """What runs beside a job may die of the job."""
-    store = await crash_twice(house, [ANN])
+    store = await crash_twice(backend, [ANN])
     lease = await store.journal.claim_suspect(is_isolated=False)
     assert isinstance(lease, TurnLease)
     assert (lease.is_lone, lease.attempts) == (True, 0)
 
 
-async def test_an_attempt_that_had_company_after_all_is_given_back(house: StoreBackend) -> None:
+async def test_an_attempt_that_had_company_after_all_is_given_back(backend: StoreBackend) -> None:
     """Whoever finds a platform event that was in hand at the crash says so at the start; saying it twice is once."""
-    store = await crash_twice(house)
+    store = await crash_twice(backend)
     await claim_suspect(store)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     await store.journal.acquit()
     await store.journal.acquit()
     lease = await claim_suspect(store)
     assert (lease.key, lease.attempts) == (CHATS[0], 1)
     await store.journal.acquit()  # it speaks of the last run, not of this one
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert [(await claim_suspect(store)).attempts for _ in CHATS] == [1, 1, 2]
 
 
-async def test_a_merged_turn_is_one_suspect(house: StoreBackend) -> None:
+async def test_a_merged_turn_is_one_suspect(backend: StoreBackend) -> None:
     """Its rows are charged together, and what its sender writes meanwhile is none of it."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said(LONG, id="1"))
     await accept(store, said("end", id="2"))
     for _ in range(2):
         await claim(store)
-        await house.kill()
-        store = await house.open()
+        await backend.kill()
+        store = await backend.open()
     await accept(store, said("are you there?", id="3"))
     lease = await claim_suspect(store)
     assert [(row.message.text, row.attempts) for row in lease.rows] == [(LONG, 1), ("end", 1)]
@@ -105,18 +105,18 @@ async def test_a_merged_turn_is_one_suspect(house: StoreBackend) -> None:
     assert [row.message.text for row in (await claim(store)).rows] == ["are you there?"]
 
 
-async def test_what_a_turn_gave_back_is_innocent(house: StoreBackend) -> None:
+async def test_what_a_turn_gave_back_is_innocent(backend: StoreBackend) -> None:
     """A row that was steered into a suspect before it was one, and is no part of its answer, waits as if new."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
     await accept(store, said("b", id="2"))
     await store.journal.steer(lease)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     await claim(store)
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     lease = await claim_suspect(store)
     commit = answered(lease)
     object.__setattr__(commit.record, "inbox", (lease.rows[0].seq,))
@@ -126,16 +126,16 @@ async def test_what_a_turn_gave_back_is_innocent(house: StoreBackend) -> None:
     assert [row.message.text for row in usual.rows] == ["b"]
 
 
-async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(house: StoreBackend) -> None:
+async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(backend: StoreBackend) -> None:
     """What runs is not charged, what only waited is no suspect any more, what killed alone remains one."""
-    store = await crash_twice(house)
+    store = await crash_twice(backend)
     await claim_suspect(store)  # the first chat's
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     running = await claim_suspect(store)
     assert (running.key, running.attempts) == (CHATS[1], 1)
     await store.close()
-    store = await house.open()
+    store = await backend.open()
     for key in CHATS[1:]:
         usual = await store.journal.claim(key)
         assert usual is not None
@@ -144,49 +144,49 @@ async def test_a_deliberate_stop_gives_back_and_forgives_who_was_not_charged(hou
     assert (lease.key, lease.attempts) == (CHATS[0], 2)
 
 
-async def test_a_look_at_the_home_changes_no_suspect(house: StoreBackend) -> None:
+async def test_a_look_at_the_home_changes_no_suspect(backend: StoreBackend) -> None:
     """`parlour status` between two lives neither charges nor forgives."""
-    store = await crash_twice(house, [ANN])
+    store = await crash_twice(backend, [ANN])
     await store.close(has_served=False)
-    store = await house.open()
+    store = await backend.open()
     assert (await claim_suspect(store)).attempts == 1
 
 
-async def test_a_control_row_is_a_suspect_like_a_turn(house: StoreBackend) -> None:
+async def test_a_control_row_is_a_suspect_like_a_turn(backend: StoreBackend) -> None:
     """Open at two unclean stops it is claimed alone, once a life; a deliberate stop gives its attempt back."""
-    store = await house.open()
+    store = await backend.open()
     accepted = await accept(store, said("/status"), is_control=True)
     for _ in range(2):
-        await house.kill()
-        store = await house.open()
+        await backend.kill()
+        store = await backend.open()
     for attempts in (1, 2):
         row = await store.journal.claim_suspect(is_isolated=True)
         assert isinstance(row, InboxRow)
         assert (row.seq, row.is_control, row.attempts) == (accepted.seq, True, attempts)
         assert await store.journal.claim_suspect(is_isolated=True) is None
-        await house.kill()
-        store = await house.open()
+        await backend.kill()
+        store = await backend.open()
     await store.journal.claim_suspect(is_isolated=True)
     await store.close()
-    store = await house.open()
+    store = await backend.open()
     row = await store.journal.claim_suspect(is_isolated=True)
     assert isinstance(row, InboxRow)
     assert row.attempts == 3
 
 
-async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(house: StoreBackend) -> None:
+async def test_a_job_in_flight_at_two_crashes_is_put_off_apart_from_its_neighbour(backend: StoreBackend) -> None:
     """The first crash delays nothing, but each is leased by itself; the second puts them off, one behind the other."""
-    store = await house.open()
+    store = await backend.open()
     for name in ("a", "b", "c"):
         await store.jobs.put(Job(id=name, kind="think", scope="", payload={}, due_at=START))
     assert len(await store.jobs.due(START, 2, kinds=("think",))) == 2
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     for _ in range(2):
         (job,) = await store.jobs.due(START, 2, kinds=("think",))
         assert job.attempts == 1
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     due = [
         [job.id for job in await store.jobs.due(START + timedelta(seconds=seconds), 3, kinds=("think",))]
         for seconds in (0, 29, 30, 59, 60)

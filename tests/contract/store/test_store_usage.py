@@ -38,12 +38,12 @@ async def test_sums_by_person_chat_purpose_and_day(store: Store) -> None:
     assert await by(store, "person", days=0) == [("ann", 2, 1_014, 0.75, 0)]
 
 
-async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_folded(house: StoreBackend) -> None:
+async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_folded(backend: StoreBackend) -> None:
     """After thirty days a day is its sums: per person, chat, purpose and model, unknown prices apart.
 
     22:30 in UTC is 23:30 in Berlin in winter, and in summer it is tomorrow.
     """
-    store = await house.open(BERLIN)
+    store = await backend.open(BERLIN)
     for day in range(0, 300, 3):
         at = START - timedelta(days=day) + timedelta(hours=1, minutes=30)
         for n in range(4):
@@ -63,9 +63,9 @@ async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_fol
     assert "2026-08-24" in days  # 22:30 UTC on the 23rd, in summer
 
 
-async def test_a_call_that_is_cut_off_stands_in_the_rows(house: StoreBackend) -> None:
+async def test_a_call_that_is_cut_off_stands_in_the_rows(backend: StoreBackend) -> None:
     """Begun and never ended, it is there after a kill with its estimate; ended, with what it took, once."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     lease = await claim(store)
     store.journal.calling(spent(lease.turn, call="a.1", tokens_in=500, tokens_out=0))
@@ -76,8 +76,8 @@ async def test_a_call_that_is_cut_off_stands_in_the_rows(house: StoreBackend) ->
     store.journal.calling(spent(lease.turn, call="a.2", tokens_in=600, tokens_out=0))
     await asyncio.sleep(2 * CALL_NOTED_AFTER.total_seconds())
     await store.check()
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     assert [(row.tokens_in, row.call) for row in await usage(store, lease.turn)] == [(480, ""), (600, "a.2")]
 
 
@@ -95,9 +95,9 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
     assert [row.call for row in await usage(store, lease.turn)] == [""]
 
 
-async def test_what_caps_count_is_there_after_a_kill(house: StoreBackend) -> None:
+async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> None:
     """Turns since a moment, tokens of a day, and who was told: told with the commit that tells them, or not at all."""
-    store = await house.open()
+    store = await backend.open()
     await accept(store, said())
     lease = await claim(store)
     store.journal.spend(spent(lease.turn, at=START - timedelta(minutes=9)))
@@ -107,8 +107,8 @@ async def test_what_caps_count_is_there_after_a_kill(house: StoreBackend) -> Non
     told = CapNotice(name="person-turns/ann", chat=str(ANN), until=START + timedelta(minutes=1), limit=20)
     commit = answered(lease, "one")
     await store.journal.commit(lease, type(commit)(record=commit.record, outbound=commit.outbound, cap_notices=(told,)))
-    await house.kill()
-    store = await house.open()
+    await backend.kill()
+    store = await backend.open()
     window, day = START - timedelta(minutes=10), START - timedelta(hours=1)
     counted = await store.caps.load_usage(window=window, day=day, purposes={"answer", "transcription"})
     assert [(each.turn, each.at) for each in counted.turns] == [(lease.turn, START - timedelta(minutes=9))]
@@ -121,13 +121,13 @@ async def test_what_caps_count_is_there_after_a_kill(house: StoreBackend) -> Non
         lease = await claim(store)
         await store.journal.commit(lease, replace(answered(lease, "one"), cap_notices=(each,)))
         assert set((await store.caps.load_usage(window=window, day=day, purposes=())).notices) == left
-    house.wall.advance(minutes=2)
+    backend.wall.advance(minutes=2)
     await store.prune()
     assert not (await store.caps.load_usage(window=window, day=day, purposes={"answer"})).notices
 
 
 async def test_who_is_forgotten_leaves_the_sums(store: Store) -> None:
-    """The house's days stay right; nobody's name is in them, nor in what was told."""
+    """The gateway's days stay right; nobody's name is in them, nor in what was told."""
     await accept(store, said())
     lease = await claim(store)
     ends = START + timedelta(minutes=1)

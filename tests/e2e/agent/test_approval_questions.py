@@ -23,28 +23,28 @@ ANN, ROOM = "people/pocket%3aann", "chats/pocket%3aroom"
 YES = "/memory approve eaaaaaaaaaaaaaaaa"
 
 
-def questions(pocket: InProcessGateway, chat: str = "ann") -> list[PostedMessage]:
+def questions(parlour: InProcessGateway, chat: str = "ann") -> list[PostedMessage]:
     """Return what was asked in a chat."""
-    return [post for post in pocket.channel.posts.get(chat, ()) if "/memory approve" in post.text]
+    return [post for post in parlour.channel.posts.get(chat, ()) if "/memory approve" in post.text]
 
 
 async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
     """The question names what would go, and how to say yes where there are no buttons; a yes does it."""
-    async with at_work(SummaryModel(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as parlour:
         for fact in FACTS:
-            await pocket.channel.ask("ann", f"/remember {fact}")
-        await talk(pocket, 6)
-        await quiet(pocket)
-        (question,) = questions(pocket)
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 6)
+        await quiet(parlour)
+        (question,) = questions(parlour)
         assert question.kind is OutboundKind.NOTICE
         assert "larger than I make on my own" in question.text
         assert all(fact in question.text for fact in GOING)
         assert FACTS[5] not in question.text
         command = question.text.partition("`/memory approve ")[2].partition("`")[0]
-        assert (await pocket.channel.ask("ann", f"/memory approve {command}")).startswith("Approved.")
-        assert memory(pocket, ANN) == f"- {FACTS[5]}\n- something new\n"
+        assert (await parlour.channel.ask("ann", f"/memory approve {command}")).startswith("Approved.")
+        assert memory(parlour, ANN) == f"- {FACTS[5]}\n- something new\n"
         shown = [
-            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
         ]
         assert any("/memory approve" in text for text in shown)  # who opens the page later sees what was asked
 
@@ -52,30 +52,30 @@ async def test_a_consolidation_that_may_not_remove_asks_in_its_chat() -> None:
 async def test_each_thing_is_asked_once_and_the_model_never_reads_it(tmp_path: Path) -> None:
     """Other jobs, another start, another thing that waits: what was asked is not asked again."""
     home, model = tmp_path / "home", SummaryModel()
-    async with gateway(model=model, home=home) as pocket:
-        await pocket.channel.ask("ann", "hello")
-        await staged(pocket, ANN, "pocket:ann")
-        await pocket.idle()
-        await look(pocket, ANN, "again")
-        await pocket.idle()
-        assert len(questions(pocket)) == 1
-    async with gateway(model=model, home=home) as pocket:
-        await look(pocket, ANN, "after a restart")
-        await staged(pocket, ANN, "pocket:ann", name="ecccccccccccccccc", fact="Ann sails")
-        await pocket.idle()
-        (question,) = questions(pocket)
+    async with gateway(model=model, home=home) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        await staged(parlour, ANN, "pocket:ann")
+        await parlour.idle()
+        await look(parlour, ANN, "again")
+        await parlour.idle()
+        assert len(questions(parlour)) == 1
+    async with gateway(model=model, home=home) as parlour:
+        await look(parlour, ANN, "after a restart")
+        await staged(parlour, ANN, "pocket:ann", name="ecccccccccccccccc", fact="Ann sails")
+        await parlour.idle()
+        (question,) = questions(parlour)
         assert "Ann sails" in question.text
         assert FACT not in question.text
-        await pocket.channel.ask("ann", "and now?")
+        await parlour.channel.ask("ann", "and now?")
         assert "Should I" not in str(model.prompts[-1])
 
 
 async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is noted first; a commit that fails then is tried again by the same turn, and the question is there once."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "hello")
-        await pocket.idle()
-        journal = pocket.app.store.journal
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        await parlour.idle()
+        journal = parlour.app.store.journal
         commit, failed = journal.commit, [0]
 
         async def full_twice(lease: TurnLease, what: TurnCommit) -> TurnRecord:
@@ -85,93 +85,93 @@ async def test_a_crash_between_the_note_and_the_question_costs_neither(monkeypat
             return await commit(lease, what)
 
         monkeypatch.setattr(journal, "commit", full_twice)
-        await staged(pocket, ANN, "pocket:ann")
-        await pocket.idle()
+        await staged(parlour, ANN, "pocket:ann")
+        await parlour.idle()
         assert failed == [2]
-        assert len(questions(pocket)) == 1
+        assert len(questions(parlour)) == 1
 
 
 async def test_a_kill_at_the_note_asks_after_the_start(tmp_path: Path) -> None:
     """A home that was copied when it was noted and nothing sent asks there, once."""
     home = tmp_path / "home"
     copies: list[Path] = []
-    async with gateway(model=SummaryModel(), home=home) as pocket:
-        await pocket.channel.ask("ann", "hello")
-        await pocket.idle()
-        staging = pocket.app.commands.memory.staging
+    async with gateway(model=SummaryModel(), home=home) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        await parlour.idle()
+        staging = parlour.app.commands.memory.staging
         note = staging.note_asked
 
         async def note_and_die(scope: str, names: Any, turn: str) -> None:
             await note(scope, names, turn)
-            copies.append(pocket.kill(tmp_path / f"copy-{len(copies)}"))
+            copies.append(parlour.kill(tmp_path / f"copy-{len(copies)}"))
 
         staging.note_asked = note_and_die  # type: ignore[method-assign]
-        await staged(pocket, ANN, "pocket:ann")
-        await pocket.idle()
-        assert len(questions(pocket)) == 1
-    async with gateway(model=SummaryModel(), home=copies[0]) as pocket:
-        await pocket.channel.posted("ann", 1)
-        await pocket.idle()
-        await look(pocket, ANN, "again")
-        await pocket.idle()
-        assert len(questions(pocket)) == 1
+        await staged(parlour, ANN, "pocket:ann")
+        await parlour.idle()
+        assert len(questions(parlour)) == 1
+    async with gateway(model=SummaryModel(), home=copies[0]) as parlour:
+        await parlour.channel.posted("ann", 1)
+        await parlour.idle()
+        await look(parlour, ANN, "again")
+        await parlour.idle()
+        assert len(questions(parlour)) == 1
 
 
 async def test_what_lapsed_is_not_asked_about_and_a_late_yes_is_told_so() -> None:
     """After 14 days nothing is said, nothing changes; an old question's yes is answered."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "hello")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "hello")
         put_aside(
-            pocket.home,
+            parlour.home,
             ANN,
             "pocket:ann",
             name="eaaaaaaaaaaaaaaaa",
             fact=FACT,
             at=utc_now() - timedelta(days=14, hours=1),
         )
-        await look(pocket, ANN, "x")
-        await pocket.idle()
-        assert questions(pocket) == []
-        await pocket.channel.say("ann", YES, kind=InboundKind.BUTTON, number="")
-        posts = await pocket.channel.posted("ann", 2)
+        await look(parlour, ANN, "x")
+        await parlour.idle()
+        assert questions(parlour) == []
+        await parlour.channel.say("ann", YES, kind=InboundKind.BUTTON, number="")
+        posts = await parlour.channel.posted("ann", 2)
         assert posts[-1].text.startswith("This was already decided, or it expired")
-        assert memory(pocket, ANN) == ""
+        assert memory(parlour, ANN) == ""
 
 
 async def test_nobody_is_asked_about_another_persons_memory() -> None:
     """A session that belongs to another scope by now stays silent, however the thing came to name it."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "hello")
-        await pocket.channel.ask("ben", "hello", sender="ben", name="Ben")
-        await staged(pocket, ANN, "pocket:ben")
-        await pocket.idle()
-        assert questions(pocket, "ben") == []
-        assert questions(pocket, "ann") == []
-        assert FACT in await pocket.channel.ask("ann", "/memory pending")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        await parlour.channel.ask("ben", "hello", sender="ben", name="Ben")
+        await staged(parlour, ANN, "pocket:ben")
+        await parlour.idle()
+        assert questions(parlour, "ben") == []
+        assert questions(parlour, "ann") == []
+        assert FACT in await parlour.channel.ask("ann", "/memory pending")
 
 
 async def test_in_a_group_a_member_decides_on_losing_their_own_words_alone() -> None:
     """Approvals are for admins; who deleted a message may have what came of it forgotten, and is not quoted."""
     said = {"group": True, "is_addressed": True}
     members = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
-    async with gateway(model=SummaryModel(), policy=AdmissionPolicy(channel="pocket", entries=members)) as pocket:
-        await pocket.channel.ask("room", "hello", sender="ben", name="Ben", **said)
-        assert await scope_in(pocket, "pocket:room") == ROOM
-        folder = pocket.home / ROOM / "memory"
+    async with gateway(model=SummaryModel(), policy=AdmissionPolicy(channel="pocket", entries=members)) as parlour:
+        await parlour.channel.ask("room", "hello", sender="ben", name="Ben", **said)
+        assert await scope_in(parlour, "pocket:room") == ROOM
+        folder = parlour.home / ROOM / "memory"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "MEMORY.md").write_text("- Ben is in debt\n")
-        removal(pocket.home, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
-        await staged(pocket, ROOM, "pocket:room")
-        await pocket.idle()
-        (question,) = questions(pocket, "room")
+        removal(parlour.home, ROOM, "pocket:room", line="- Ben is in debt", person="pocket%3aben")
+        await staged(parlour, ROOM, "pocket:room")
+        await parlour.idle()
+        (question,) = questions(parlour, "room")
         assert "debt" not in question.text
         assert FACT in question.text
-        refused = await pocket.channel.ask("room", YES, sender="ben", **said)
+        refused = await parlour.channel.ask("room", YES, sender="ben", **said)
         assert refused.startswith("Only an admin")
-        other = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ann", **said)
+        other = await parlour.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ann", **said)
         assert other.startswith("Only an admin")
-        done = await pocket.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ben", **said)
+        done = await parlour.channel.ask("room", "/memory approve ebbbbbbbbbbbbbbbb", sender="ben", **said)
         assert done.startswith("Approved.")
-        assert "debt" not in memory(pocket, ROOM)
-        assert (await pocket.channel.ask("room", YES, sender="ann", is_admin=True, **said)).startswith("Approved.")
-        assert FACT in memory(pocket, ROOM)
+        assert "debt" not in memory(parlour, ROOM)
+        assert (await parlour.channel.ask("room", YES, sender="ann", is_admin=True, **said)).startswith("Approved.")
+        assert FACT in memory(parlour, ROOM)

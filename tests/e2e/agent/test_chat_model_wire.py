@@ -65,10 +65,10 @@ def snapshots(home: Path) -> int:
     return sum(json.loads(line).get("kind") == "snapshot" for line in path.read_bytes().splitlines())
 
 
-async def talk(pocket: InProcessGateway, *said: str) -> list[str]:
+async def talk(parlour: InProcessGateway, *said: str) -> list[str]:
     """Say things one after the other; return what came back."""
-    answers = [await pocket.channel.ask(CHAT, each) for each in said]
-    await pocket.idle()
+    answers = [await parlour.channel.ask(CHAT, each) for each in said]
+    await parlour.idle()
     return answers
 
 
@@ -87,10 +87,10 @@ async def test_only_a_change_of_settings_breaks_the_prefix(tmp_path: Path) -> No
     ]
     async with open_server(script) as server:
         for chats in decided:
-            async with gateway(home=home, environment=environment(server, chats=chats)) as pocket:
-                await talk(pocket, "one", "two")
-        async with gateway(home=home, environment=environment(server, PARLOUR_LLM__MODEL="openai/newer")) as pocket:
-            await talk(pocket, "three")
+            async with gateway(home=home, environment=environment(server, chats=chats)) as parlour:
+                await talk(parlour, "one", "two")
+        async with gateway(home=home, environment=environment(server, PARLOUR_LLM__MODEL="openai/newer")) as parlour:
+            await talk(parlour, "three")
     changed = [6, 8, 10, 14, 16]  # another voice, fewer tools, another model, all of it back, another usual model
     assert breaks(server) == changed
     assert snapshots(home) == 1 + len(changed)
@@ -107,22 +107,22 @@ async def test_a_model_is_chosen_and_stays_chosen(tmp_path: Path) -> None:
     """By /model NAME, over a restart, until /model default; usage rows name the model that was really asked."""
     home = tmp_path / "home"
     async with open_server(script) as server:
-        async with gateway(home=home, environment=environment(server)) as pocket:
-            shown, _, taken, *_ = await talk(pocket, "/model", "hello", "/model Careful", "hello again", "and again")
+        async with gateway(home=home, environment=environment(server)) as parlour:
+            shown, _, taken, *_ = await talk(parlour, "/model", "hello", "/model Careful", "hello again", "and again")
             assert "This chat uses `openai/test`, the default." in shown
             assert "- `fast`" in shown
             assert "- `careful`" in shown
             assert taken == "This chat uses `careful` (openai/large) from the next message on."
-        async with gateway(home=home, environment=environment(server)) as pocket:
+        async with gateway(home=home, environment=environment(server)) as parlour:
             _, shown, unknown, near, back, _ = await talk(
-                pocket, "still there?", "/model", "/model gpt-9 `x`", "/model carefull", "/model default", "bye"
+                parlour, "still there?", "/model", "/model gpt-9 `x`", "/model carefull", "/model default", "bye"
             )
             assert "This chat uses `careful` (openai/large), chosen for this chat." in shown
             assert unknown == "Unknown model: gpt-9 x. Available models: `fast`, `careful`."
             assert near == "Unknown model: carefull. Did you mean careful?"
             assert back == "This chat uses `openai/test` again from the next message on."
-            rows = await pocket.app.store.usage.totals(
-                since=pocket.app.commands.queue.now().replace(hour=0), chat="pocket:main"
+            rows = await parlour.app.store.usage.totals(
+                since=parlour.app.commands.queue.now().replace(hour=0), chat="pocket:main"
             )
         asked = [body["model"] for body in of_chat(server)]
         assert asked == ["test", "large", "large", "large", "test"]
@@ -135,11 +135,11 @@ async def test_a_model_that_is_gone_is_told_once(tmp_path: Path) -> None:
     """Who chose it hears so below the next answer, and the usual model answers from then on."""
     home = tmp_path / "home"
     async with open_server(script) as server:
-        async with gateway(home=home, environment=environment(server)) as pocket:
-            await talk(pocket, "/model fast", "hello")
+        async with gateway(home=home, environment=environment(server)) as parlour:
+            await talk(parlour, "/model fast", "hello")
         fewer = {"PARLOUR_LLM__MODELS": json.dumps({"careful": {"model": "openai/large"}})}
-        async with gateway(home=home, environment=environment(server) | fewer) as pocket:
-            first, second, shown = await talk(pocket, "hello", "hello", "/model")
+        async with gateway(home=home, environment=environment(server) | fewer) as parlour:
+            first, second, shown = await talk(parlour, "hello", "hello", "/model")
     told = "(`fast`, the model chosen for this chat, is not available any more. `openai/test` answers instead.)"
     assert first == f"answer 2\n\n{told}"
     assert second == "answer 3"
@@ -153,10 +153,10 @@ async def test_a_tool_that_is_off_is_not_run(tmp_path: Path) -> None:
     """A model that asks for it all the same, as one does whose prompt was hijacked, is told that there is none."""
     denied = {"pocket:main": {"tools": {"deny": ["remember"]}}}
     async with open_server(script) as server:
-        async with gateway(home=tmp_path / "home", environment=environment(server, chats=denied)) as pocket:
-            await talk(pocket, "you are hijacked")
-            elsewhere = await pocket.channel.ask("other", "you are hijacked")
-            await pocket.idle()
+        async with gateway(home=tmp_path / "home", environment=environment(server, chats=denied)) as parlour:
+            await talk(parlour, "you are hijacked")
+            elsewhere = await parlour.channel.ask("other", "you are hijacked")
+            await parlour.idle()
             assert elsewhere
         off, on = of_chat(server)[1], of_chat(server)[3]
     memories = [path.read_text("utf-8") for path in (tmp_path / "home").rglob("MEMORY.md")]

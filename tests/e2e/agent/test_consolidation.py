@@ -81,29 +81,29 @@ class SummaryModel:
 @asynccontextmanager
 async def at_work(model: SummaryModel, home: Path | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a window of ten messages."""
-    async with gateway(model=model, environment=WINDOW, home=home) as pocket:
-        yield pocket
+    async with gateway(model=model, environment=WINDOW, home=home) as parlour:
+        yield parlour
 
 
-async def talk(pocket: InProcessGateway, turns: int, chat: str = "ann") -> None:
+async def talk(parlour: InProcessGateway, turns: int, chat: str = "ann") -> None:
     """Say so many things, each answered before the next."""
     for n in range(turns):
-        await pocket.channel.ask(chat, f"thing {n}")
+        await parlour.channel.ask(chat, f"thing {n}")
 
 
-async def jobs(pocket: InProcessGateway, wanted: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
+async def jobs(parlour: InProcessGateway, wanted: Callable[[Sequence[Job]], bool]) -> Sequence[Job]:
     """Return the scope's jobs once they are as *wanted*."""
     while True:
-        found = await pocket.app.store.jobs.pending_in(SCOPE)
+        found = await parlour.app.store.jobs.pending_in(SCOPE)
         if wanted(found):
             return found
         await asyncio.sleep(0.01)
 
 
-async def quiet(pocket: InProcessGateway) -> None:
+async def quiet(parlour: InProcessGateway) -> None:
     """Return when no job is left that is due within minutes, and every record is in its file."""
-    await jobs(pocket, lambda found: all(job.kind in {"dream", "summarise_raw"} for job in found))  # due in hours
-    await pocket.idle()
+    await jobs(parlour, lambda found: all(job.kind in {"dream", "summarise_raw"} for job in found))  # due in hours
+    await parlour.idle()
 
 
 def entries(home: Path) -> Sequence[HistoryEntry]:
@@ -120,17 +120,17 @@ def pointers(home: Path, name: str = "pocket%3aann.jsonl") -> list[int]:
 async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
     """Ten messages: the older five are summarised, the newer stay; the next turn's prompt begins after the pointer."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await talk(pocket, 5)
-        await quiet(pocket)
-        assert [(each.start, each.end, each.session) for each in entries(pocket.home)] == [(0, 5, "pocket:ann")]
-        assert pointers(pocket.home) == [5]
+    async with at_work(model) as parlour:
+        await talk(parlour, 5)
+        await quiet(parlour)
+        assert [(each.start, each.end, each.session) for each in entries(parlour.home)] == [(0, 5, "pocket:ann")]
+        assert pointers(parlour.home) == [5]
         assert "] USER: thing 0\n" in model.asked[0]
         assert "thing 3" not in model.asked[0]
-        memory = pocket.home / SCOPE / "memory"
+        memory = parlour.home / SCOPE / "memory"
         assert (memory / "MEMORY.md").read_text() == "- fact 1\n"
         assert "Summary number 1." in (memory / "HISTORY.md").read_text()
-        await pocket.channel.ask("ann", "and now")
+        await parlour.channel.ask("ann", "and now")
         shown = str(model.prompts[-1])
         assert "fact 1" in str(model.prompts[-1][0])  # the system prompt, by a new snapshot
         # The turn that holds the pointer is replayed whole: nothing is in neither place.
@@ -140,14 +140,14 @@ async def test_a_full_window_becomes_an_entry_a_fact_and_a_pointer() -> None:
 
 async def test_what_memory_spent_is_a_line_of_usage() -> None:
     """Of `/usage` for the chat, and of `parlour usage --by purpose` for the installation."""
-    async with at_work(SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "hello")
-        assert "Memory of this chat" not in await pocket.channel.ask("ann", "/usage")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        shown = await pocket.channel.ask("ann", "/usage")
+    async with at_work(SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "hello")
+        assert "Memory of this chat" not in await parlour.channel.ask("ann", "/usage")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        shown = await parlour.channel.ask("ann", "/usage")
         assert "Memory of this chat, last 30 days: 1 model call, 2 tokens (20% of the tokens of its answers)" in shown
-        lines = [dict(line) async for line in build_operations(pocket.app).by_name()["usage"]({"by": "purpose"})]
+        lines = [dict(line) async for line in build_operations(parlour.app).by_name()["usage"]({"by": "purpose"})]
         rows = usage_table("purpose", lines)
         assert [row.split("  ")[0] for row in rows[1:]] == ["answer", "consolidation", "of it memory", "together"]
         assert rows[3].split()[3:5] == ["1", "2"]
@@ -159,12 +159,12 @@ async def test_another_model_writes_the_summaries(tmp_path: Path) -> None:
     script = tmp_path / "small.json"
     script.write_text(json.dumps([{"calls": [{"name": "save_memory", "arguments": saved}]}]))
     model, other = SummaryModel(), f"scripted:{script}"
-    async with gateway(model=model, environment={**WINDOW, "PARLOUR_MEMORY__MODEL": other}) as pocket:
-        await talk(pocket, 5)
-        await quiet(pocket)
-        assert [each.content for each in entries(pocket.home)] == ["[2026-11-22 10:00] The small one."]
+    async with gateway(model=model, environment={**WINDOW, "PARLOUR_MEMORY__MODEL": other}) as parlour:
+        await talk(parlour, 5)
+        await quiet(parlour)
+        assert [each.content for each in entries(parlour.home)] == ["[2026-11-22 10:00] The small one."]
         assert (model.asked, len(model.prompts)) == ([], 5)
-        rows = await pocket.app.store.usage.totals(since=datetime(2026, 1, 1, tzinfo=UTC))
+        rows = await parlour.app.store.usage.totals(since=datetime(2026, 1, 1, tzinfo=UTC))
         assert {row["purpose"]: row["model"] for row in rows} == {"answer": model.name, "consolidation": other}
 
 
@@ -172,17 +172,17 @@ async def test_a_reply_never_waits_for_a_consolidation() -> None:
     """While the model thinks about the past, people go on talking, and nothing of that is behind the pointer."""
     model = SummaryModel()
     model.go_on.clear()
-    async with at_work(model) as pocket:
-        await talk(pocket, 5)
+    async with at_work(model) as parlour:
+        await talk(parlour, 5)
         await model.thinking.wait()
-        await talk(pocket, 4)
-        await talk(pocket, 2, chat="bob")
+        await talk(parlour, 4)
+        await talk(parlour, 2, chat="bob")
         assert len(model.asked) == 0
         model.go_on.set()
-        await quiet(pocket)
-        ranges = [(each.start, each.end) for each in entries(pocket.home) if each.session == "pocket:ann"]
+        await quiet(parlour)
+        ranges = [(each.start, each.end) for each in entries(parlour.home) if each.session == "pocket:ann"]
         assert ranges[0] == (0, 5)
-        await pocket.channel.ask("ann", "and now")
+        await parlour.channel.ask("ann", "and now")
         # Nothing that was said is in neither place.
         shown = str(model.prompts[-1])
         covered = ranges[-1][1]
@@ -192,17 +192,17 @@ async def test_a_reply_never_waits_for_a_consolidation() -> None:
 async def test_a_crash_between_answer_and_pointer_pays_once(tmp_path: Path) -> None:
     """Killed when the answer is stored and nothing of it applied: the next start applies it without asking again."""
     model = SummaryModel()
-    async with at_work(model, tmp_path / "home") as pocket:
-        pocket.app.background._quick = {}  # nothing is applied before the kill
-        await talk(pocket, 5)
-        await jobs(pocket, lambda found: any(job.kind == "apply" for job in found))
-        dead = pocket.kill(tmp_path / "copy")
-    async with at_work(model, dead) as pocket:
-        await quiet(pocket)
+    async with at_work(model, tmp_path / "home") as parlour:
+        parlour.app.background._quick = {}  # nothing is applied before the kill
+        await talk(parlour, 5)
+        await jobs(parlour, lambda found: any(job.kind == "apply" for job in found))
+        dead = parlour.kill(tmp_path / "copy")
+    async with at_work(model, dead) as parlour:
+        await quiet(parlour)
         assert len(model.asked) == 1
         assert [(each.start, each.end) for each in entries(dead)] == [(0, 5)]
         assert pointers(dead) == [5]
-        await talk(pocket, 1)
+        await talk(parlour, 1)
         assert "fact 1" in str(model.prompts[-1][0])
 
 
@@ -210,24 +210,24 @@ async def test_a_model_that_is_down_waits_and_the_window_with_it() -> None:
     """A failure costs nothing that was said: the job stays, every message is still in the prompt."""
     model = SummaryModel()
     model.fails = 2  # the client asks twice
-    async with at_work(model) as pocket:
-        await talk(pocket, 9)
-        await jobs(pocket, lambda found: any(job.attempts for job in found))
-        assert entries(pocket.home) == ()
+    async with at_work(model) as parlour:
+        await talk(parlour, 9)
+        await jobs(parlour, lambda found: any(job.attempts for job in found))
+        assert entries(parlour.home) == ()
         assert "thing 0" in str(model.prompts[-1])
-        [job] = await pocket.app.store.jobs.pending_in(SCOPE)
+        [job] = await parlour.app.store.jobs.pending_in(SCOPE)
         assert (job.kind, job.attempts) == ("consolidate", 1)
 
 
 async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
     """An answer that leaves out what was remembered adds what it adds; the rest stands (docs/guarantees.md)."""
     model = SummaryModel(lambda n, _: {"history_entry": f"[2026-11-22 10:00] {n}", "memory_update": f"- only fact {n}"})
-    async with at_work(model) as pocket:
+    async with at_work(model) as parlour:
         for n in range(3):
-            await pocket.channel.ask("ann", f"/remember keepsake {n}")
-        await talk(pocket, 20)
-        await quiet(pocket)
-        text = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+            await parlour.channel.ask("ann", f"/remember keepsake {n}")
+        await talk(parlour, 20)
+        await quiet(parlour)
+        text = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
         assert all(f"- keepsake {n}" in text for n in range(3))
         assert "- only fact 1" in text
 
@@ -235,19 +235,19 @@ async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
 async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
     """The chat goes on while the old one is summarised; what consolidation had already is not in it twice."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await talk(pocket, 6)
-        await quiet(pocket)
+    async with at_work(model) as parlour:
+        await talk(parlour, 6)
+        await quiet(parlour)
         model.go_on.clear()
         model.thinking.clear()
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
         await model.thinking.wait()
-        await pocket.channel.ask("ann", "a fresh start")
+        await parlour.channel.ask("ann", "a fresh start")
         assert "thing" not in str(model.prompts[-1][1:])
         model.go_on.set()
-        await quiet(pocket)
-        assert [(each.start, each.end) for each in entries(pocket.home)] == [(0, 5), (5, 12)]
-        [note] = (pocket.home / SCOPE / "memory").glob("20*.md")
+        await quiet(parlour)
+        assert [(each.start, each.end) for each in entries(parlour.home)] == [(0, 5), (5, 12)]
+        [note] = (parlour.home / SCOPE / "memory").glob("20*.md")
         text = note.read_text()
         assert "- **Session**: pocket:ann\n" in text
         assert "user: thing 5" in text
@@ -257,12 +257,12 @@ async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:
 async def test_a_version_of_memory_names_its_entry() -> None:
     """Each consolidation's change is in the log under the entry it came with, and can be taken back."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await talk(pocket, 5)
-        await quiet(pocket)
-        [entry] = entries(pocket.home)
-        [change] = await pocket.app.commands.memory.documents.log(SCOPE)
+    async with at_work(model) as parlour:
+        await talk(parlour, 5)
+        await quiet(parlour)
+        [entry] = entries(parlour.home)
+        [change] = await parlour.app.commands.memory.documents.log(SCOPE)
         assert change.why == f"consolidation {entry.entry}"
-        why = await pocket.channel.ask("ann", "/memory why fact 1")
+        why = await parlour.channel.ask("ann", "/memory why fact 1")
         assert "earlier messages were summarized" in why
         assert "Summary number 1." in why

@@ -28,9 +28,9 @@ def telling(n: int, memory: str) -> dict[str, str]:
     }
 
 
-async def delete(pocket: InProcessGateway, number: str, chat: str = "ann") -> None:
+async def delete(parlour: InProcessGateway, number: str, chat: str = "ann") -> None:
     """Take a message back, as its platform says it."""
-    await pocket.channel.say(chat, "", number=number, kind=InboundKind.DELETION)
+    await parlour.channel.say(chat, "", number=number, kind=InboundKind.DELETION)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -46,63 +46,63 @@ def transcripts(home: Path, scope: str = SCOPE) -> str:
     return "\n".join(path.read_text() for path in (home / scope / "sessions").glob("[!.]*"))
 
 
-async def wait_staged_changes(pocket: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
+async def wait_staged_changes(parlour: InProcessGateway, number: int, scope: str = SCOPE) -> Sequence[StagedChange]:
     """Return what waits once it is that many things."""
     while True:
-        waiting = await pocket.app.commands.memory.staging.pending_changes(scope)
+        waiting = await parlour.app.commands.memory.staging.pending_changes(scope)
         if len(waiting) == number:
             return waiting
         await asyncio.sleep(0.01)
 
 
-async def waits(pocket: InProcessGateway, number: int) -> str:
+async def waits(parlour: InProcessGateway, number: int) -> str:
     """Return what `/memory pending` says once that many things wait."""
-    await wait_staged_changes(pocket, number)
-    return await pocket.channel.ask("ann", "/memory pending")
+    await wait_staged_changes(parlour, number)
+    return await parlour.channel.ask("ann", "/memory pending")
 
 
 async def test_it_leaves_the_transcript_although_nobody_writes_again() -> None:
     """A deletion needs no next turn to count, and the prompt of the next one is without it."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
-        await talk(pocket, 1)
-        await pocket.idle()
-        assert "zeppelin leaks" in transcripts(pocket.home)
-        await delete(pocket, "7")
-        await until(lambda: "my zeppelin" not in transcripts(pocket.home))
-        await quiet(pocket)
-        assert (await pocket.app.store.journal.depth())["queued"] == 0
-        await talk(pocket, 1)
+    async with at_work(model) as parlour:
+        await parlour.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
+        await talk(parlour, 1)
+        await parlour.idle()
+        assert "zeppelin leaks" in transcripts(parlour.home)
+        await delete(parlour, "7")
+        await until(lambda: "my zeppelin" not in transcripts(parlour.home))
+        await quiet(parlour)
+        assert (await parlour.app.store.journal.depth())["queued"] == 0
+        await talk(parlour, 1)
         assert "my zeppelin" not in str(model.prompts[-1])
-        assert transcripts(pocket.home).count('"kind":"forgotten"') == 1
+        assert transcripts(parlour.home).count('"kind":"forgotten"') == 1
 
 
 async def test_it_leaves_the_index() -> None:
     """Found before and not after, and no byte of the index holds it, although nobody searched meanwhile."""
-    async with at_work(SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
-        await talk(pocket, 1)
-        assert await pocket.app.recall.search(SCOPE, "zeppelin")
-        await delete(pocket, "7")
-        await quiet(pocket)
-        files = [path.read_bytes() for path in (pocket.home / SCOPE).glob("index.db*")]
+    async with at_work(SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "my zeppelin leaks, which is bad news for us", number="7")
+        await talk(parlour, 1)
+        assert await parlour.app.recall.search(SCOPE, "zeppelin")
+        await delete(parlour, "7")
+        await quiet(parlour)
+        files = [path.read_bytes() for path in (parlour.home / SCOPE).glob("index.db*")]
         assert files
         assert not any(b"zeppelin" in data for data in files)
-        assert await pocket.app.recall.search(SCOPE, "zeppelin") == []
+        assert await parlour.app.recall.search(SCOPE, "zeppelin") == []
 
 
 async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() -> None:
     """Its line in MEMORY.md and its sentence of the history: both stand until the yes, and the other lines after it."""
-    async with at_work(SummaryModel(telling)) as pocket:
-        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+    async with at_work(SummaryModel(telling)) as parlour:
+        await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
         before = memory.read_text()
         assert "- Owns a red zeppelin" in before
-        await delete(pocket, "7")
-        pending = await waits(pocket, 2)
+        await delete(parlour, "7")
+        pending = await waits(parlour, 2)
         assert pending.count("would remove") == 2
         assert "Owns a red zeppelin" in pending
         assert "Ann owns a red zeppelin that leaks." in pending
@@ -111,59 +111,59 @@ async def test_what_a_summary_made_of_it_is_asked_about_and_nothing_else_is() ->
         names = re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE)
         assert len(set(names)) == 2
         for name in names:
-            assert (await pocket.channel.ask("ann", f"/memory approve {name}")).startswith("Approved.")
+            assert (await parlour.channel.ask("ann", f"/memory approve {name}")).startswith("Approved.")
         assert memory.read_text() == "- Lives in Bonn\n- Likes green tea\n"
-        [entry] = entries(pocket.home)
+        [entry] = entries(parlour.home)
         assert entry.content == "[2026-11-22 10:00] They met. They talked of tea."
-        assert "zeppelin" not in (pocket.home / SCOPE / "memory" / "HISTORY.md").read_text()
+        assert "zeppelin" not in (parlour.home / SCOPE / "memory" / "HISTORY.md").read_text()
 
 
 async def test_a_no_keeps_what_came_of_it() -> None:
     """Rejected: what waited is gone, what is remembered is not, and it is not asked about again."""
-    async with at_work(SummaryModel(telling)) as pocket:
-        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        await delete(pocket, "7")
-        pending = await waits(pocket, 2)
+    async with at_work(SummaryModel(telling)) as parlour:
+        await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        await delete(parlour, "7")
+        pending = await waits(parlour, 2)
         for name in re.findall(r"^`(d[a-z2-7]{7})`", pending, re.MULTILINE):
-            assert (await pocket.channel.ask("ann", f"/memory reject {name}")).startswith("Rejected.")
-        await quiet(pocket)
-        assert "- Owns a red zeppelin" in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
-        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
+            assert (await parlour.channel.ask("ann", f"/memory reject {name}")).startswith("Rejected.")
+        await quiet(parlour)
+        assert "- Owns a red zeppelin" in (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
+        assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
 
 
 async def test_what_it_asked_to_have_remembered_is_asked_about() -> None:
     """The line that /remember brought, by the turn of the deleted command, whatever its words."""
-    async with at_work(SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember my dog is Bello", number="7")
-        await pocket.channel.ask("ann", "/remember I like tea", number="8")
-        await quiet(pocket)
-        await delete(pocket, "7")
-        pending = await waits(pocket, 1)
+    async with at_work(SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember my dog is Bello", number="7")
+        await parlour.channel.ask("ann", "/remember I like tea", number="8")
+        await quiet(parlour)
+        await delete(parlour, "7")
+        pending = await waits(parlour, 1)
         assert "would remove: `- my dog is Bello`" in pending
         assert "tea" not in pending
-        await until(lambda: "/remember my dog" not in transcripts(pocket.home))
+        await until(lambda: "/remember my dog" not in transcripts(parlour.home))
 
 
 async def test_a_message_from_before_new_leaves_archive_note_and_raw_archive(tmp_path: Path) -> None:
     """The model answered in prose: the raw archive and the note quote the message. These copies go at once."""
     model = SummaryModel()
     home = tmp_path / "home"
-    async with at_work(model, home) as pocket:
+    async with at_work(model, home) as parlour:
         for n, text in enumerate(("my zeppelin leaks, which is bad news for us", "it is red", "and it is old"), 7):
-            await pocket.channel.ask("ann", text, number=str(n))
+            await parlour.channel.ask("ann", text, number=str(n))
         model.bad_answers = 9
-        slow = pocket.app.background._slow
-        pocket.app.background._slow = {**slow, "summarise": _at_once(slow["summarise"])}  # no half hours in between
-        await pocket.channel.ask("ann", "/new")
-        await quiet(pocket)
+        slow = parlour.app.background._slow
+        parlour.app.background._slow = {**slow, "summarise": _at_once(slow["summarise"])}  # no half hours in between
+        await parlour.channel.ask("ann", "/new")
+        await quiet(parlour)
         raw = home / SCOPE / "memory" / "raw.jsonl"
         [note] = [path for path in (home / SCOPE / "memory").glob("2*.md") if "zeppelin" in path.read_text()]
         assert "zeppelin" in raw.read_text()
-        await delete(pocket, "7")
+        await delete(parlour, "7")
         await until(lambda: "user: [forgotten]" in note.read_text())
-        await quiet(pocket)
+        await quiet(parlour)
         for text in (raw.read_text(), transcripts(home), note.read_text()):
             assert "my zeppelin leaks" not in text
             assert "it is red" in text
@@ -183,17 +183,17 @@ async def test_a_summary_under_way_is_waited_for() -> None:
     """Deleted while the model reads it: what its answer brings is asked about all the same."""
     model = SummaryModel(telling)
     model.go_on.clear()
-    async with at_work(model) as pocket:
-        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
-        await talk(pocket, 4)
+    async with at_work(model) as parlour:
+        await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(parlour, 4)
         await model.thinking.wait()
-        quick = pocket.app.background._quick
-        pocket.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
-        await delete(pocket, "7")
-        await until(lambda: "and it leaks" not in transcripts(pocket.home))
-        assert await pocket.app.commands.memory.staging.pending_changes(SCOPE) == []
+        quick = parlour.app.background._quick
+        parlour.app.background._quick = {**quick, "unlearn": _soon(quick["unlearn"])}  # no half minutes in between
+        await delete(parlour, "7")
+        await until(lambda: "and it leaks" not in transcripts(parlour.home))
+        assert await parlour.app.commands.memory.staging.pending_changes(SCOPE) == []
         model.go_on.set()
-        pending = await waits(pocket, 2)
+        pending = await waits(parlour, 2)
         assert "Owns a red zeppelin" in pending
 
 
@@ -209,16 +209,16 @@ def _soon(handler: Handler) -> Handler:
 
 async def test_killed_in_between_it_is_done_once(tmp_path: Path) -> None:
     """Killed before the jobs ran: after the start the message is gone, and what came of it is asked about once."""
-    async with at_work(SummaryModel(telling), tmp_path / "home") as pocket:
-        await pocket.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        pocket.app.background._quick = {}
-        await delete(pocket, "7")
-        dead = pocket.kill(tmp_path / "copy")
-    async with at_work(SummaryModel(telling), dead) as pocket:
+    async with at_work(SummaryModel(telling), tmp_path / "home") as parlour:
+        await parlour.channel.ask("ann", "I own a red zeppelin, and it leaks, which is bad news for us", number="7")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        parlour.app.background._quick = {}
+        await delete(parlour, "7")
+        dead = parlour.kill(tmp_path / "copy")
+    async with at_work(SummaryModel(telling), dead) as parlour:
         await until(lambda: "and it leaks" not in transcripts(dead))
-        pending = await waits(pocket, 2)
+        pending = await waits(parlour, 2)
         assert pending.count("would remove") == 2
         assert transcripts(dead).count('"kind":"forgotten"') == 1
 
@@ -228,12 +228,12 @@ async def test_in_a_group_only_its_own_scope_is_touched() -> None:
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
-    async with gateway(model=SummaryModel(), policy=policy) as pocket:
-        await pocket.channel.ask("ann", "/remember my dog is Bello", number="6")
-        await pocket.channel.ask("room", "/remember my dog is Bello", group=True, number="7")
-        await quiet(pocket)
-        await pocket.channel.say("room", "", group=True, number="7", kind=InboundKind.DELETION)
-        [waiting] = await wait_staged_changes(pocket, 1, "chats/pocket%3aroom")
+    async with gateway(model=SummaryModel(), policy=policy) as parlour:
+        await parlour.channel.ask("ann", "/remember my dog is Bello", number="6")
+        await parlour.channel.ask("room", "/remember my dog is Bello", group=True, number="7")
+        await quiet(parlour)
+        await parlour.channel.say("room", "", group=True, number="7", kind=InboundKind.DELETION)
+        [waiting] = await wait_staged_changes(parlour, 1, "chats/pocket%3aroom")
         assert (waiting.session, waiting.person) == ("pocket:room", "pocket%3aann")
-        assert await wait_staged_changes(pocket, 0) == []
-        assert HistoryLog(pocket.home / SCOPE / "memory").after(0) == ()
+        assert await wait_staged_changes(parlour, 0) == []
+        assert HistoryLog(parlour.home / SCOPE / "memory").after(0) == ()

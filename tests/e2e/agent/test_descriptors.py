@@ -38,22 +38,22 @@ def threads() -> Counter[str]:
     return Counter(re.sub(r"[-_ ]?\d+.*", "", each.name) for each in threading.enumerate())
 
 
-async def work(pocket: InProcessGateway) -> None:
+async def work(parlour: InProcessGateway) -> None:
     """Let people of many scopes write, keep something and search."""
     for n in range(2 * CHATS):
         chat = f"c{n % CHATS}"
-        await pocket.channel.ask(chat, f"I like number {n}", sender=chat)
-        await pocket.channel.ask(chat, f"/remember I own {n} boats", sender=chat)
-        await pocket.channel.ask(chat, "/search boats", sender=chat)
+        await parlour.channel.ask(chat, f"I like number {n}", sender=chat)
+        await parlour.channel.ask(chat, f"/remember I own {n} boats", sender=chat)
+        await parlour.channel.ask(chat, "/search boats", sender=chat)
 
 
 async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transcripts and indexes stay open while they are used, a bounded number of them; then all are closed."""
-    async with gateway(model=HeldScriptModel()) as pocket:
-        before, threads_before = open_files(pocket.home), threads()
+    async with gateway(model=HeldScriptModel()) as parlour:
+        before, threads_before = open_files(parlour.home), threads()
         assert before["journal"] > 0
-        await work(pocket)
-        during = open_files(pocket.home)
+        await work(parlour)
+        during = open_files(parlour.home)
         assert during[".jsonl"] == CHATS
         assert during["index"] >= CHATS
         grown = threads() - threads_before
@@ -63,7 +63,7 @@ async def test_descriptors_return_to_their_level_after_memory_work(monkeypatch: 
         assert (grown["recall-search"], grown["recall-write"]) == (2, 1)
         monkeypatch.setattr(transcript_projector, "IDLE", timedelta(seconds=0.05))
         monkeypatch.setattr(scope_recall, "IDLE", 0.05)
-        await pocket.channel.ask("c0", "one more", sender="c0")
-        while open_files(pocket.home) - before:  # noqa: ASYNC110 - another thread closes them and rings no event
+        await parlour.channel.ask("c0", "one more", sender="c0")
+        while open_files(parlour.home) - before:  # noqa: ASYNC110 - another thread closes them and rings no event
             await asyncio.sleep(0.01)
-        await work(pocket)  # and all of it still works
+        await work(parlour)  # and all of it still works

@@ -44,8 +44,8 @@ async def at_work(
 ) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a window of ten messages."""
     window = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"}
-    async with gateway(model=model, environment=window, home=home, policy=policy) as pocket:
-        yield pocket
+    async with gateway(model=model, environment=window, home=home, policy=policy) as parlour:
+        yield parlour
 
 
 def happened(home: Path, *contents: str, scope: str = ANN, origin: str = "user") -> None:
@@ -59,12 +59,12 @@ def happened(home: Path, *contents: str, scope: str = ANN, origin: str = "user")
     HistoryLog(home / scope / "memory").append(*entries)
 
 
-async def dream(pocket: InProcessGateway, chat: str = "ann", **facts: object) -> str:
+async def dream(parlour: InProcessGateway, chat: str = "ann", **facts: object) -> str:
     """Ask for a Dream and return what is said when it is done."""
-    said = len(pocket.channel.posts.get(chat, ()))
-    first = await pocket.channel.ask(chat, "/dream", **facts)
+    said = len(parlour.channel.posts.get(chat, ()))
+    first = await parlour.channel.ask(chat, "/dream", **facts)
     assert first == "I'm reviewing recent conversations and will report the result here."
-    return (await pocket.channel.posted(chat, said + 2))[-1].text
+    return (await parlour.channel.posted(chat, said + 2))[-1].text
 
 
 def change(text: str) -> str:
@@ -78,16 +78,16 @@ async def test_run_now_look_and_go_back() -> None:
     """/dream, /dream-log, /dream-log <sha>, /dream-restore, /dream-restore <sha>: each does what [003] says."""
     async with at_work(
         DreamingModel("study", edits(swap("- I drink coffee", "- I drink tea"), add("- lives in Bonn")))
-    ) as pocket:
-        ask = pocket.channel.ask
+    ) as parlour:
+        ask = parlour.channel.ask
         assert "not changed anything here yet" in await ask("ann", "/dream-log")
-        assert await dream(pocket) == "No new conversations since the last review."
+        assert await dream(parlour) == "No new conversations since the last review."
         await ask("ann", "/remember I drink coffee")
-        happened(pocket.home, "Ann now drinks tea.", "Ann lives in Bonn.")
-        report = await dream(pocket)
+        happened(parlour.home, "Ann now drinks tea.", "Ann lives in Bonn.")
+        report = await dream(parlour)
         sha = change(report)
         assert report.startswith("I reviewed 2 new summaries and made 2 changes to my memory")
-        memory = document_path(pocket.home, ANN, "MEMORY.md")
+        memory = document_path(parlour.home, ANN, "MEMORY.md")
         assert memory.read_text() == "- I drink tea\n- lives in Bonn\n"
         newest, named = await ask("ann", "/dream-log"), await ask("ann", f"/dream-log {sha}")
         assert newest == named
@@ -108,14 +108,14 @@ async def test_run_now_look_and_go_back() -> None:
 async def test_it_is_due_by_itself_after_a_consolidation_and_a_line_leads_back_to_what_was_said() -> None:
     """A full window, a summary, a job two hours later, a new line: /memory why names summary and message."""
     model = DreamingModel("study", edits(add("- talks about things a lot")))
-    async with at_work(model) as pocket:
-        await talk(pocket, 5)
-        [job] = await jobs(pocket, lambda found: [each.kind for each in found] == ["dream"])
+    async with at_work(model) as parlour:
+        await talk(parlour, 5)
+        [job] = await jobs(parlour, lambda found: [each.kind for each in found] == ["dream"])
         assert job.scope == ANN
-        now = pocket.app.commands.queue.now()
+        now = parlour.app.commands.queue.now()
         assert timedelta(hours=1, minutes=59) < job.due_at - now <= timedelta(hours=2)
-        assert await pocket.app.dreamer.run(job) is None  # as two hours later
-        why = await pocket.channel.ask("ann", "/memory why things a lot")
+        assert await parlour.app.dreamer.run(job) is None  # as two hours later
+        why = await parlour.channel.ask("ann", "/memory why things a lot")
         assert "> - talks about things a lot" in why
         assert "recent conversations were reviewed" in why
         assert "Summary number 1." in why
@@ -135,14 +135,14 @@ async def test_killed_while_it_thinks_it_is_done_after_the_restart(tmp_path: Pat
         return await complete(request, sink=sink)
 
     model.dreams.complete = asleep_at_two  # type: ignore[method-assign]
-    async with at_work(model, tmp_path / "home") as pocket:
-        happened(pocket.home, "Something.")
-        await pocket.channel.ask("ann", "/dream")
+    async with at_work(model, tmp_path / "home") as parlour:
+        happened(parlour.home, "Something.")
+        await parlour.channel.ask("ann", "/dream")
         await asleep.wait()
-        dead = pocket.kill(tmp_path / "copy")
+        dead = parlour.kill(tmp_path / "copy")
     model.dreams.complete = complete  # type: ignore[method-assign]
-    async with at_work(model, dead) as pocket:
-        report = (await pocket.channel.posted("ann", 1))[-1].text
+    async with at_work(model, dead) as parlour:
+        report = (await parlour.channel.posted("ann", 1))[-1].text
         assert report.startswith("I reviewed 1 new summary and made 1 change ")
         assert document_path(dead, ANN, "MEMORY.md").read_text() == "- done after all\n"
         assert len(model.dreams.asked) == 2
@@ -154,33 +154,33 @@ async def test_in_a_group_the_voice_is_proposed_and_going_back_is_for_its_admins
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
     wanted = edits(add("Be brief here.", document="SOUL.md"), add("- the office is in Bonn"))
-    async with at_work(DreamingModel("study", wanted), policy=policy) as pocket:
-        happened(pocket.home, "They moved to Bonn and like short answers.", scope=ROOM)
-        report = await dream(pocket, "room", group=True, sender="bob")
-        assert pocket.channel.posts["room"][-1].visible_to == "bob"
+    async with at_work(DreamingModel("study", wanted), policy=policy) as parlour:
+        happened(parlour.home, "They moved to Bonn and like short answers.", scope=ROOM)
+        report = await dream(parlour, "room", group=True, sender="bob")
+        assert parlour.channel.posts["room"][-1].visible_to == "bob"
         assert "1 change needs your approval" in report
-        assert not document_path(pocket.home, ROOM, "SOUL.md").exists()
+        assert not document_path(parlour.home, ROOM, "SOUL.md").exists()
         sha = change(report)
-        refused = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
+        refused = await parlour.channel.ask("room", f"/dream-restore {sha}", group=True, sender="bob")
         assert refused == "Only an admin of this chat or an owner of this bot can use /dream-restore here."
-        pending = await pocket.channel.ask("room", "/memory pending", group=True, sender="eve", is_admin=True)
+        pending = await parlour.channel.ask("room", "/memory pending", group=True, sender="eve", is_admin=True)
         assert "SOUL.md" in pending
         assert "Be brief here." in pending
-        done = await pocket.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
+        done = await parlour.channel.ask("room", f"/dream-restore {sha}", group=True, sender="eve", is_admin=True)
         assert done.startswith("Done.")
-        assert document_path(pocket.home, ROOM, "MEMORY.md").read_text() == ""
+        assert document_path(parlour.home, ROOM, "MEMORY.md").read_text() == ""
 
 
 async def test_what_somebody_said_yes_to_still_leads_to_where_it_came_from() -> None:
     """A stranger's words, a yes, a line: /memory why names the yes and the summary behind it."""
-    async with at_work(DreamingModel("study", edits(add("- the fair opens at nine")))) as pocket:
-        happened(pocket.home, "A page says that the fair opens at nine.", origin="untrusted")
-        assert "1 change needs your approval" in await dream(pocket)
-        pending = await pocket.channel.ask("ann", "/memory pending")
+    async with at_work(DreamingModel("study", edits(add("- the fair opens at nine")))) as parlour:
+        happened(parlour.home, "A page says that the fair opens at nine.", origin="untrusted")
+        assert "1 change needs your approval" in await dream(parlour)
+        pending = await parlour.channel.ask("ann", "/memory pending")
         name = re.search(r"`(d[a-z2-7]{7})`", pending)
         assert name, pending
-        assert (await pocket.channel.ask("ann", f"/memory approve {name[1]}")).startswith("Approved.")
-        why = await pocket.channel.ask("ann", "/memory why fair")
+        assert (await parlour.channel.ask("ann", f"/memory approve {name[1]}")).startswith("Approved.")
+        why = await parlour.channel.ask("ann", "/memory why fair")
         assert "pending change was approved" in why
         assert "A page says that the fair opens at nine." in why
 
@@ -191,17 +191,17 @@ async def test_a_model_of_its_own(tmp_path: Path) -> None:
     script.write_text('[{"text": "study"}, {"calls": [{"name": "edit_memory", "arguments": {"operations": []}}]}]')
     environment = {"PARLOUR_AGENTS__DEFAULTS__DREAM__MODEL": f"scripted:{script}"}
     model = DreamingModel("never asked")
-    async with gateway(model=model, environment=environment) as pocket:
-        happened(pocket.home, "Something.")
-        assert "did not need any automatic changes" in await dream(pocket)
+    async with gateway(model=model, environment=environment) as parlour:
+        happened(parlour.home, "Something.")
+        assert "did not need any automatic changes" in await dream(parlour)
     assert not model.dreams.asked
 
 
 async def test_without_a_model_it_says_so() -> None:
     """The offline model cannot dream; nothing is queued that would wait for ever."""
-    async with gateway() as pocket:
-        happened(pocket.home, "Something.")
-        assert "needs a language model, and none is configured" in await pocket.channel.ask("ann", "/dream")
-        assert not await pocket.app.store.jobs.pending_in(ANN)
+    async with gateway() as parlour:
+        happened(parlour.home, "Something.")
+        assert "needs a language model, and none is configured" in await parlour.channel.ask("ann", "/dream")
+        assert not await parlour.app.store.jobs.pending_in(ANN)
         for command in ("/dream-log", "/dream-restore"):
-            assert "not changed anything here yet" in await pocket.channel.ask("ann", command)
+            assert "not changed anything here yet" in await parlour.channel.ask("ann", command)

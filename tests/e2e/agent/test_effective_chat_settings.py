@@ -59,11 +59,11 @@ def team() -> AdmissionPolicy:
 async def test_a_window_is_its_chats() -> None:
     """`memory_window: 0` sends the last ten messages there; the next chat's prompt holds all that was said."""
     model = RequestLogModel()
-    async with gateway(model=model, environment=environment()) as pocket:
+    async with gateway(model=model, environment=environment()) as parlour:
         for chat in ("short", "long"):
             for number in range(8):
-                await pocket.channel.ask(chat, f"number {number}")
-        await pocket.idle()
+                await parlour.channel.ask(chat, f"number {number}")
+        await parlour.idle()
     short, long = model.prompts[7], model.prompts[15]
     assert "number 7" in str(short[-1])
     assert "number 0" not in str(short)
@@ -74,13 +74,13 @@ async def test_a_window_is_its_chats() -> None:
 
 async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
     """By its place in the file, by choice, or as everywhere; a thread has its chat's unless it says otherwise."""
-    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as pocket:
-        shown = await pocket.channel.ask("team/9", "/settings", group=True)
-        (post,) = pocket.channel.posts["team/9"]
-        await pocket.channel.ask("own", "/timezone Asia/Kolkata")
-        await pocket.channel.ask("own", "/model large")
-        own = await pocket.channel.ask("own", "/settings")
-        status = await pocket.channel.ask("own", "/status")
+    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as parlour:
+        shown = await parlour.channel.ask("team/9", "/settings", group=True)
+        (post,) = parlour.channel.posts["team/9"]
+        await parlour.channel.ask("own", "/timezone Asia/Kolkata")
+        await parlour.channel.ask("own", "/model large")
+        own = await parlour.channel.ask("own", "/settings")
+        status = await parlour.channel.ask("own", "/status")
     assert post.visible_to == "ann"
     for line in (
         "- `model`: small (set for `pocket:team`)",
@@ -103,13 +103,13 @@ async def test_settings_says_what_is_in_force_and_who_decided_it() -> None:
 
 async def test_in_a_shared_chat_an_admin_chooses_the_model() -> None:
     """Anybody may ask which one it is; choosing is refused in a line that says who may, and the admin's counts."""
-    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as pocket:
-        asked = await pocket.channel.ask("team", "/model", group=True)
-        refused = await pocket.channel.ask("team", "/model large", group=True)
-        again = await pocket.channel.ask("team", "/model", group=True)
-        taken = await pocket.channel.ask("team/7", "/model large", group=True, sender="bob", is_admin=True)
-        last = await pocket.channel.ask("team", "/model", group=True)
-        back = await pocket.channel.ask("team", "/model default", group=True, sender="bob", is_admin=True)
+    async with gateway(model=RequestLogModel(), environment=environment(), policy=team()) as parlour:
+        asked = await parlour.channel.ask("team", "/model", group=True)
+        refused = await parlour.channel.ask("team", "/model large", group=True)
+        again = await parlour.channel.ask("team", "/model", group=True)
+        taken = await parlour.channel.ask("team/7", "/model large", group=True, sender="bob", is_admin=True)
+        last = await parlour.channel.ask("team", "/model", group=True)
+        back = await parlour.channel.ask("team", "/model default", group=True, sender="bob", is_admin=True)
     assert "This chat uses `small` (offline), set by the operator." in asked
     assert refused.startswith("Only an admin of this chat")
     assert again == asked
@@ -122,17 +122,17 @@ async def test_a_servers_settings_hold_for_what_no_message_begins(tmp_path: Path
     """A chat's server is known after a restart, before anybody has written: zone, language and model are its own."""
     chats = {"pocket:guild:811": {"timezone": "Asia/Tokyo", "language": "de", "model": "small"}}
     home, settings = tmp_path / "home", environment(PARLOUR_CHATS=json.dumps(chats))
-    async with gateway(home=home, model=RequestLogModel(), environment=settings) as pocket:
-        await pocket.channel.ask("901", "hello", group=True, guild="811")
-        await pocket.idle()
-    async with gateway(home=home, model=RequestLogModel(), environment=settings) as pocket:
-        key, locales = SessionKey("pocket", "901"), pocket.app.commands.chats.locales
+    async with gateway(home=home, model=RequestLogModel(), environment=settings) as parlour:
+        await parlour.channel.ask("901", "hello", group=True, guild="811")
+        await parlour.idle()
+    async with gateway(home=home, model=RequestLogModel(), environment=settings) as parlour:
+        key, locales = SessionKey("pocket", "901"), parlour.app.commands.chats.locales
         assert locales.zone("chats/pocket%3a901") == "Asia/Tokyo"
         assert locales.language(key) == "de"
         assert locales.language(SessionKey("pocket", "902")) == "en"
-        await pocket.app.submit(key, "say something")
-        await pocket.channel.posted("901", 1)
-        rows = await pocket.app.store.usage.totals(
-            since=pocket.app.commands.queue.now().replace(hour=0), chat="pocket:901"
+        await parlour.app.submit(key, "say something")
+        await parlour.channel.posted("901", 1)
+        rows = await parlour.app.store.usage.totals(
+            since=parlour.app.commands.queue.now().replace(hour=0), chat="pocket:901"
         )
     assert {row["model"] for row in rows} == {"offline"}

@@ -42,7 +42,7 @@ def model(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
 
 
 @asynccontextmanager
-async def house(
+async def open_gateway(
     server: FakeOpenAI, home: Path, name: str = "openai/test-embed", **more: str
 ) -> AsyncIterator[InProcessGateway]:
     """Run a gateway whose model and embeddings are those of *server*."""
@@ -53,28 +53,28 @@ async def house(
         "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL": name,
         **more,
     }
-    async with gateway(home=home, environment=environment) as pocket:
-        yield pocket
+    async with gateway(home=home, environment=environment) as parlour:
+        yield parlour
 
 
-async def index_conversation(pocket: InProcessGateway, *texts: str) -> None:
+async def index_conversation(parlour: InProcessGateway, *texts: str) -> None:
     """Have a conversation that is over, and what was said in it taken in."""
     for text in texts or (SAID, "and the garden is full of tulips"):
-        await pocket.channel.ask("ann", text)
-    await pocket.channel.ask("ann", "/new")
-    await pocket.idle()
-    await taken_in(pocket)
+        await parlour.channel.ask("ann", text)
+    await parlour.channel.ask("ann", "/new")
+    await parlour.idle()
+    await taken_in(parlour)
 
 
-async def taken_in(pocket: InProcessGateway) -> None:
+async def taken_in(parlour: InProcessGateway) -> None:
     """Look for something, so that what is new is taken in; return when vectors were asked for."""
-    await pocket.channel.ask("ann", "/search tulips")
-    await pocket.app.recall._memory.wait_idle(pocket.home / SCOPE / "index.db")
+    await parlour.channel.ask("ann", "/search tulips")
+    await parlour.app.recall._memory.wait_idle(parlour.home / SCOPE / "index.db")
 
 
-async def status_of(pocket: InProcessGateway) -> Mapping[str, Any]:
+async def status_of(parlour: InProcessGateway) -> Mapping[str, Any]:
     """Return what `parlour status` prints."""
-    [line] = [line async for line in build_operations(pocket.app).by_name()["status"]({})]
+    [line] = [line async for line in build_operations(parlour.app).by_name()["status"]({})]
     return line
 
 
@@ -83,40 +83,40 @@ async def test_a_question_without_a_shared_word_finds_what_was_meant(
 ) -> None:
     """By the tool and by /search; address and key are the answering model's; usage adds up; no log has the key."""
     caplog.set_level("DEBUG")
-    async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
-        await index_conversation(pocket)
-        assert SAID in await pocket.channel.ask("ann", f"look up {QUESTION}")
-        answer = await pocket.channel.ask("ann", f"/search {QUESTION}")
+    async with open_server(model) as server, open_gateway(server, tmp_path / "home") as parlour:
+        await index_conversation(parlour)
+        assert SAID in await parlour.channel.ask("ann", f"look up {QUESTION}")
+        answer = await parlour.channel.ask("ann", f"/search {QUESTION}")
         assert SAID in answer
         assert BY_WORDS not in answer
-        await taken_in(pocket)
-        rows = await pocket.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+        await taken_in(parlour)
+        rows = await parlour.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
         [row] = [row for row in rows if row["purpose"] == "embedding"]
         assert (row["model"], row["calls"]) == ("openai/test-embed", len(server.embeddings.asked))
         assert row["tokens_in"] == server.embeddings.billed > 0
         assert server.embeddings.keys == {KEY}
         texts = server.embeddings.texts()
         assert len(texts) == len(set(texts))  # nothing was asked for twice
-        assert "search" not in await status_of(pocket)
+        assert "search" not in await status_of(parlour)
     out, err = capfd.readouterr()
     assert KEY not in out + err + caplog.text
 
 
 async def test_a_model_that_fails_costs_meaning_alone(tmp_path: Path) -> None:
     """Words still find; person, model and operator are told in a line; nothing the provider said gets anywhere."""
-    async with open_server(model) as server, house(server, tmp_path / "home") as pocket:
+    async with open_server(model) as server, open_gateway(server, tmp_path / "home") as parlour:
         server.embeddings.trouble = EmbeddingFault.ERROR
-        await index_conversation(pocket)
-        found = await pocket.channel.ask("ann", "look up the physician")
+        await index_conversation(parlour)
+        found = await parlour.channel.ask("ann", "look up the physician")
         assert SAID in found
         assert "(Found by words alone" in found
-        assert BY_WORDS in await pocket.channel.ask("ann", "/search physician")
-        assert BY_WORDS in await pocket.channel.ask("ann", "/search zeppelin")
-        assert STATUS in await pocket.channel.ask("ann", "/status")
-        search = (await status_of(pocket))["search"]
+        assert BY_WORDS in await parlour.channel.ask("ann", "/search physician")
+        assert BY_WORDS in await parlour.channel.ask("ann", "/search zeppelin")
+        assert STATUS in await parlour.channel.ask("ann", "/status")
+        search = (await status_of(parlour))["search"]
         assert search.startswith("keywords only: openai/test-embed")
         assert "SECRET" not in search + found
-        [warned] = [each async for each in doctor(pocket.home) if each.id == "search"]
+        [warned] = [each async for each in doctor(parlour.home) if each.id == "search"]
         assert warned.text.startswith("uses keywords only: openai/test-embed")
         assert "SECRET" not in search + found + warned.text
 
@@ -142,37 +142,37 @@ async def test_whatever_a_provider_does_is_a_failure_of_ours_that_quotes_nothing
 async def test_a_model_that_never_answers_holds_nobody_up(tmp_path: Path) -> None:
     """A question waits for it once, within its deadline; the next ones go by words at once, recalled ones too."""
     more = {"PARLOUR_MEMORY__AUTO_RECALL": "true"}
-    async with open_server(model) as server, house(server, tmp_path / "home", **more) as pocket:
-        pocket.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
+    async with open_server(model) as server, open_gateway(server, tmp_path / "home", **more) as parlour:
+        parlour.app.recall._memory._embedder._deadlines = dict.fromkeys((False, True), 0.05)  # type: ignore[union-attr]
         server.embeddings.trouble = EmbeddingFault.HANG
-        await index_conversation(pocket)
-        found = await pocket.channel.ask("ann", "look up the physician")
+        await index_conversation(parlour)
+        found = await parlour.channel.ask("ann", "look up the physician")
         assert SAID in found
         assert "(Found by words alone" in found
         asked = len(server.embeddings.asked)
-        assert SAID in await pocket.channel.ask("ann", "look up where the physician lives")
+        assert SAID in await parlour.channel.ask("ann", "look up where the physician lives")
         assert len(server.embeddings.asked) == asked
         [*_, asked_last] = (body for body in server.requests if body["messages"][-1]["role"] == "user")
         assert SAID in str(asked_last["messages"][-1]["content"]).partition("[end of what is recalled]")[0]
-        assert "no vectors within" in (await status_of(pocket))["search"]
+        assert "no vectors within" in (await status_of(parlour))["search"]
 
 
 async def test_another_model_takes_over_in_the_background(tmp_path: Path) -> None:
     """Words find while it embeds anew, other dimensions and all; then meaning is compared by it alone."""
     home = tmp_path / "home"
     async with open_server(model) as server:
-        async with house(server, home) as pocket:
-            await index_conversation(pocket)
+        async with open_gateway(server, home) as parlour:
+            await index_conversation(parlour)
             first = server.embeddings.texts()
         server.embeddings.dimensions = 96
         server.embeddings.trouble = EmbeddingFault.HANG
-        async with house(server, home, "openai/other-embed") as pocket:
-            pocket.app.recall._memory._embedder._deadlines[True] = 0.05  # type: ignore[union-attr]
-            assert SAID in await pocket.channel.ask("ann", "/search physician")
+        async with open_gateway(server, home, "openai/other-embed") as parlour:
+            parlour.app.recall._memory._embedder._deadlines[True] = 0.05  # type: ignore[union-attr]
+            assert SAID in await parlour.channel.ask("ann", "/search physician")
         server.embeddings.trouble = None
-        async with house(server, home, "openai/other-embed") as pocket:
-            await taken_in(pocket)
-            assert SAID in await pocket.channel.ask("ann", f"/search {QUESTION}")
+        async with open_gateway(server, home, "openai/other-embed") as parlour:
+            await taken_in(parlour)
+            assert SAID in await parlour.channel.ask("ann", f"/search {QUESTION}")
             again = [text for text in server.embeddings.texts("other-embed") if text in first]
             assert set(again) >= {text for text in first if "physician" in text}
 
@@ -186,11 +186,11 @@ async def test_a_local_model_that_is_not_there_says_how_to_mend_it(
     if lacks == "extra":
         monkeypatch.setitem(sys.modules, "tokenizers", None)
     mend = "make install" if lacks == "extra" else "model.onnx and tokenizer.json"
-    async with open_server(model) as server, house(server, tmp_path / "home", name) as pocket:
-        await index_conversation(pocket)
-        assert SAID in await pocket.channel.ask("ann", "/search physician")
-        assert mend in (await status_of(pocket))["search"]
-        lines = [each.text async for each in doctor(pocket.home, name)]
+    async with open_server(model) as server, open_gateway(server, tmp_path / "home", name) as parlour:
+        await index_conversation(parlour)
+        assert SAID in await parlour.channel.ask("ann", "/search physician")
+        assert mend in (await status_of(parlour))["search"]
+        lines = [each.text async for each in doctor(parlour.home, name)]
         assert all(mend in line for line in lines)
         assert lines
 

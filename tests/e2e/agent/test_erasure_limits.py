@@ -18,9 +18,9 @@ from tests.fakes.staged_changes import erase
 OWN, SAVED = "`files/`", "`downloads/`"
 
 
-def put(pocket: InProcessGateway, name: str) -> Path:
+def put(parlour: InProcessGateway, name: str) -> Path:
     """Put a file into the home."""
-    path = pocket.home / name
+    path = parlour.home / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("a zeppelin")
     return path
@@ -28,32 +28,36 @@ def put(pocket: InProcessGateway, name: str) -> Path:
 
 async def test_own_files_are_named_where_there_are_some() -> None:
     """Forgetting for good leaves them, and says so; forgetting everything takes them along."""
-    async with gateway() as pocket:
-        assert OWN not in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
-        path = put(pocket, "people/pocket%3aann/files/plan.md")
-        assert OWN in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
+    async with gateway() as parlour:
+        assert OWN not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
+        path = put(parlour, "people/pocket%3aann/files/plan.md")
+        assert OWN in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
         assert path.exists()
-        assert OWN not in await pocket.channel.ask("ann", "/forget everything yes")
+        assert OWN not in await parlour.channel.ask("ann", "/forget everything yes")
 
 
 async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None:
     """In the terminal's own chat, and to the operator; nobody else hears of that folder."""
-    async with gateway() as pocket:
-        desk, terminal, scope = pocket.app.commands.memory.erasure, SessionKey("console", "me"), "people/console%3ame"
-        people = PeopleOperations(pocket.app).forget
-        assert await desk.untouched_folders(scope, terminal) == []
+    async with gateway() as parlour:
+        service, terminal, scope = (
+            parlour.app.commands.memory.erasure,
+            SessionKey("console", "me"),
+            "people/console%3ame",
+        )
+        people = PeopleOperations(parlour.app).forget
+        assert await service.untouched_folders(scope, terminal) == []
         for person in ("console%3ame", "pocket%3aann"):
-            put(pocket, f"people/{person}/USER.md")
+            put(parlour, f"people/{person}/USER.md")
         [line] = [each async for each in people({"person": "console:me"})]
         assert not any("downloads/" in each for each in line["remains"])
-        put(pocket, "downloads/plan.pdf")
+        put(parlour, "downloads/plan.pdf")
         for is_all in (False, True):
-            assert await desk.untouched_folders(scope, terminal, is_all=is_all) == ["downloads"]
+            assert await service.untouched_folders(scope, terminal, is_all=is_all) == ["downloads"]
         [line] = [each async for each in people({"person": "console:me"})]
         assert any("downloads/" in each for each in line["remains"])
         [line] = [each async for each in people({"person": "pocket:ann"})]
         assert not any("downloads/" in each for each in line["remains"])
-        assert SAVED not in await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
+        assert SAVED not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
 
 
 @pytest.mark.xdist_group("litellm")
@@ -61,12 +65,12 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
     """It stands under a name alone, so forgetting an account does not find it; what is named to do takes it out."""
     async with group() as here:
         now = datetime.now(UTC)
-        here.shelf.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
+        here.sources.tell("g", "the zinnwald plumber is mine", by="Cleo", at=now - timedelta(minutes=1))
         await here.ask("what shall we do?", sent_at=now)
-        await here.pocket.idle()
+        await here.parlour.idle()
         with pytest.raises(UserError, match=r"nothing is stored about pocket:cleo.*/forget NAME --purge.*quoted"):
-            await anext(aiter(PeopleOperations(here.pocket.app).forget({"person": "pocket:cleo"})))
+            await anext(aiter(PeopleOperations(here.parlour.app).forget({"person": "pocket:cleo"})))
         assert "zinnwald" in here.lines()[0]["quoted"]
-        await erase(here.pocket.channel.ask, "g", "/forget Cleo --purge", group=True, is_admin=True)
-        await done(here.pocket, "chats/pocket%3ag")
+        await erase(here.parlour.channel.ask, "g", "/forget Cleo --purge", group=True, is_admin=True)
+        await done(here.parlour, "chats/pocket%3ag")
         assert "zinnwald" not in str(here.lines())

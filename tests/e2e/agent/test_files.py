@@ -19,7 +19,7 @@ from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind
 from gateway.ports import UsageRow
 from tests.fakes import sample_files
-from tests.fakes.file_gateway import KEY, SCOPE, house, pictures, words
+from tests.fakes.file_gateway import KEY, SCOPE, open_gateway, pictures, words
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.xdist_group("litellm")
 
 async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
     """The model sees it scaled and bare; the prefix stays the same bytes, also read cold; then it is a fact."""
-    async with house() as at:
+    async with open_gateway() as at:
         data = sample_files.picture(3_000, 2_000, orientation=3)
         said = await at.sends("what is this?", "IMG 01.jpg", data, kind="image", media_type="image/jpeg")
         assert words(said).endswith(f"what is this?\n  (image IMG 01.jpg, {format_size(len(data))})")
@@ -39,8 +39,8 @@ async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
             assert image.size == (1_568, 1_045)
         assert b"Secret Street" not in shown
         await at.channel.ask("c", "and now?")
-        await at.pocket.idle()
-        at.pocket.app.pool._handler._services.conversations.forget(KEY)  # type: ignore[attr-defined]  # a cold cache
+        await at.parlour.idle()
+        at.parlour.app.pool._handler._services.conversations.forget(KEY)  # type: ignore[attr-defined]  # a cold cache
         await at.channel.ask("c", "and again?")
         first, second, third = (request["messages"] for request in at.server.requests)
         assert second[: len(first)] == first
@@ -55,11 +55,11 @@ async def test_a_picture_is_shown_and_rides_until_the_next_snapshot() -> None:
 
 async def test_a_model_that_cannot_see_is_told_so() -> None:
     """Without a word about it litellm's table decides: no part is sent, and the model can tell the person."""
-    async with house(PARLOUR_LLM__VISION="auto") as at:
+    async with open_gateway(PARLOUR_LLM__VISION="auto") as at:
         said = await at.sends("what is this?", "cat.jpg", sample_files.picture(), kind="image")
         assert isinstance(said, str)
         assert "not looked at, for the model in use cannot see pictures" in said
-    async with house(PARLOUR_LLM__VISION="auto", PARLOUR_LLM__MODEL="openai/gpt-4o") as at:
+    async with open_gateway(PARLOUR_LLM__VISION="auto", PARLOUR_LLM__MODEL="openai/gpt-4o") as at:
         assert pictures(await at.sends("what is this?", "cat.jpg", sample_files.picture(), kind="image"))
 
 
@@ -72,8 +72,8 @@ async def test_documents_are_read_and_fenced() -> None:
         "plan.pdf": (sample_files.pdf("one", "two"), "one\n\ntwo"),
         "letter.docx": (sample_files.docx(sample_files.paragraph("Dear Ann")), "Dear Ann"),
     }
-    async with house() as at:
-        attached = [at.shelf.put(name, data) for name, (data, _) in files.items()]
+    async with open_gateway() as at:
+        attached = [at.sources.put(name, data) for name, (data, _) in files.items()]
         await at.channel.ask("c", "sum up", attachments=attached)
         said = at.said()
         for name, (_, text) in files.items():
@@ -81,19 +81,19 @@ async def test_documents_are_read_and_fenced() -> None:
             assert block in said
         assert "(document plan.pdf, " in said
         assert "2 pages)" in said
-        await at.pocket.idle()
+        await at.parlour.idle()
         line = next(line for line in at.lines() if "files" in line)
         assert (line["content"], line["origin"]) == ("sum up", "user")
         assert {fact["origin"] for fact in line["files"]} == {"untrusted"}
-        shown = await at.pocket.app.sessions.displayed_messages(KEY, limit=5)
+        shown = await at.parlour.app.sessions.displayed_messages(KEY, limit=5)
         assert "buy tea" not in shown[0].text
         assert "(document notes.md, " in shown[0].text
 
 
 async def test_what_is_too_long_is_cut_and_says_so() -> None:
     """Of a long text the setting's characters are read; what comes after some long ones is not read at all."""
-    async with house(PARLOUR_FILES__TEXT_CHARS="100") as at:
-        await at.channel.ask("c", "read", attachments=[at.shelf.put(f"{n}.txt", b"x" * 500) for n in range(6)])
+    async with open_gateway(PARLOUR_FILES__TEXT_CHARS="100") as at:
+        await at.channel.ask("c", "read", attachments=[at.sources.put(f"{n}.txt", b"x" * 500) for n in range(6)])
         said = at.said()
         assert said.count("its beginning, which is data") == 4
         assert "x" * 101 not in said
@@ -102,7 +102,7 @@ async def test_what_is_too_long_is_cut_and_says_so() -> None:
 
 async def test_voice_is_heard_and_paid_for() -> None:
     """What is said stands in the fact, with its length; the call is a usage row of its own."""
-    async with house(PARLOUR_LLM__TRANSCRIPTION_MODEL="openai/whisper-1") as at:
+    async with open_gateway(PARLOUR_LLM__TRANSCRIPTION_MODEL="openai/whisper-1") as at:
         at.server.transcript = ScriptedAnswer(text="come at six\n", tokens=(30, 4, 0))
         page = b"OggS\0\0" + (48_000 * 12).to_bytes(8, "little") + b"\0" * 20
         data = b"OggS" + b"\0" * 24 + b"OpusHead" + b"\0" * 300 + page
@@ -110,10 +110,10 @@ async def test_voice_is_heard_and_paid_for() -> None:
         assert said.endswith("(voice 0:12: come at six)")
         (sound,) = at.server.sounds
         assert (sound.model, sound.name, sound.data) == ("whisper-1", "voice.oga", data)
-        rows = [row for row in await first_turn_usage(at.pocket) if row.purpose == "transcription"]
+        rows = [row for row in await first_turn_usage(at.parlour) if row.purpose == "transcription"]
         assert [(row.model, row.tokens_in, row.tokens_out) for row in rows] == [("openai/whisper-1", 30, 4)]
-        await at.pocket.idle()
-        search = at.pocket.app.recall
+        await at.parlour.idle()
+        search = at.parlour.app.recall
         assert any("come at six" in hit.text for hit in await search.search(SCOPE, "six come home"))
         assert "origin" not in next(line["files"][0] for line in at.lines() if "files" in line)
 
@@ -129,33 +129,33 @@ async def test_voice_is_heard_and_paid_for() -> None:
 )
 async def test_voice_that_is_not_heard_is_a_phrase(model: str, fault: ModelFault | None, why: str) -> None:
     """Whatever becomes of it, the turn is answered and the model knows."""
-    async with house(PARLOUR_LLM__TRANSCRIPTION_MODEL=model) as at:
+    async with open_gateway(PARLOUR_LLM__TRANSCRIPTION_MODEL=model) as at:
         at.server.transcript = ScriptedAnswer(text="", fault=fault)
         said = await at.sends("hear this", "v.ogg", b"OggS" + b"\0" * 50, kind="voice")
         assert said.endswith(f"(voice v.ogg, 54 bytes; {why})")
 
 
-async def first_turn_usage(pocket: InProcessGateway) -> Sequence[UsageRow]:
+async def first_turn_usage(parlour: InProcessGateway) -> Sequence[UsageRow]:
     """Return the usage rows of the chat's first turn."""
-    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
-    story = await pocket.app.store.journal.trace(lines[0].turn)
+    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
+    story = await parlour.app.store.journal.trace(lines[0].turn)
     assert story is not None
     return story.usage
 
 
 async def test_a_file_that_cannot_be_had_is_said(tmp_path: Path) -> None:
     """Larger than the limit (whatever the platform claims), gone, empty, of an unknown kind: the model knows."""
-    async with house(PARLOUR_FILES__MAX_MB="1") as at:
+    async with open_gateway(PARLOUR_FILES__MAX_MB="1") as at:
         large = b"x" * 1_100_000
         attached = [
-            at.shelf.put("honest.txt", large),
-            at.shelf.put("liar.txt", large, size=10),
-            at.shelf.put("gone.txt", b"x"),
-            at.shelf.put("empty.txt", b""),
-            at.shelf.put("odd.bin", bytes(range(256))),
-            at.shelf.put("film.mp4", b"\0\0\0\x18ftyp", kind="video"),
+            at.sources.put("honest.txt", large),
+            at.sources.put("liar.txt", large, size=10),
+            at.sources.put("gone.txt", b"x"),
+            at.sources.put("empty.txt", b""),
+            at.sources.put("odd.bin", bytes(range(256))),
+            at.sources.put("film.mp4", b"\0\0\0\x18ftyp", kind="video"),
         ]
-        del at.shelf.files[attached[2].url]
+        del at.sources.files[attached[2].url]
         await at.channel.ask("c", "here", attachments=attached)
         said = at.said()
         assert "(document honest.txt, 1.1 MB; larger than 1 MB)" in said
@@ -164,22 +164,22 @@ async def test_a_file_that_cannot_be_had_is_said(tmp_path: Path) -> None:
         assert "(document empty.txt; it is empty)" in said
         assert "(document odd.bin, 256 bytes; this kind of file cannot be read here)" in said
         assert "(video film.mp4, 8 bytes; films are not looked at)" in said
-        assert attached[0].url not in at.shelf.fetched
+        assert attached[0].url not in at.sources.fetched
 
 
 async def test_an_album_is_one_turn(tmp_path: Path) -> None:
     """Every picture of an album is shown, in order."""
     stage = HeldScriptModel(held=[1])
-    shelf = PlatformFiles()
+    sources = PlatformFiles()
     colors = ["red", "green", "blue"]
     async with gateway(
-        model=stage, kind=InProcessFilePlugin(shelf), environment={"PARLOUR_LLM__VISION": "on"}
-    ) as pocket:
-        await pocket.channel.say("c", "wait")
+        model=stage, kind=InProcessFilePlugin(sources), environment={"PARLOUR_LLM__VISION": "on"}
+    ) as parlour:
+        await parlour.channel.say("c", "wait")
         await stage.called(1)
         for n, color in enumerate(colors):
-            photo = shelf.put(f"{color}.png", sample_files.picture(form="PNG", color=color), kind="image")
-            await pocket.channel.say("c", "look" if not n else "", album="a1", attachments=[photo])
+            photo = sources.put(f"{color}.png", sample_files.picture(form="PNG", color=color), kind="image")
+            await parlour.channel.say("c", "look" if not n else "", album="a1", attachments=[photo])
         stage.go(1)
         request = await stage.called(2)
         seen = [picture for message in request.messages for picture in pictures(message["content"])]
@@ -188,28 +188,28 @@ async def test_an_album_is_one_turn(tmp_path: Path) -> None:
             (0, 128, 0),
             (0, 0, 255),
         ]
-        await pocket.idle()
+        await parlour.idle()
 
 
 async def test_a_stranger_costs_no_download() -> None:
     """Nothing is fetched for who is not admitted."""
     policy = AdmissionPolicy(channel="pocket")
-    async with house(policy=policy) as at:
-        await at.channel.say("c", "look", attachments=[at.shelf.put("x.txt", b"x")])
-        await at.pocket.idle()
-        assert at.shelf.fetched == []
+    async with open_gateway(policy=policy) as at:
+        await at.channel.say("c", "look", attachments=[at.sources.put("x.txt", b"x")])
+        await at.parlour.idle()
+        assert at.sources.fetched == []
         assert at.kept() == set()
 
 
 async def test_a_stop_during_a_download_ends_the_turn() -> None:
     """/stop does not wait for a slow platform, and asks it for nothing more; the fact of the file stays."""
-    async with house() as at:
-        at.shelf.gate = asyncio.Event()
-        await at.channel.say("c", "read this", attachments=[at.shelf.put("slow.txt", b"x")])
-        await at.shelf.waiting.wait()
+    async with open_gateway() as at:
+        at.sources.gate = asyncio.Event()
+        await at.channel.say("c", "read this", attachments=[at.sources.put("slow.txt", b"x")])
+        await at.sources.waiting.wait()
         await at.channel.say("c", "/stop")
-        await at.pocket.idle()
-        assert len(at.shelf.fetched) == 1
+        await at.parlour.idle()
+        assert len(at.sources.fetched) == 1
         assert at.server.requests == []
         line = next(line for line in at.lines() if "files" in line)
         assert line["files"] == [{"kind": "document", "name": "slow.txt", "size": 1}]
@@ -217,32 +217,32 @@ async def test_a_stop_during_a_download_ends_the_turn() -> None:
 
 async def test_retry_keeps_the_files() -> None:
     """A turn that failed is asked again with its files as they are stored; the platform is not asked again."""
-    async with house([ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ScriptedAnswer(text="a red thing")]) as at:
-        photo = at.shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
-        notes = at.shelf.put("notes.txt", b"hello there")
+    async with open_gateway([ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ScriptedAnswer(text="a red thing")]) as at:
+        photo = at.sources.put("red.png", sample_files.picture(form="PNG"), kind="image")
+        notes = at.sources.put("notes.txt", b"hello there")
         await at.channel.ask("c", "what are these?", attachments=[photo, notes])
         await at.channel.ask("c", "/retry")
-        await at.pocket.idle()
+        await at.parlour.idle()
         assert at.channel.posts["c"][-1].text == "a red thing"
         said = at.said()
         assert len(pictures(said)) == 1
         assert "  ``` notes.txt\n  hello there\n  ```" in words(said)
         assert words(said).count("what are these?") == 1
-        assert len(at.shelf.fetched) == 2
+        assert len(at.sources.fetched) == 2
 
 
 async def test_a_deleted_message_takes_its_files_along() -> None:
     """Its bytes, and what was shown of them, leave the disk, but for those that another message brought as well."""
-    async with house() as at:
+    async with open_gateway() as at:
         red, notes = sample_files.picture(2_000, 20), b"meet me at the bridge"
-        both = [at.shelf.put("red.jpg", red, kind="image"), at.shelf.put("n.txt", notes)]
+        both = [at.sources.put("red.jpg", red, kind="image"), at.sources.put("n.txt", notes)]
         await at.channel.ask("c", "keep these", number="1", attachments=both)
-        await at.channel.ask("c", "once more", number="2", attachments=[at.shelf.put("n.txt", notes)])
-        await at.pocket.idle()
+        await at.channel.ask("c", "once more", number="2", attachments=[at.sources.put("n.txt", notes)])
+        await at.parlour.idle()
         assert len(at.kept()) == 3
         await at.channel.say("c", "", number="1", kind=InboundKind.DELETION)
         await at.channel.ask("c", "thanks", number="3")
-        await at.pocket.idle()
+        await at.parlour.idle()
         lines = {line["mid"]: line for line in at.lines() if line.get("role") == "user"}
         assert "files" not in lines["1"]
         fact = lines["2"]["files"][0]
@@ -250,7 +250,7 @@ async def test_a_deleted_message_takes_its_files_along() -> None:
         assert not any(pictures(each["content"]) for each in at.server.requests[-1]["messages"])
         await at.channel.say("c", "", number="2", kind=InboundKind.DELETION)
         await at.channel.ask("c", "thanks", number="4")
-        await at.pocket.idle()
+        await at.parlour.idle()
         assert at.kept() == set()
         said = [each["content"] for each in at.server.requests[-1]["messages"] if each["role"] == "user"]
         assert "bridge" not in json.dumps(said)
@@ -258,10 +258,10 @@ async def test_a_deleted_message_takes_its_files_along() -> None:
 
 async def test_files_are_private_and_in_their_scope() -> None:
     """Folder 0700, file 0600, under the scope of who sent it."""
-    async with house() as at:
+    async with open_gateway() as at:
         await at.sends("keep", "n.txt", b"hello")
         (digest,) = at.kept()
-        path = attachment_path(at.pocket.home, SCOPE, digest)
+        path = attachment_path(at.parlour.home, SCOPE, digest)
         assert path.read_bytes() == b"hello"
         assert [each.stat().st_mode & 0o777 for each in (path, path.parent)] == [0o600, 0o700]
 
@@ -276,33 +276,33 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
         await go.wait()
         return "open"
 
-    stage, shelf = HeldScriptModel(calls(("gate", "{}")), "done"), PlatformFiles()
+    stage, sources = HeldScriptModel(calls(("gate", "{}")), "done"), PlatformFiles()
     settings = {"PARLOUR_AGENT__OVERLAP": "steer"}
-    async with gateway(model=stage, tools=[gate], kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
-        await pocket.channel.say("c", "begin")
+    async with gateway(model=stage, tools=[gate], kind=InProcessFilePlugin(sources), environment=settings) as parlour:
+        await parlour.channel.say("c", "begin")
         await begun.wait()
-        await pocket.channel.say("c", "and this", attachments=[shelf.put("n.txt", b"hello there")])
+        await parlour.channel.say("c", "and this", attachments=[sources.put("n.txt", b"hello there")])
         go.set()
         request = await stage.called(2)
         assert "  ``` n.txt\n  hello there\n  ```" in str(request.messages[-1]["content"])
-        await pocket.idle()
+        await parlour.idle()
 
 
 async def test_a_killed_turn_does_not_fetch_again(tmp_path: Path) -> None:
     """Its opening is stored with its first step: the second run shows the model the same bytes, from the scope."""
-    shelf = PlatformFiles()
-    photo = shelf.put("red.png", sample_files.picture(form="PNG"), kind="image")
+    sources = PlatformFiles()
+    photo = sources.put("red.png", sample_files.picture(form="PNG"), kind="image")
     first = HeldScriptModel(calls(("memory_search", '{"query": "x"}')), held=[2])
     settings = {"PARLOUR_LLM__VISION": "on"}
-    async with gateway(model=first, kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
-        await pocket.channel.say("c", "look", number="1", attachments=[photo])
+    async with gateway(model=first, kind=InProcessFilePlugin(sources), environment=settings) as parlour:
+        await parlour.channel.say("c", "look", number="1", attachments=[photo])
         shown = await first.called(2)
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         first.go(2)
     model = HeldScriptModel("red")
-    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(shelf), environment=settings) as pocket:
-        await pocket.channel.posted("c", 1)
-        await pocket.idle()
+    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(sources), environment=settings) as parlour:
+        await parlour.channel.posted("c", 1)
+        await parlour.idle()
         assert list(model.asked[0].messages) == list(shown.messages)
         assert pictures(shown.messages[1]["content"])
-        assert shelf.fetched == [photo.url]
+        assert sources.fetched == [photo.url]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.file_gateway import KEY, SCOPE, house
+from tests.fakes.file_gateway import KEY, SCOPE, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, gateway
@@ -36,15 +36,15 @@ async def test_a_file_is_made_and_sent_with_the_answer() -> None:
         sends({"name": "PRICES.csv"}),
         "again",
     ]
-    async with house(script) as at:
+    async with open_gateway(script) as at:
         assert await at.channel.ask("c", "make a table") == "here you are"
-        await at.pocket.idle()
+        await at.parlour.idle()
         (sent,) = at.channel.arrived
         assert (sent.name, sent.data, sent.media_type) == ("prices.csv", b"tea,3\n", "text/csv")
-        shown = await at.pocket.app.sessions.displayed_messages(KEY, limit=5)
+        shown = await at.parlour.app.sessions.displayed_messages(KEY, limit=5)
         assert shown[-1].text == "here you are\n(document prices.csv, 6 bytes)"
         await at.channel.ask("c", "send it again")
-        await at.pocket.idle()
+        await at.parlour.idle()
         assert [each.data for each in at.channel.arrived] == [b"tea,3\n"] * 2
 
 
@@ -59,18 +59,18 @@ async def test_a_file_that_was_received_is_sent_again(tmp_path: Path) -> None:
         return "here"
 
     home = tmp_path / "home"
-    async with house(script, home=home) as at:
+    async with open_gateway(script, home=home) as at:
         for text in (b"old", b"new"):
             await at.sends("keep", "n.txt", text)
         await at.channel.ask("c", "send it back")
         await at.channel.ask("c", "/new")
-        await at.pocket.idle()
+        await at.parlour.idle()
         await at.channel.ask("c", "send it back")
         folder = home / SCOPE / "files"
         folder.mkdir(parents=True)
         (folder / "own.txt").write_bytes(b"of the owner")
         await at.channel.ask("c", "and the other")
-        await at.pocket.idle()
+        await at.parlour.idle()
         assert [each.data for each in at.channel.arrived] == [b"new", b"new", b"of the owner"]
 
 
@@ -81,9 +81,9 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
     names += ["../../../parlour.yaml", str(home / "parlour.yaml"), "/proc/self/root/etc/passwd"]
     hostile = sends(*({"name": name} for name in names))
     stage = HeldScriptModel("kept", calls(*((call.name, call.arguments) for call in hostile.calls)), "no")
-    shelf = PlatformFiles()
-    async with gateway(model=stage, kind=InProcessFilePlugin(shelf), home=home) as pocket:
-        await pocket.channel.ask("b", "mine", sender="bob", attachments=[shelf.put("secret.txt", b"of Bob")])
+    sources = PlatformFiles()
+    async with gateway(model=stage, kind=InProcessFilePlugin(sources), home=home) as parlour:
+        await parlour.channel.ask("b", "mine", sender="bob", attachments=[sources.put("secret.txt", b"of Bob")])
         folder = home / SCOPE / "files"
         folder.mkdir(parents=True)
         (home / SCOPE / "MEMORY.md").write_text("x")
@@ -91,14 +91,14 @@ async def test_nothing_outside_the_scope_is_sent(tmp_path: Path) -> None:
         (folder / "link.txt").symlink_to("/etc/passwd")
         (folder / "folder").symlink_to("/etc")
         (folder / "pipe").touch()
-        await pocket.channel.ask("c", "send me everything")
-        await pocket.idle()
+        await parlour.channel.ask("c", "send me everything")
+        await parlour.idle()
         said = results(stage.asked[-1])
         assert len(said) == len(names)
         # An empty file is found, and is none to send; a pipe would wait for ever (unit tests have one).
         assert all(each.startswith(("error: there is no file called", "error: pipe would be empty")) for each in said)
-        assert isinstance(pocket.channel, InProcessFileChannel)
-        assert pocket.channel.arrived == []
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert parlour.channel.arrived == []
 
 
 def folders_with(folder: Path, data: bytes) -> set[Path]:
@@ -122,9 +122,9 @@ async def test_a_made_file_is_written_nowhere_else(tmp_path: Path) -> None:
     names += ["MEMORY.md", "../memory/MEMORY.md", "../../../parlour.yaml", ".env", "sessions/pocket%3ac.jsonl"]
     hostile = [{"name": name, "text": "- planted"} for name in names]
     stage = HeldScriptModel(calls(*(("send_file", json.dumps(each)) for each in hostile)), "made")
-    async with gateway(model=stage, kind=InProcessFilePlugin(PlatformFiles()), home=home) as pocket:
-        await pocket.channel.ask("c", "write everywhere")
-        await pocket.idle()
+    async with gateway(model=stage, kind=InProcessFilePlugin(PlatformFiles()), home=home) as parlour:
+        await parlour.channel.ask("c", "write everywhere")
+        await parlour.idle()
         assert len(results(stage.asked[-1])) == len(names)
     assert {path: path.read_text() for path in ours} == ours
     assert folders_with(tmp_path, b"- planted") == {home / SCOPE / "attachments"}
@@ -139,23 +139,23 @@ async def test_what_does_not_fit_is_said_to_the_model() -> None:
     ):
         stage = HeldScriptModel(calls(("send_file", text)), "sorry")
         kind = InProcessFilePlugin(PlatformFiles(), replace(PLAIN, file_limit=limit))
-        async with gateway(model=stage, kind=kind) as pocket:
-            assert await pocket.channel.ask("c", "a file please") == "sorry"
+        async with gateway(model=stage, kind=kind) as parlour:
+            assert await parlour.channel.ask("c", "a file please") == "sorry"
             assert why in results(stage.asked[-1])[0]
 
 
 async def test_a_killed_turn_still_sends_its_file(tmp_path: Path) -> None:
     """The call is not asked again; the file rides on the answer that the second run gives."""
     first = HeldScriptModel(calls(("send_file", json.dumps({"name": "a.md", "text": "# A"}))), held=[2])
-    async with gateway(model=first, kind=InProcessFilePlugin(PlatformFiles())) as pocket:
-        await pocket.channel.say("c", "a file please", number="1")
+    async with gateway(model=first, kind=InProcessFilePlugin(PlatformFiles())) as parlour:
+        await parlour.channel.say("c", "a file please", number="1")
         await first.called(2)
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         first.go(2)
     model = HeldScriptModel("here")
-    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(PlatformFiles())) as pocket:
-        await pocket.channel.posted("c", 2)
-        await pocket.idle()
-        assert isinstance(pocket.channel, InProcessFileChannel)
-        assert [(each.name, each.data) for each in pocket.channel.arrived] == [("a.md", b"# A")]
+    async with gateway(home=copy, model=model, kind=InProcessFilePlugin(PlatformFiles())) as parlour:
+        await parlour.channel.posted("c", 2)
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert [(each.name, each.data) for each in parlour.channel.arrived] == [("a.md", b"# A")]
         assert len(model.asked) == 1

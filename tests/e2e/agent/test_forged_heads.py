@@ -35,9 +35,9 @@ async def group(**environment: str) -> AsyncIterator[tuple[InProcessGateway, Fak
     policy = AdmissionPolicy(channel="pocket", entries=people, group_policy=GroupPolicy.OPEN)
     async with open_server(lambda _, n: ScriptedAnswer(text=f"answer {n}")) as server:
         settings = {"PARLOUR_LLM__MODEL": "openai/test", "PARLOUR_LLM__API_BASE": server.base, **environment}
-        shelf = PlatformFiles()
-        async with gateway(environment=settings, kind=InProcessFilePlugin(shelf), policy=policy) as pocket:
-            yield pocket, server, shelf
+        sources = PlatformFiles()
+        async with gateway(environment=settings, kind=InProcessFilePlugin(sources), policy=policy) as parlour:
+            yield parlour, server, sources
 
 
 def newest_user_messages(server: FakeOpenAI) -> list[str]:
@@ -57,15 +57,15 @@ def heads(text: str) -> list[str]:
 
 async def test_no_line_of_a_message_can_pass_for_anothers() -> None:
     """Written at once, merged, quoted, said before, or in a document: the only bracket of each message is ours."""
-    async with group() as (pocket, server, shelf):
+    async with group() as (parlour, server, sources):
         facts: dict[str, Any] = {"group": True, "sender": "mal", "name": "Mal"}
         now = datetime.now(UTC)
-        shelf.tell("g", f"hi\n{FORGED}\n> {FORGED}", by="Mal", at=now - timedelta(minutes=2))
+        sources.tell("g", f"hi\n{FORGED}\n> {FORGED}", by="Mal", at=now - timedelta(minutes=2))
         text = "hello" + "".join(f"{each}{FORGED}" for each in BREAKS)
-        await pocket.channel.ask("g", text, quoted=f"so\n{FORGED}", **facts)
-        file = shelf.put("note.txt", f"first\n{FORGED}\n".encode())
-        await pocket.channel.ask("g", f"and this\n{FORGED}", attachments=[file], **facts)
-        await pocket.idle()
+        await parlour.channel.ask("g", text, quoted=f"so\n{FORGED}", **facts)
+        file = sources.put("note.txt", f"first\n{FORGED}\n".encode())
+        await parlour.channel.ask("g", f"and this\n{FORGED}", attachments=[file], **facts)
+        await parlour.idle()
         for said in newest_user_messages(server):
             *asides, head = heads(said)
             assert head.endswith(("Mal] hello", "Mal] and this"))
@@ -79,12 +79,12 @@ async def test_no_line_of_a_message_can_pass_for_anothers() -> None:
 
 async def test_the_prefix_stays_the_same_bytes() -> None:
     """Each request's messages begin with the ones of the request before."""
-    async with group() as (pocket, server, _):
+    async with group() as (parlour, server, _):
         for n in range(4):
-            await pocket.channel.ask(
+            await parlour.channel.ask(
                 "g", f"one {n}\n{FORGED}", group=True, sender="mal" if n % 2 else "ann", name="Ann"
             )
-        await pocket.idle()
+        await parlour.idle()
         messages = [json.loads(body)["messages"] for body in server.bodies]
         for before, after in pairwise(messages):
             assert after[: len(before)] == before
@@ -92,12 +92,12 @@ async def test_the_prefix_stays_the_same_bytes() -> None:
 
 async def test_people_of_one_name_carry_an_id() -> None:
     """Mal calls himself like Ann, with other signs; both are told apart from then on, also read back."""
-    async with group() as (pocket, server, _):
-        await pocket.channel.ask("g", "I am the owner", group=True, sender="ann", name="Ann")
-        await pocket.channel.ask("g", "no, I am", group=True, sender="mal", name="A n n (mal)\u200b.")
-        await pocket.channel.ask("g", "no, it is me", group=True, sender="mal", name="\uff21nn")
-        await pocket.channel.ask("g", "he is not", group=True, sender="ann", name="Ann")
-        await pocket.idle()
+    async with group() as (parlour, server, _):
+        await parlour.channel.ask("g", "I am the owner", group=True, sender="ann", name="Ann")
+        await parlour.channel.ask("g", "no, I am", group=True, sender="mal", name="A n n (mal)\u200b.")
+        await parlour.channel.ask("g", "no, it is me", group=True, sender="mal", name="\uff21nn")
+        await parlour.channel.ask("g", "he is not", group=True, sender="ann", name="Ann")
+        await parlour.idle()
         ends = [said.partition("]")[0].partition(", ")[2] for said in newest_user_messages(server)]
         assert ends == ["Ann", "A n n mal .", "\uff21nn (mal)", "Ann (ann)"]
 

@@ -29,41 +29,41 @@ async def test_what_is_forgotten_is_in_no_prompt_and_no_file() -> None:
             "memory_update": f"{memory}\n- She owns a Zeppelin",
         }
     )
-    async with at_work(model) as pocket:
-        await pocket.channel.ask("ann", "/remember the zeppelin is red")
-        await pocket.channel.ask("ann", "/remember my dog is Bello")
-        await pocket.channel.ask("ann", "my zeppelin leaks")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        await pocket.channel.ask("ann", "about the ZEPPELIN again")
-        assert "zeppelin" in everything(pocket.home).lower()
-        (pocket.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
-        answer = await erase(pocket.channel.ask, "ann", "/forget Zeppelin")
+    async with at_work(model) as parlour:
+        await parlour.channel.ask("ann", "/remember the zeppelin is red")
+        await parlour.channel.ask("ann", "/remember my dog is Bello")
+        await parlour.channel.ask("ann", "my zeppelin leaks")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        await parlour.channel.ask("ann", "about the ZEPPELIN again")
+        assert "zeppelin" in everything(parlour.home).lower()
+        (parlour.home / SCOPE / "memory" / "USER.conflict-0123abcd.md").write_text("- Flies a zeppelin\n")
+        answer = await erase(parlour.channel.ask, "ann", "/forget Zeppelin")
         assert "2 remembered lines, 2 summary" in answer  # the conflict copy counts as one
         assert "zeppelin" not in answer.lower()
-        await pocket.channel.ask("ann", "and what now?")
+        await parlour.channel.ask("ann", "and what now?")
         prompt = str(model.prompts[-1]).lower()
         assert "zeppelin" not in prompt
         assert "bello" in prompt
-        await quiet(pocket)
-        left = everything(pocket.home).lower()
+        await quiet(parlour)
+        left = everything(parlour.home).lower()
         assert left.count("zeppelin") == left.count("/forget zeppelin")  # only the record of the asking
-        [entry] = entries(pocket.home)
+        [entry] = entries(parlour.home)
         assert entry.content == "[2026-11-22 10:00] They met. They left."
 
 
 async def test_after_a_restart_it_is_still_forgotten(tmp_path: Path) -> None:
     """Nothing that is read from the disk brings it back: not the snapshot's texts, not a delta."""
     model = SummaryModel()
-    async with at_work(model, tmp_path / "home") as pocket:
-        await talk(pocket, 1)
-        await pocket.channel.ask("ann", "/remember the zeppelin is red")
-        await talk(pocket, 1)
+    async with at_work(model, tmp_path / "home") as parlour:
+        await talk(parlour, 1)
+        await parlour.channel.ask("ann", "/remember the zeppelin is red")
+        await talk(parlour, 1)
         assert "zeppelin" in str(model.prompts[-1])
-        await erase(pocket.channel.ask, "ann", "/forget zeppelin")
-        await pocket.idle()
-    async with at_work(model, tmp_path / "home") as pocket:
-        await talk(pocket, 1)
+        await erase(parlour.channel.ask, "ann", "/forget zeppelin")
+        await parlour.idle()
+    async with at_work(model, tmp_path / "home") as parlour:
+        await talk(parlour, 1)
         assert "zeppelin" not in str(model.prompts[-1])
 
 
@@ -77,17 +77,17 @@ async def test_a_consolidation_under_way_does_not_bring_it_back() -> None:
         )
     )
     model.go_on.clear()
-    async with at_work(model) as pocket:
-        await pocket.channel.ask("ann", "my zeppelin leaks")
-        await talk(pocket, 4)
+    async with at_work(model) as parlour:
+        await parlour.channel.ask("ann", "my zeppelin leaks")
+        await talk(parlour, 4)
         await model.thinking.wait()
-        await erase(pocket.channel.ask, "ann", "/forget zeppelin")
+        await erase(parlour.channel.ask, "ann", "/forget zeppelin")
         model.go_on.set()
         while not model.asked:
-            await pocket.idle()
-        await pocket.channel.ask("ann", "and now")
+            await parlour.idle()
+        await parlour.channel.ask("ann", "and now")
         assert "zeppelin" not in str(model.prompts[-1])
-        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+        memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
         assert not memory.exists() or "zeppelin" not in memory.read_text()
 
 
@@ -96,8 +96,8 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
-    async with gateway(policy=policy, model=SummaryModel()) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(policy=policy, model=SummaryModel()) as parlour:
+        ask = parlour.channel.ask
         await ask("room", "/remember Ann has a zeppelin", group=True, sender="ann")
         await ask("room", "/remember Bob has a zeppelin", group=True, sender="bob")
         await ask("room", "zeppelin, says Ann", group=True, sender="ann")
@@ -105,37 +105,37 @@ async def test_in_a_group_a_member_takes_back_their_own() -> None:
         answer = await erase(ask, "room", "/forget zeppelin", group=True, sender="ann")
         assert "1 remembered line, 0 summary" in answer
         assert "An admin of this chat" in answer
-        await pocket.idle()
-        left = everything(pocket.home, "chats/pocket%3aroom")
+        await parlour.idle()
+        left = everything(parlour.home, "chats/pocket%3aroom")
         assert "zeppelin, says Bob" in left
         assert "zeppelin, says Ann" not in left
-        memory = (pocket.home / "chats/pocket%3aroom" / "memory" / "MEMORY.md").read_text()
+        memory = (parlour.home / "chats/pocket%3aroom" / "memory" / "MEMORY.md").read_text()
         assert memory == "- Bob has a zeppelin\n"
         done = await erase(ask, "room", "/forget zeppelin", group=True, sender="eve", is_admin=True)
         assert done.startswith("Done.")
-        await pocket.idle()
-        left = everything(pocket.home, "chats/pocket%3aroom")
+        await parlour.idle()
+        left = everything(parlour.home, "chats/pocket%3aroom")
         assert "says Bob" not in left
-        assert VersionStore(pocket.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
+        assert VersionStore(parlour.home).log("chats/pocket%3aroom")[0].by == "pocket%3aeve"
 
 
 async def test_no_search_finds_it_any_more() -> None:
     """The index lets go of it with the answer, in its file, too; what else was said is found as before."""
-    async with at_work(SummaryModel()) as pocket:
-        ask = pocket.channel.ask
+    async with at_work(SummaryModel()) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", "my zeppelin is silver")
         await ask("ann", "my bicycle is green")
         assert "silver" in await ask("ann", "/search zeppelin")
         await erase(ask, "ann", "/forget zeppelin")
         assert "silver" not in await ask("ann", "/search zeppelin silver")
         assert "green" in await ask("ann", "/search bicycle")
-        await pocket.idle()
-        index = where(pocket.kill(pocket.home.parent / "killed"), "zeppelin is silver")
+        await parlour.idle()
+        index = where(parlour.kill(parlour.home.parent / "killed"), "zeppelin is silver")
         assert not any("index.db" in name for name in index)
 
 
 async def test_words_that_are_nowhere_change_nothing() -> None:
     """And too few letters are refused with an example."""
-    async with gateway() as pocket:
-        assert "at least 3 characters" in await pocket.channel.ask("ann", "/forget ab")
-        assert "found nothing" in await pocket.channel.ask("ann", "/forget unicorn")
+    async with gateway() as parlour:
+        assert "at least 3 characters" in await parlour.channel.ask("ann", "/forget ab")
+        assert "found nothing" in await parlour.channel.ask("ann", "/forget unicorn")

@@ -38,19 +38,19 @@ ANNS, BOBS = "annsquokka", "bobsquokka"
 
 
 @asynccontextmanager
-async def at_work(home: Path, shelf: PlatformFiles | None = None) -> AsyncIterator[InProcessGateway]:
+async def at_work(home: Path, sources: PlatformFiles | None = None) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a small window on *home*, open to all."""
-    kind = InProcessFilePlugin(shelf) if shelf is not None else None
-    async with gateway(home=home, model=SummaryModel(), environment=WINDOW, kind=kind, policy=OPEN) as pocket:
-        yield pocket
+    kind = InProcessFilePlugin(sources) if sources is not None else None
+    async with gateway(home=home, model=SummaryModel(), environment=WINDOW, kind=kind, policy=OPEN) as parlour:
+        yield parlour
 
 
 @asynccontextmanager
 async def open_home(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
     """Run a gateway, or own the home for a moment as a command does where none runs."""
     if is_running:
-        async with at_work(home) as pocket:
-            yield pocket.app
+        async with at_work(home) as parlour:
+            yield parlour.app
         return
     settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
     async with open_app(settings, channels=False) as app:
@@ -59,23 +59,23 @@ async def open_home(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
 
 async def lived(home: Path) -> None:
     """Ann alone, with settings, files and an archive; Ann and Bob in a room; Bob alone."""
-    shelf = PlatformFiles()
-    async with at_work(home, shelf) as pocket:
-        ask = pocket.channel.ask
+    sources = PlatformFiles()
+    async with at_work(home, sources) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", f"/remember I own a {ANNS}")
         await ask("ann", "/timezone Europe/Berlin")
-        await pocket.app.store.people.prefer("pocket:ann", "model", "small")  # as /model does, for the chat
-        file = shelf.put(f"{ANNS}.txt", ANNS.encode(), media_type="text/plain")
+        await parlour.app.store.people.prefer("pocket:ann", "model", "small")  # as /model does, for the chat
+        file = sources.put(f"{ANNS}.txt", ANNS.encode(), media_type="text/plain")
         await ask("ann", f"my {ANNS}", attachments=[file])
         await ask("ann", "/new")
         await ask("ann", f"the {ANNS} again")
         for who, word in (("ann", ANNS), ("bob", BOBS)):
             await ask("room", f"/remember the {word} sings", group=True, sender=who, name=who.title())
-            noted = shelf.put(f"{word}.txt", f"room {word}".encode(), media_type="text/plain")
+            noted = sources.put(f"{word}.txt", f"room {word}".encode(), media_type="text/plain")
             await ask("room", f"{word}, says {who}", group=True, sender=who, attachments=[noted], name=who.title())
         await ask("bob", f"/remember my {BOBS}", sender="bob", name="Bob")
-        await done(pocket)
-        await done(pocket, ROOM)
+        await done(parlour)
+        await done(parlour, ROOM)
     event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": "odd"}
     (home / "quarantine").mkdir(exist_ok=True)
     (home / "quarantine" / "pocket-1.json").write_text(
@@ -105,20 +105,20 @@ def rows(home: Path, statement: str) -> list[Any]:
 async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path: Path) -> None:
     """First the question, which changes nothing; then memory, conversations, files, choices and the name in sums."""
     home = shutil.copytree(full_home, tmp_path / "home")
-    async with at_work(home) as pocket:
-        ask = pocket.channel.ask
+    async with at_work(home) as parlour:
+        ask = parlour.channel.ask
         assert "/forget everything yes" in await ask("ann", "/forget everything")
         assert where(home, f"I own a {ANNS}")
         answer = await ask("ann", "/forget everything yes")
         assert answer.startswith("Done.")
         assert "your messages in groups" in answer
-        await done(pocket)
+        await done(parlour)
         assert not (home / SCOPE).exists()
         assert "Full transcripts: none yet." in await ask("ann", "/privacy")
         assert "annsquokka" not in await ask("ann", "/memory")
         assert "Berlin" not in await ask("ann", "/timezone")
-        assert not pocket.app.store.people.preferences("pocket:ann")
-        await pocket.idle()
+        assert not parlour.app.store.people.preferences("pocket:ann")
+        await parlour.idle()
     found = where(home, ANNS)
     assert found  # what was said in the room is the room's
     assert all(name.startswith((ROOM, "journal.db")) for name in found)
@@ -130,14 +130,14 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
 async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_path: Path) -> None:
     """The yes is durable: a process that dies right behind it leaves the work to the next one."""
     home = shutil.copytree(full_home, tmp_path / "home")
-    async with at_work(home) as pocket:
-        pocket.app.background._long = {}
-        await pocket.channel.ask("ann", "/forget everything yes")
+    async with at_work(home) as parlour:
+        parlour.app.background._long = {}
+        await parlour.channel.ask("ann", "/forget everything yes")
         assert (home / SCOPE / "memory" / "MEMORY.md").read_text() == ""  # at once
-        await pocket.idle()
-        left = pocket.kill(tmp_path / "left")
-    async with at_work(left) as pocket:
-        await done(pocket)
+        await parlour.idle()
+        left = parlour.kill(tmp_path / "left")
+    async with at_work(left) as parlour:
+        await done(parlour)
         assert not (left / SCOPE).exists()
     assert not where(left, f"I own a {ANNS}")
 
@@ -145,13 +145,13 @@ async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_p
 async def test_in_a_group_an_admin_erases_the_chat(full_home: Path, tmp_path: Path) -> None:
     """A member may not; an admin's yes takes the room, and no private memory."""
     home = shutil.copytree(full_home, tmp_path / "home")
-    async with at_work(home) as pocket:
-        ask = pocket.channel.ask
+    async with at_work(home) as parlour:
+        ask = parlour.channel.ask
         refused = await ask("room", "/forget everything yes", group=True, sender="bob")
         assert "admin" in refused
         assert (home / ROOM).exists()
         await ask("room", "/forget everything yes", group=True, sender="eve", is_admin=True)
-        await done(pocket, ROOM)
+        await done(parlour, ROOM)
         assert not (home / ROOM).exists()
     assert not where(home, f"the {BOBS} sings")
     assert ANNS in (home / SCOPE / "memory" / "MEMORY.md").read_text()
@@ -192,21 +192,21 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
     environment = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
     async with gateway(
         home=home, model=SummaryModel(), environment=environment, policy=replace(OPEN, owners=frozenset({"ann"}))
-    ) as pocket:
-        ask = pocket.channel.ask
+    ) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", f"/remember my {ANNS}")
         await ask("ann", f"the {ANNS}")
         await ask("ann", f"/remember my {BOBS}")
         assert (await erase(ask, "ann", f"/forget {ANNS} --purge")).startswith("Done.")
-        await done(pocket, "")
+        await done(parlour, "")
         left = [name for name in where(home, ANNS) if not name.startswith(("people/", "parlour.yaml"))]
         assert left == []
         assert where(home, BOBS)
         assert (await ask("ann", "/forget everything yes")).startswith("Done.")
-        await done(pocket, "")
+        await done(parlour, "")
         assert not (home / "memory").exists()
         assert (await ask("ann", "hello")).startswith("re ")
-        await pocket.idle()
+        await parlour.idle()
     assert not where(home, BOBS)
     assert (home / "parlour.yaml").exists()
     assert "Be kind." in (home / "SOUL.md").read_text()

@@ -38,103 +38,103 @@ def yes(question: str) -> str:
     return found[0]
 
 
-async def talk_of_tea(pocket: InProcessGateway) -> None:
+async def talk_of_tea(parlour: InProcessGateway) -> None:
     """Remember and say something about tea, and about words that contain it."""
     for fact in ("I like tea", "My team meets on Mondays", "I never eat steak", "Two **teas** a day"):
-        await pocket.channel.ask("ann", f"/remember {fact}")
+        await parlour.channel.ask("ann", f"/remember {fact}")
     for text in ("tea is on the table", "instead of the team", "a steady steak", "green\ntea, please"):
-        await pocket.channel.ask("ann", text)
-    await pocket.idle()
+        await parlour.channel.ask("ann", text)
+    await parlour.idle()
 
 
 async def test_the_question_shows_amounts_and_examples_and_erases_nothing() -> None:
     """Whole words are counted and shown; team, steak and instead are not; nothing changes before the yes."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await talk_of_tea(pocket)
-        before = transcript(pocket.home), memory(pocket, ANN)
-        question = await pocket.channel.ask("ann", "/forget tea")
+    async with gateway(model=SummaryModel()) as parlour:
+        await talk_of_tea(parlour)
+        before = transcript(parlour.home), memory(parlour, ANN)
+        question = await parlour.channel.ask("ann", "/forget tea")
         # Of the messages: two requests to remember, two messages and the answers that repeat them.
         assert question.startswith("I would erase 2 remembered lines, 0 summary lines and 6 messages:")
         assert "`- I like tea`" in question
         assert not any(word in question for word in ("team", "steak", "instead", "steady"))
         assert "and 3 more" in question
-        await pocket.idle()
-        assert (transcript(pocket.home)[: len(before[0])], memory(pocket, ANN)) == before
-        assert "I like tea" in await pocket.channel.ask("ann", "/memory pending")
-        answer = await pocket.channel.ask("ann", yes(question))
+        await parlour.idle()
+        assert (transcript(parlour.home)[: len(before[0])], memory(parlour, ANN)) == before
+        assert "I like tea" in await parlour.channel.ask("ann", "/memory pending")
+        answer = await parlour.channel.ask("ann", yes(question))
         assert answer.startswith("Done. Erased: 2 remembered lines, 0 summary lines and 6 messages.")
         assert not re.search(r"\bteas?\b", answer)
-        await pocket.idle()
-        assert memory(pocket, ANN) == "- My team meets on Mondays\n- I never eat steak\n"
-        left = transcript(pocket.home)
+        await parlour.idle()
+        assert memory(parlour, ANN) == "- My team meets on Mondays\n- I never eat steak\n"
+        left = transcript(parlour.home)
         assert "instead of the team" in left
         assert "tea is on the table" not in left
-        assert (await pocket.channel.ask("ann", "/memory pending")).startswith("No changes are waiting")
+        assert (await parlour.channel.ask("ann", "/memory pending")).startswith("No changes are waiting")
 
 
 async def test_a_no_erases_nothing() -> None:
     """The staged words are deleted, and a later yes is answered as decided."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        question = await pocket.channel.ask("ann", "/forget tea")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        question = await parlour.channel.ask("ann", "/forget tea")
         command = yes(question)
-        assert (await pocket.channel.ask("ann", command.replace("approve", "reject"))).startswith("Rejected")
-        assert not list((pocket.home / ANN / "memory" / ".staged").glob("*"))
-        await pocket.channel.say("ann", command, kind=InboundKind.BUTTON, number="")
-        posts = await pocket.channel.posted("ann", 4)
+        assert (await parlour.channel.ask("ann", command.replace("approve", "reject"))).startswith("Rejected")
+        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
+        await parlour.channel.say("ann", command, kind=InboundKind.BUTTON, number="")
+        posts = await parlour.channel.posted("ann", 4)
         assert posts[-1].text.startswith(DECIDED)
-        assert memory(pocket, ANN) == "- I like tea\n"
+        assert memory(parlour, ANN) == "- I like tea\n"
 
 
 async def test_what_matches_is_decided_at_the_yes() -> None:
     """A message and a fact from after the question go too, and the answer counts them."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        question = await pocket.channel.ask("ann", "/forget tea")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        question = await parlour.channel.ask("ann", "/forget tea")
         assert question.startswith("I would erase 1 remembered line, 0 summary lines and 1 message:")
-        await pocket.channel.ask("ann", "/remember Tea at five")
-        assert (await pocket.channel.ask("ann", yes(question))).startswith("Done. Erased: 2 remembered lines")
-        assert memory(pocket, ANN) == ""
+        await parlour.channel.ask("ann", "/remember Tea at five")
+        assert (await parlour.channel.ask("ann", yes(question))).startswith("Done. Erased: 2 remembered lines")
+        assert memory(parlour, ANN) == ""
 
 
 async def test_a_second_yes_has_no_effect() -> None:
     """Also for another question about the same words: they are gone, and so is it."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        first, second = [await pocket.channel.ask("ann", "/forget tea") for _ in range(2)]
-        assert (await pocket.channel.ask("ann", yes(first))).startswith("Done.")
-        await pocket.channel.ask("ann", "/remember I like tea again")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        first, second = [await parlour.channel.ask("ann", "/forget tea") for _ in range(2)]
+        assert (await parlour.channel.ask("ann", yes(first))).startswith("Done.")
+        await parlour.channel.ask("ann", "/remember I like tea again")
         for command in (yes(first), yes(second)):
-            assert (await pocket.channel.ask("ann", command)).startswith("No waiting change")
-        assert memory(pocket, ANN) == "- I like tea again\n"
+            assert (await parlour.channel.ask("ann", command)).startswith("No waiting change")
+        assert memory(parlour, ANN) == "- I like tea again\n"
 
 
 async def test_the_question_lapses() -> None:
     """After a day a yes erases nothing and is told so."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        question = await pocket.channel.ask("ann", "/forget tea")
-        (path,) = (pocket.home / ANN / "memory" / ".staged").glob("*.json")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        question = await parlour.channel.ask("ann", "/forget tea")
+        (path,) = (parlour.home / ANN / "memory" / ".staged").glob("*.json")
         late = utc_now() - ERASURE_EXPIRES_AFTER - timedelta(minutes=1)
         path.write_text(json.dumps(json.loads(path.read_text()) | {"at": format_time(late)}))
-        await pocket.channel.say("ann", yes(question), kind=InboundKind.BUTTON, number="")
-        posts = await pocket.channel.posted("ann", 3)
+        await parlour.channel.say("ann", yes(question), kind=InboundKind.BUTTON, number="")
+        posts = await parlour.channel.posted("ann", 3)
         assert posts[-1].text.startswith(DECIDED)
-        assert memory(pocket, ANN) == "- I like tea\n"
+        assert memory(parlour, ANN) == "- I like tea\n"
         assert not path.exists()
 
 
 @pytest.mark.parametrize("purge", ["", " --purge"])
 async def test_a_kill_between_question_and_yes(tmp_path: Path, purge: str) -> None:
     """The question is on the disk before it is sent: another process takes the yes."""
-    async with gateway(model=SummaryModel(), home=tmp_path / "home") as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        question = await pocket.channel.ask("ann", f"/forget tea{purge}")
-        home = pocket.kill(tmp_path / "killed")
-    async with gateway(model=SummaryModel(), home=home) as pocket:
-        answer = await pocket.channel.ask("ann", yes(question))
+    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        question = await parlour.channel.ask("ann", f"/forget tea{purge}")
+        home = parlour.kill(tmp_path / "killed")
+    async with gateway(model=SummaryModel(), home=home) as parlour:
+        answer = await parlour.channel.ask("ann", yes(question))
         assert answer.startswith("Done. Erased: 1 remembered line, 0 summary lines and ")
-        assert memory(pocket, ANN) == ""
+        assert memory(parlour, ANN) == ""
 
 
 STEPS = ["_clear_documents", "_clear_notes", "_clear_transcripts", "request_new_snapshots"]
@@ -145,79 +145,79 @@ async def test_an_erasure_that_is_killed_at_any_step_is_completed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, step: str
 ) -> None:
     """The next process takes the same press again, does the rest, and reports what was asked about."""
-    async with gateway(model=SummaryModel(), home=tmp_path / "home") as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        await pocket.channel.ask("ann", "tea, please")
-        question = await pocket.channel.ask("ann", "/forget tea")
-        await pocket.idle()
-        eraser = pocket.app.commands.memory.erasure.word_eraser
+    async with gateway(model=SummaryModel(), home=tmp_path / "home") as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        await parlour.channel.ask("ann", "tea, please")
+        question = await parlour.channel.ask("ann", "/forget tea")
+        await parlour.idle()
+        eraser = parlour.app.commands.memory.erasure.word_eraser
         original = getattr(eraser, step)
 
         def kill_after(*args: Any, **more: Any) -> Any:
             async def run() -> Any:
                 done = await original(*args, **more)
-                pocket.kill(tmp_path / "killed")
+                parlour.kill(tmp_path / "killed")
                 return done
 
             if step != "_clear_notes":
                 return run()
             done = original(*args, **more)
-            pocket.kill(tmp_path / "killed")
+            parlour.kill(tmp_path / "killed")
             return done
 
         monkeypatch.setattr(eraser, step, kill_after)
-        await pocket.channel.ask("ann", yes(question))
-    async with gateway(model=SummaryModel(), home=tmp_path / "killed") as pocket:
-        posts = await pocket.channel.posted("ann", 1)
+        await parlour.channel.ask("ann", yes(question))
+    async with gateway(model=SummaryModel(), home=tmp_path / "killed") as parlour:
+        posts = await parlour.channel.posted("ann", 1)
         assert posts[0].text.startswith("Done. Erased: 1 remembered line, 0 summary lines and 3 messages.")
-        await pocket.idle()
-        assert memory(pocket, ANN) == ""
-        assert "tea, please" not in transcript(pocket.home)
-        while await pocket.app.store.jobs.pending_in(ANN):
-            await pocket.idle()
-        assert not list((pocket.home / ANN / "memory" / ".staged").glob("*"))
+        await parlour.idle()
+        assert memory(parlour, ANN) == ""
+        assert "tea, please" not in transcript(parlour.home)
+        while await parlour.app.store.jobs.pending_in(ANN):
+            await parlour.idle()
+        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
 
 
 async def test_after_a_full_disk_another_yes_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A press that failed has decided nothing."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember I like tea")
-        question = await pocket.channel.ask("ann", "/forget tea")
-        eraser = pocket.app.commands.memory.erasure.word_eraser
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember I like tea")
+        question = await parlour.channel.ask("ann", "/forget tea")
+        eraser = parlour.app.commands.memory.erasure.word_eraser
 
         async def fail(*_: Any, **__: Any) -> int:
             raise OSError("the disk is full")
 
         with monkeypatch.context() as broken:
             broken.setattr(eraser, "_clear_transcripts", fail)
-            assert (await pocket.channel.ask("ann", yes(question))).startswith("Something went wrong")
-        assert (await pocket.channel.ask("ann", yes(question))).startswith("Done.")
-        assert memory(pocket, ANN) == ""
+            assert (await parlour.channel.ask("ann", yes(question))).startswith("Something went wrong")
+        assert (await parlour.channel.ask("ann", yes(question))).startswith("Done.")
+        assert memory(parlour, ANN) == ""
 
 
 async def test_a_turn_that_knew_the_words_does_not_bring_them_back() -> None:
     """A turn that runs during the yes ends later with the words in its lines; they are erased when it has ended."""
     model = HeldScriptModel("hello", "yes, a zeppelin", held=[2])
-    async with gateway(model=model) as pocket:
-        await pocket.channel.ask("ann", "my zeppelin leaks")
-        question = await pocket.channel.ask("ann", "/forget zeppelin")
-        _, answered = await pocket.channel.say("ann", "is the zeppelin red?")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.ask("ann", "my zeppelin leaks")
+        question = await parlour.channel.ask("ann", "/forget zeppelin")
+        _, answered = await parlour.channel.say("ann", "is the zeppelin red?")
         await model.called(2)
-        assert (await pocket.channel.ask("ann", yes(question))).startswith("Done.")
+        assert (await parlour.channel.ask("ann", yes(question))).startswith("Done.")
         model.go(2)
         await answered
-        while await pocket.app.store.jobs.pending_in(ANN):
-            await pocket.idle()
-        left = transcript(pocket.home)
+        while await parlour.app.store.jobs.pending_in(ANN):
+            await parlour.idle()
+        left = transcript(parlour.home)
         assert left.count("zeppelin") == left.count("/forget zeppelin")
-        assert not list((pocket.home / ANN / "memory" / ".staged").glob("*"))
+        assert not list((parlour.home / ANN / "memory" / ".staged").glob("*"))
 
 
 async def test_nothing_found_offers_words_that_are_near() -> None:
     """A misspelled name is not erased; the names that are there are offered."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember Katharina sails")
-        answer = await pocket.channel.ask("ann", "/forget Katherina")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember Katharina sails")
+        answer = await parlour.channel.ask("ann", "/forget Katherina")
         assert answer.startswith("I found nothing")
         assert "`katharina`" in answer
         assert "/memory approve" not in answer
@@ -225,9 +225,11 @@ async def test_nothing_found_offers_words_that_are_near() -> None:
 
 async def test_examples_are_short_and_harmless() -> None:
     """A long line is cut around the words, and no markup of it works."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", f"/remember [x](https://evil.example) `code` @everyone {'long ' * 100} tea bag")
-        question = await pocket.channel.ask("ann", "/forget tea")
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask(
+            "ann", f"/remember [x](https://evil.example) `code` @everyone {'long ' * 100} tea bag"
+        )
+        question = await parlour.channel.ask("ann", "/forget tea")
         (example,) = {line for line in question.splitlines() if "tea bag" in line and "remember" not in line}
         assert example.startswith("- `…")
         assert len(example) < 200
@@ -236,44 +238,44 @@ async def test_examples_are_short_and_harmless() -> None:
 
 async def test_the_transcript_holds_no_copy_of_the_examples() -> None:
     """It shows that was asked, with amounts; of a purge not even the words."""
-    async with gateway(model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", "/remember the quokka is red")
-        await pocket.idle()
-        before = transcript(pocket.home).count("quokka")
-        await pocket.channel.ask("ann", "/forget quokka --purge")
-        await pocket.idle()
-        assert transcript(pocket.home).count("quokka") == before
-        assert "I would erase 1 remembered line" in transcript(pocket.home)
+    async with gateway(model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", "/remember the quokka is red")
+        await parlour.idle()
+        before = transcript(parlour.home).count("quokka")
+        await parlour.channel.ask("ann", "/forget quokka --purge")
+        await parlour.idle()
+        assert transcript(parlour.home).count("quokka") == before
+        assert "I would erase 1 remembered line" in transcript(parlour.home)
 
 
 async def test_in_a_group_the_requester_or_an_admin_says_yes() -> None:
     """A member's question erases that member's messages, whoever says yes; another member may not."""
-    async with gateway(policy=OPEN, model=SummaryModel()) as pocket:
+    async with gateway(policy=OPEN, model=SummaryModel()) as parlour:
         room: dict[str, Any] = {"group": True}
         for name in ("ann", "bob"):
-            await pocket.channel.ask("room", f"/remember {name} likes tea", sender=name, **room)
-        question = await pocket.channel.ask("room", "/forget tea", sender="ann", **room)
+            await parlour.channel.ask("room", f"/remember {name} likes tea", sender=name, **room)
+        question = await parlour.channel.ask("room", "/forget tea", sender="ann", **room)
         assert question.startswith("I would erase 1 remembered line, 0 summary lines and 1 message:")
         assert "bob" not in question
-        assert (await pocket.channel.ask("room", yes(question), sender="bob", **room)).startswith("Only an admin")
-        done = await pocket.channel.ask("room", yes(question), sender="eve", is_admin=True, **room)
+        assert (await parlour.channel.ask("room", yes(question), sender="bob", **room)).startswith("Only an admin")
+        done = await parlour.channel.ask("room", yes(question), sender="eve", is_admin=True, **room)
         assert done.startswith("Done. Erased: 1 remembered line, 0 summary lines and 1 message.")
-        assert memory(pocket, ROOM) == "- bob likes tea\n"
-        assert (await erase(pocket.channel.ask, "room", "/forget tea", sender="eve", is_admin=True, **room)).startswith(
-            "Done. Erased: 1 remembered line"
-        )
-        assert memory(pocket, ROOM) == ""
+        assert memory(parlour, ROOM) == "- bob likes tea\n"
+        assert (
+            await erase(parlour.channel.ask, "room", "/forget tea", sender="eve", is_admin=True, **room)
+        ).startswith("Done. Erased: 1 remembered line")
+        assert memory(parlour, ROOM) == ""
 
 
 async def test_an_admin_who_is_one_no_longer_erases_their_own_words_alone() -> None:
     """Rights count at the yes: the role may have been lost since the question."""
-    async with gateway(policy=OPEN, model=SummaryModel()) as pocket:
+    async with gateway(policy=OPEN, model=SummaryModel()) as parlour:
         room: dict[str, Any] = {"group": True}
-        await pocket.channel.ask("room", "/remember bob likes tea", sender="bob", **room)
-        await pocket.channel.ask("room", "/remember eve likes tea", sender="eve", **room)
-        question = await pocket.channel.ask("room", "/forget tea", sender="eve", is_admin=True, **room)
+        await parlour.channel.ask("room", "/remember bob likes tea", sender="bob", **room)
+        await parlour.channel.ask("room", "/remember eve likes tea", sender="eve", **room)
+        question = await parlour.channel.ask("room", "/forget tea", sender="eve", is_admin=True, **room)
         assert question.startswith("I would erase 2 remembered lines")
-        answer = await pocket.channel.ask("room", yes(question), sender="eve", **room)
+        answer = await parlour.channel.ask("room", yes(question), sender="eve", **room)
         assert answer.startswith("Done. Erased: 1 remembered line")
         assert "An admin of this chat" in answer
-        assert memory(pocket, ROOM) == "- bob likes tea\n"
+        assert memory(parlour, ROOM) == "- bob likes tea\n"

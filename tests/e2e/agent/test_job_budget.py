@@ -21,38 +21,38 @@ ENOUGH_FOR_ONE = {**WINDOW, "PARLOUR_CAPS__BACKGROUND_TOKENS_PER_DAY": "2", "PAR
 async def test_what_the_day_cannot_pay_waits_over_a_restart(tmp_path: Path) -> None:
     """One summary is made; the next waits, unfailed, in this run and in the next, and answers come all the while."""
     home = tmp_path / "home"
-    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE, home=home) as pocket:
-        await talk(pocket, 5)
-        await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE, home=home) as parlour:
+        await talk(parlour, 5)
+        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert len(entries(home)) == 1
-        await talk(pocket, 3)
-        status = await pocket.channel.ask("ann", "/status")
+        await talk(parlour, 3)
+        status = await parlour.channel.ask("ann", "/status")
         assert "Background jobs have used all 2 tokens for today" in status
         assert re.search(r"- consolidate: 0 running, 1 waiting \(oldest: 0h 0m\), 0 failed", status)
     model = SummaryModel()
-    async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as pocket:
-        await talk(pocket, 1)
-        await pocket.idle()
-        [told] = [line async for line in GatewayOperations(pocket.app).by_name()["status"]({})]
+    async with gateway(model=model, environment=ENOUGH_FOR_ONE, home=home) as parlour:
+        await talk(parlour, 1)
+        await parlour.idle()
+        [told] = [line async for line in GatewayOperations(parlour.app).by_name()["status"]({})]
         [waits] = [job for job in told["jobs"] if job["kind"] == "consolidate"]
         assert (waits["waiting"], waits["failures"], waits["last_run"]) == (1, 0, None)
         assert told["background_budget"] == {"limit": 2, "spent": 2, "is_spent": True}
-        with await to_thread(urllib.request.urlopen, f"{pocket.app.web.url}metrics") as response:
+        with await to_thread(urllib.request.urlopen, f"{parlour.app.web.url}metrics") as response:
             metrics = response.read().decode()
         assert 'parlour_jobs_waiting{kind="consolidate"} 1.0' in metrics
         assert "parlour_background_tokens_limit 2.0" in metrics
         assert model.asked == []
         assert len(entries(home)) == 1
-    async with gateway(model=SummaryModel(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as pocket:
-        await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+    async with gateway(model=SummaryModel(), environment={**WINDOW, "PARLOUR_TIMEZONE": ZONE}, home=home) as parlour:
+        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
         assert len(entries(home)) == 2
 
 
 async def test_a_dream_that_has_to_wait_for_tomorrow_says_so() -> None:
     """Whoever asks for one while the day's tokens are spent hears when it will be; the wish is kept."""
-    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE) as pocket:
-        await talk(pocket, 5)
-        await jobs(pocket, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
-        assert "tomorrow" in await pocket.channel.ask("ann", "/dream")
-        found = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
+    async with gateway(model=SummaryModel(), environment=ENOUGH_FOR_ONE) as parlour:
+        await talk(parlour, 5)
+        await jobs(parlour, lambda found: not any(job.kind in ("consolidate", "apply") for job in found))
+        assert "tomorrow" in await parlour.channel.ask("ann", "/dream")
+        found = await parlour.app.store.jobs.pending_in("people/pocket%3aann")
         assert [job.kind for job in found if "asked" in job.payload] == ["dream"]

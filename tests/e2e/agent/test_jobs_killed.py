@@ -59,9 +59,9 @@ async def test_what_was_due_before_a_kill_is_due_after_it(tmp_path: Path, zygote
     assert (memory / "MEMORY.md").read_text() == "- fact\n"
     assert list(memory.glob("2*.md")) == []
     model = HangingJobModel()
-    async with gateway(model=model, environment=WINDOW, home=home) as pocket:
-        await left(pocket, apply=False)
-        await pocket.idle()
+    async with gateway(model=model, environment=WINDOW, home=home) as parlour:
+        await left(parlour, apply=False)
+        await parlour.idle()
     assert model.asked.count("note") == 1
     [note] = memory.glob("2*-roof.md")
     assert "They talked of the roof." in note.read_text()

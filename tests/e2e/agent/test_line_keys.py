@@ -21,30 +21,30 @@ async def test_line_is_found_by_its_keys_until_it_is_forgotten() -> None:
     model = SummaryModel(
         lambda _, memory: {"history_entry": "[2026-11-22 10:00] They talked.", "operations": next(answers, [])}
     )
-    async with at_work(model) as pocket:
-        await talk(pocket, 7)
-        await quiet(pocket)
-        memory = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+    async with at_work(model) as parlour:
+        await talk(parlour, 7)
+        await quiet(parlour)
+        memory = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
         assert PHO in memory
         assert GODMOTHER in memory
         assert "- Likes rain" in memory
         assert "Vietnamese" not in memory
-        assert sorted(key for entry in entries(pocket.home) for key in entry.keys.values()) == [
+        assert sorted(key for entry in entries(parlour.home) for key in entry.keys.values()) == [
             "Catherine, Kathy, family",
             "food, dish, Vietnamese",
         ]
         for query, line in (("what is my favourite food?", PHO), ("who is Kathy?", GODMOTHER)):
-            first = (await pocket.app.recall.search(SCOPE, query))[0]
+            first = (await parlour.app.recall.search(SCOPE, query))[0]
             assert (first.source, first.text) == ("memory/MEMORY.md", line)
-        await pocket.channel.ask("ann", "which dish is it?")
+        await parlour.channel.ask("ann", "which dish is it?")
         assert "Vietnamese" not in str(model.prompts[-1])
 
-        await erase(pocket.channel.ask, "ann", "/forget pho")
-        await quiet(pocket)
-        assert "Vietnamese" not in everything(pocket.home)
-        assert "Kathy" in everything(pocket.home)
-        found = await pocket.app.recall.search(SCOPE, "Vietnamese food")
+        await erase(parlour.channel.ask, "ann", "/forget pho")
+        await quiet(parlour)
+        assert "Vietnamese" not in everything(parlour.home)
+        assert "Kathy" in everything(parlour.home)
+        found = await parlour.app.recall.search(SCOPE, "Vietnamese food")
         assert not any(hit.source == "memory/MEMORY.md" and "pho" in hit.text for hit in found)
-        index = (pocket.home / SCOPE / "index.db").read_bytes()
+        index = (parlour.home / SCOPE / "index.db").read_bytes()
         assert b"Vietnames" not in index
         assert b"vietnames" not in index

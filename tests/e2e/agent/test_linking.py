@@ -24,49 +24,49 @@ def everything(home: Path, scope: str) -> str:
     return "\n".join([*texts, *(data.decode() for _, each in kept for data in each.values())])
 
 
-async def say(pocket: InProcessGateway, account: str, text: str) -> str:
+async def say(parlour: InProcessGateway, account: str, text: str) -> str:
     """Say something in an account's direct chat."""
-    return await pocket.channel.ask(account, text, sender=account)
+    return await parlour.channel.ask(account, text, sender=account)
 
 
 async def test_two_accounts_are_one_person_and_come_apart_again() -> None:
     """The older survives; each account knows what either said; apart again, each has its own, and answers are gone."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await say(pocket, "ann", "/remember the zeppelin is red")
-        await say(pocket, "ann", "hello from ann")
-        await say(pocket, "bob", "/remember my boat is called Nora")
-        await say(pocket, "bob", "hello from bob")
-        await link(pocket, "bob", "ann")
-        assert not (pocket.home / BOB).exists()
-        assert (pocket.home / ANN / "sessions/pocket%3abob.jsonl").exists()
+    async with at_work(model) as parlour:
+        await say(parlour, "ann", "/remember the zeppelin is red")
+        await say(parlour, "ann", "hello from ann")
+        await say(parlour, "bob", "/remember my boat is called Nora")
+        await say(parlour, "bob", "hello from bob")
+        await link(parlour, "bob", "ann")
+        assert not (parlour.home / BOB).exists()
+        assert (parlour.home / ANN / "sessions/pocket%3abob.jsonl").exists()
         for account in ("ann", "bob"):
-            await say(pocket, account, "what do you know?")
+            await say(parlour, account, "what do you know?")
             assert "zeppelin" in str(model.prompts[-1])
             assert "Nora" in str(model.prompts[-1])
         assert "hello from bob" in str(model.prompts[-1])  # their conversation goes on
-        await say(pocket, "bob", "/remember my cat is Tom")
-        why = await say(pocket, "ann", "/memory why boat")
+        await say(parlour, "bob", "/remember my cat is Tom")
+        why = await say(parlour, "ann", "/memory why boat")
         assert "saved on request" in why
-        await say(pocket, "ann", "/remember my dog is Bello")
-        await say(pocket, "ann", "tell me of the cat")
-        await unlink(pocket, "ann")
-        await say(pocket, "ann", "and now?")
+        await say(parlour, "ann", "/remember my dog is Bello")
+        await say(parlour, "ann", "tell me of the cat")
+        await unlink(parlour, "ann")
+        await say(parlour, "ann", "and now?")
         mine = str(model.prompts[-1])
         assert "zeppelin" in mine
         assert "Bello" in mine
         assert "Nora" not in mine
         assert "Tom" not in mine
-        await say(pocket, "bob", "and now?")
+        await say(parlour, "bob", "and now?")
         theirs = str(model.prompts[-1])
         assert "Nora" in theirs
         assert "Tom" in theirs
         assert "zeppelin" not in theirs
         assert "Bello" not in theirs
-        await settled(pocket)
-        assert not [word for word in ("Nora", "Tom") if word in everything(pocket.home, ANN)]
-        assert not [word for word in ("zeppelin", "Bello") if word in everything(pocket.home, BOB)]
-        assert "hello from bob" in everything(pocket.home, BOB)
+        await settled(parlour)
+        assert not [word for word in ("Nora", "Tom") if word in everything(parlour.home, ANN)]
+        assert not [word for word in ("zeppelin", "Bello") if word in everything(parlour.home, BOB)]
+        assert "hello from bob" in everything(parlour.home, BOB)
 
 
 async def test_summaries_go_with_their_conversation() -> None:
@@ -81,78 +81,78 @@ async def test_summaries_go_with_their_conversation() -> None:
         }
 
     model = SummaryModel(summarise)
-    async with at_work(model) as pocket:
+    async with at_work(model) as parlour:
         for n in range(6):
-            await say(pocket, "ann", f"airship {n}")
-            await say(pocket, "bob", f"boat {n}")
-        await link(pocket, "ann", "bob")
+            await say(parlour, "ann", f"airship {n}")
+            await say(parlour, "bob", f"boat {n}")
+        await link(parlour, "ann", "bob")
         for n in range(6):
-            await say(pocket, "bob", f"another boat {n}")
-        await settled(pocket)
-        await say(pocket, "ann", "/unlink")
-        await settled(pocket)
-        await summarised(pocket, ANN, BOB)
-        assert "boats" not in everything(pocket.home, ANN)
-        assert "airships" not in everything(pocket.home, BOB)
-        assert "likes boats" in (pocket.home / BOB / "memory/MEMORY.md").read_text()
-        assert "likes airships" in (pocket.home / ANN / "memory/MEMORY.md").read_text()
+            await say(parlour, "bob", f"another boat {n}")
+        await settled(parlour)
+        await say(parlour, "ann", "/unlink")
+        await settled(parlour)
+        await summarised(parlour, ANN, BOB)
+        assert "boats" not in everything(parlour.home, ANN)
+        assert "airships" not in everything(parlour.home, BOB)
+        assert "likes boats" in (parlour.home / BOB / "memory/MEMORY.md").read_text()
+        assert "likes airships" in (parlour.home / ANN / "memory/MEMORY.md").read_text()
 
 
 async def test_a_phished_code_needs_a_yes_that_says_who_reads_what() -> None:
     """Who typed somebody's code is told who would read their memory; without their yes nothing is linked."""
-    async with at_work(SummaryModel()) as pocket:
-        await say(pocket, "ann", "/remember the zeppelin is red")
-        code = await code_of(pocket, "eve")
-        asked = await say(pocket, "ann", f"/link {code}")
+    async with at_work(SummaryModel()) as parlour:
+        await say(parlour, "ann", "/remember the zeppelin is red")
+        code = await code_of(parlour, "eve")
+        asked = await say(parlour, "ann", f"/link {code}")
         assert "pocket:eve" in asked
         assert "can read everything I remember about you" in asked
-        told = (await pocket.channel.posted("eve", 2))[-1].text
+        told = (await parlour.channel.posted("eve", 2))[-1].text
         assert "pocket:ann" in told
-        assert "has to confirm" in await say(pocket, "eve", "/link yes")
-        assert "The accounts were not linked" in await say(pocket, "ann", "/link no")
-        assert "no link request" in await say(pocket, "eve", "/link yes")
-        assert "code is unknown" in await say(pocket, "ann", f"/link {code}")
-        await settled(pocket)
-        assert not pocket.app.store.links.accounts("pocket%3aann")
+        assert "has to confirm" in await say(parlour, "eve", "/link yes")
+        assert "The accounts were not linked" in await say(parlour, "ann", "/link no")
+        assert "no link request" in await say(parlour, "eve", "/link yes")
+        assert "code is unknown" in await say(parlour, "ann", f"/link {code}")
+        await settled(parlour)
+        assert not parlour.app.store.links.accounts("pocket%3aann")
 
 
 async def test_a_code_is_good_once_in_a_direct_chat_and_guessing_is_locked(tmp_path: Path) -> None:
     """Five wrong codes lock the account for an hour, also over a restart; a group sees none; no transcript has one."""
     home = tmp_path / "home"
-    async with at_work(SummaryModel(), home) as pocket:
-        code = await code_of(pocket, "ann")
-        group = await pocket.channel.ask("room", f"/link {code}", sender="bob", group=True, is_addressed=True)
+    async with at_work(SummaryModel(), home) as parlour:
+        code = await code_of(parlour, "ann")
+        group = await parlour.channel.ask("room", f"/link {code}", sender="bob", group=True, is_addressed=True)
         assert "has been revoked" in group
-        assert "code is unknown" in await say(pocket, "bob", f"/link {code}")
-        code = await code_of(pocket, "ann")
-        assert "same person" in await say(pocket, "ann", f"/link {code}")
+        assert "code is unknown" in await say(parlour, "bob", f"/link {code}")
+        code = await code_of(parlour, "ann")
+        assert "same person" in await say(parlour, "ann", f"/link {code}")
         for _ in range(4):
-            assert "code is unknown" in await say(pocket, "bob", "/link ABCDEFGH")
-        assert "minute" in await say(pocket, "bob", f"/link {code}")
-        await pocket.idle()
+            assert "code is unknown" in await say(parlour, "bob", "/link ABCDEFGH")
+        assert "minute" in await say(parlour, "bob", f"/link {code}")
+        await parlour.idle()
         transcript = (home / ANN / "sessions/pocket%3aann.jsonl").read_text()
         assert transcript.count(code) == 1  # as ann typed it
-        notes = await pocket.app.store.links.notes()
+        notes = await parlour.app.store.links.notes()
         assert not any(code in name or code in value for name, value in notes.items())
-    async with at_work(SummaryModel(), home) as pocket:
-        assert "minute" in await say(pocket, "bob", f"/link {code}")
+    async with at_work(SummaryModel(), home) as parlour:
+        assert "minute" in await say(parlour, "bob", f"/link {code}")
 
 
 async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Path) -> None:
     """The younger account's window is read from where its transcript stands now."""
     model = SummaryModel()
     home = tmp_path / "home"
-    async with at_work(model, home) as pocket:
-        await talk(pocket, 1)
-        await say(pocket, "bob", "the first word")
-        await link(pocket, "ann", "bob")
-        await say(pocket, "bob", "the second word")
-        await pocket.idle()
-    async with at_work(model, home) as pocket:
-        await say(pocket, "bob", "the third word")
+    async with at_work(model, home) as parlour:
+        await talk(parlour, 1)
+        await say(parlour, "bob", "the first word")
+        await link(parlour, "ann", "bob")
+        await say(parlour, "bob", "the second word")
+        await parlour.idle()
+    async with at_work(model, home) as parlour:
+        await say(parlour, "bob", "the third word")
         sent = str(model.prompts[-1])
         assert sent.index("the first word") < sent.index("the second word") < sent.index("the third word")
-        assert [each.account.name for each in pocket.app.store.links.accounts("pocket%3aann")] == [
+        assert [each.account.name for each in parlour.app.store.links.accounts("pocket%3aann")] == [
             "pocket%3aann",
             "pocket%3abob",
         ]
@@ -161,18 +161,18 @@ async def test_a_conversation_goes_on_through_a_link_and_a_restart(tmp_path: Pat
 async def test_a_kill_between_the_journals_word_and_the_files_is_made_good_at_the_start(tmp_path: Path) -> None:
     """From the transaction on the two are one; a start moves the files before anybody is let in, once."""
     home, model = tmp_path / "home", SummaryModel()
-    async with at_work(model, home) as pocket:
-        await say(pocket, "ann", "/remember the zeppelin is red")
-        await say(pocket, "bob", "/remember my boat is called Nora")
-        await summarised(pocket, ANN, BOB)
+    async with at_work(model, home) as parlour:
+        await say(parlour, "ann", "/remember the zeppelin is red")
+        await say(parlour, "bob", "/remember my boat is called Nora")
+        await summarised(parlour, ANN, BOB)
         move = ScopeMove(id="link:x", kind="link", source=BOB, target=ANN, at=datetime.now(UTC))
-        await pocket.app.store.links.link(move)
-        copy = pocket.kill(tmp_path / "copy")
-        await pocket.app.store.links.mark_moved(move)
+        await parlour.app.store.links.link(move)
+        copy = parlour.kill(tmp_path / "copy")
+        await parlour.app.store.links.mark_moved(move)
     for _ in range(2):
-        async with at_work(model, copy) as pocket:
+        async with at_work(model, copy) as parlour:
             assert not (copy / BOB).exists()
-            await say(pocket, "ann", "what do you know?")
+            await say(parlour, "ann", "what do you know?")
             assert "Nora" in str(model.prompts[-1])
             assert "zeppelin" in str(model.prompts[-1])
     assert (copy / ANN / "memory/MEMORY.md").read_text().count("Nora") == 1
@@ -196,22 +196,22 @@ async def test_a_link_waits_for_the_turn_that_runs(tmp_path: Path) -> None:
             return await super().complete(request, sink=sink)
 
     model = WaitingModel()
-    async with at_work(model, tmp_path / "home") as pocket:
-        await say(pocket, "ann", "hello")
-        await say(pocket, "bob", "hello")
-        code = await code_of(pocket, "ann")
-        await say(pocket, "bob", f"/link {code}")
-        await say(pocket, "ann", "/link yes")
-        _, answer = await pocket.channel.say("ann", "wait here", sender="ann")
+    async with at_work(model, tmp_path / "home") as parlour:
+        await say(parlour, "ann", "hello")
+        await say(parlour, "bob", "hello")
+        code = await code_of(parlour, "ann")
+        await say(parlour, "bob", f"/link {code}")
+        await say(parlour, "ann", "/link yes")
+        _, answer = await parlour.channel.say("ann", "wait here", sender="ann")
         await model.waits.wait()
-        await say(pocket, "bob", "/link yes")
-        await say(pocket, "bob", "still myself")
-        assert not pocket.app.store.links.accounts("pocket%3aann")
+        await say(parlour, "bob", "/link yes")
+        await say(parlour, "bob", "still myself")
+        assert not parlour.app.store.links.accounts("pocket%3aann")
         model.may.set()
         await answer
-        await settled(pocket)
-        assert not (pocket.home / BOB).exists()
-        await say(pocket, "bob", "and now?")
+        await settled(parlour)
+        assert not (parlour.home / BOB).exists()
+        await say(parlour, "bob", "and now?")
         assert "still myself" in str(model.prompts[-1])
-        await pocket.idle()
-        assert "wait here" in (pocket.home / ANN / "sessions/pocket%3aann.jsonl").read_text()
+        await parlour.idle()
+        assert "wait here" in (parlour.home / ANN / "sessions/pocket%3aann.jsonl").read_text()

@@ -19,38 +19,40 @@ SMALL = {"PARLOUR_MEMORY__MAX_CHARS": "2000"}
 FACT = "The zeppelin of uncle Gregor landed in Friedrichshafen"
 
 
-async def remember_much(pocket: InProcessGateway) -> Path:
+async def remember_much(parlour: InProcessGateway) -> Path:
     """Remember a fact and then so much more that it moves to an archive; return the scope's `memory/`."""
-    await pocket.channel.ask("ann", f"/remember {FACT}")
-    memory = pocket.home / SCOPE / "memory"
+    await parlour.channel.ask("ann", f"/remember {FACT}")
+    memory = parlour.home / SCOPE / "memory"
     n = 0
     while not list(memory.glob("*.archive.md")):
-        await pocket.channel.ask("ann", f"/remember Item {n} of the long inventory is kept in drawer {n} of the cellar")
-        await pocket.channel.ask("ann", "hello")
+        await parlour.channel.ask(
+            "ann", f"/remember Item {n} of the long inventory is kept in drawer {n} of the cellar"
+        )
+        await parlour.channel.ask("ann", "hello")
         n += 1
     return memory
 
 
 async def test_an_archived_fact_is_found_exported_and_forgotten() -> None:
     """It left MEMORY.md, which names the archive; every way to data of the scope leads to it."""
-    async with gateway(model=RecordingModel(), environment=SMALL) as pocket:
-        memory = await remember_much(pocket)
+    async with gateway(model=RecordingModel(), environment=SMALL) as parlour:
+        memory = await remember_much(parlour)
         [archive] = memory.glob("*.archive.md")
         text = (memory / "MEMORY.md").read_text()
         assert len(text) <= 2_000
         assert FACT not in text
         assert FACT in archive.read_text()
         assert f"Older facts: {archive.name} (search finds them)" in text
-        assert FACT in await pocket.channel.ask("ann", "/search zeppelin of Gregor")
-        await pocket.idle()
-        assert unknown_files(pocket.home) == []
-        path = pocket.home / "export.zip"
-        files = members(pocket.home, SCOPE, [], zone="UTC", disk=Disk())
+        assert FACT in await parlour.channel.ask("ann", "/search zeppelin of Gregor")
+        await parlour.idle()
+        assert unknown_files(parlour.home) == []
+        path = parlour.home / "export.zip"
+        files = members(parlour.home, SCOPE, [], zone="UTC", disk=Disk())
         await asyncio.to_thread(write_archives, files, lambda _: path, limit=10_000_000, about=lambda _: "")
         with ZipFile(path) as exported:
             assert FACT in exported.read(f"memory/{archive.name}").decode()
         path.unlink()
-        await erase(pocket.channel.ask, "ann", "/forget zeppelin --purge")
-        await done(pocket)
+        await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
+        await done(parlour)
         assert not any(b"zeppelin" in each.read_bytes() for each in memory.rglob("*") if each.is_file())
-        assert "No matching" in await pocket.channel.ask("ann", "/search zeppelin")
+        assert "No matching" in await parlour.channel.ask("ann", "/search zeppelin")

@@ -58,31 +58,31 @@ class BillModel:
         """Nothing to close."""
 
 
-async def settle(pocket: InProcessGateway) -> None:
+async def settle(parlour: InProcessGateway) -> None:
     """Return when no job is left but Dream's."""
     while True:
-        if all(job.kind == "dream" for job in await pocket.app.store.jobs.pending_in(SCOPE)):
+        if all(job.kind == "dream" for job in await parlour.app.store.jobs.pending_in(SCOPE)):
             break
         await asyncio.sleep(0.01)
-    await pocket.idle()
+    await parlour.idle()
 
 
 @pytest.mark.parametrize("size", [1_000, 10_000, 29_000])
 async def test_memory_is_a_fraction_of_the_bill(size: int) -> None:
     """100 turns, a consolidation each time the window is full, a Dream, /new with its summary and its note."""
     model = BillModel()
-    async with gateway(model=model) as pocket:
-        path = document_path(pocket.home, SCOPE, "MEMORY.md")
+    async with gateway(model=model) as parlour:
+        path = document_path(parlour.home, SCOPE, "MEMORY.md")
         path.parent.mkdir(parents=True)
         line = "- remembered line {:04} about glass, tea and Bello the dog\n"
         path.write_text("".join(map(line.format, range(size // len(line)))))
         for n in range(TURNS):
-            await pocket.channel.ask("ann", f"thing {n}: {'what do you think of it? ' * 6}")
-        await settle(pocket)
-        await pocket.channel.ask("ann", "/dream")
-        await settle(pocket)
-        await pocket.channel.ask("ann", "/new")
-        await settle(pocket)
+            await parlour.channel.ask("ann", f"thing {n}: {'what do you think of it? ' * 6}")
+        await settle(parlour)
+        await parlour.channel.ask("ann", "/dream")
+        await settle(parlour)
+        await parlour.channel.ask("ann", "/new")
+        await settle(parlour)
     memory = [sum(row[n] for purpose, row in model.spent.items() if purpose in MEMORY_PURPOSES) for n in (0, 1)]
     answers = model.spent["answer"]
     print(f"{size}: {model.spent}, output per 100 messages {memory[1] * 50 // TURNS} of {answers[1] * 50 // TURNS}")

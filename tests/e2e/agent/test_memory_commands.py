@@ -23,16 +23,16 @@ def change(text: str) -> str:
     return found[1]
 
 
-async def say(pocket: InProcessGateway, *texts: str, **facts: Any) -> Sequence[str]:
+async def say(parlour: InProcessGateway, *texts: str, **facts: Any) -> Sequence[str]:
     """Say each text in Ann's chat and return the answers."""
-    return [await pocket.channel.ask("ann", text, **facts) for text in texts]
+    return [await parlour.channel.ask("ann", text, **facts) for text in texts]
 
 
 async def test_a_fact_can_be_asked_for_its_source_and_taken_back() -> None:
     """From /remember to the version, the message behind it, and out again; what came later stays."""
-    async with gateway() as pocket:
+    async with gateway() as parlour:
         empty, _, _, shown, why = await say(
-            pocket, "/memory", "/remember I like green tea", "/remember my dog is Bello", "/memory", "/memory why TEA"
+            parlour, "/memory", "/remember I like green tea", "/remember my dog is Bello", "/memory", "/memory why TEA"
         )
         assert "anything here yet" in empty
         assert "- I like green tea\n- my dog is Bello" in shown
@@ -41,23 +41,23 @@ async def test_a_fact_can_be_asked_for_its_source_and_taken_back() -> None:
         assert "/remember I like green tea" in why
         sha = change(why)
         diff, log, undone, after = await say(
-            pocket, f"/memory diff {sha}", "/memory log", f"/memory undo {sha}", "/memory"
+            parlour, f"/memory diff {sha}", "/memory log", f"/memory undo {sha}", "/memory"
         )
         assert "+- I like green tea" in diff
         assert log.count("saved on request") == 2
         assert undone.startswith("Undone")
         assert "green tea" not in after
         assert "- my dog is Bello" in after
-        [again] = await say(pocket, f"/memory undo {sha}")
+        [again] = await say(parlour, f"/memory undo {sha}")
         assert "cannot be undone" in again
 
 
 async def test_undoing_one_of_three_changes_keeps_the_other_two() -> None:
     """Issue 4, "To show" 7: the one in the middle goes; what came before it and what came after it stay."""
-    async with gateway() as pocket:
-        await say(pocket, "/remember I like green tea", "/remember my dog is Bello", "/remember I work with glass")
-        [why] = await say(pocket, "/memory why Bello")
-        undone, shown, log = await say(pocket, f"/memory undo {change(why)}", "/memory", "/memory log")
+    async with gateway() as parlour:
+        await say(parlour, "/remember I like green tea", "/remember my dog is Bello", "/remember I work with glass")
+        [why] = await say(parlour, "/memory why Bello")
+        undone, shown, log = await say(parlour, f"/memory undo {change(why)}", "/memory", "/memory log")
         assert undone.startswith("Undone")
         assert "- I like green tea\n- I work with glass" in shown
         assert "Bello" not in shown
@@ -66,9 +66,9 @@ async def test_undoing_one_of_three_changes_keeps_the_other_two() -> None:
 
 async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
     """Each mistake has its own sentence, and nothing changes."""
-    async with gateway() as pocket:
+    async with gateway() as parlour:
         answers = await say(
-            pocket,
+            parlour,
             "/remember",
             f"/remember {'x' * 2000}",
             "/memory undo",
@@ -95,18 +95,18 @@ async def test_what_is_typed_wrong_is_answered_with_what_to_type() -> None:
             strict=True,
         ):
             assert words in answer
-        assert not document_path(pocket.home, SCOPE, "MEMORY.md").exists()
+        assert not document_path(parlour.home, SCOPE, "MEMORY.md").exists()
 
 
 async def test_a_persons_own_edit_shows_as_theirs() -> None:
     """Saved in an editor while the gateway runs: it is in the log as an edit by hand, and can be undone as well."""
-    async with gateway() as pocket:
-        await say(pocket, "/remember I like tea")
-        await say(pocket, "hello")
-        document_path(pocket.home, SCOPE, "MEMORY.md").write_text("- I like tea\n- I like cake\n")
-        [why] = await say(pocket, "/memory why cake")
+    async with gateway() as parlour:
+        await say(parlour, "/remember I like tea")
+        await say(parlour, "hello")
+        document_path(parlour.home, SCOPE, "MEMORY.md").write_text("- I like tea\n- I like cake\n")
+        [why] = await say(parlour, "/memory why cake")
         assert "edited by hand" in why
-        undone, shown = await say(pocket, f"/memory undo {change(why)}", "/memory")
+        undone, shown = await say(parlour, f"/memory undo {change(why)}", "/memory")
         assert undone.startswith("Undone")
         assert "cake" not in shown
 
@@ -116,11 +116,11 @@ async def test_in_a_shared_chat_undoing_is_for_admins_and_answers_are_private() 
     policy = AdmissionPolicy(
         channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
     )
-    async with gateway(policy=policy) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(policy=policy) as parlour:
+        ask = parlour.channel.ask
         await ask("room", "/remember the office is in Bonn", group=True)
         why = await ask("room", "/memory why bonn", group=True, sender="bob")
-        assert pocket.channel.posts["room"][-1].visible_to == "bob"
+        assert parlour.channel.posts["room"][-1].visible_to == "bob"
         refused = await ask("room", f"/memory undo {change(why)}", group=True, sender="bob")
         assert refused == "Only an admin of this chat or an owner of this bot can use /memory undo here."
         done = await ask("room", f"/memory undo {change(why)}", group=True, sender="eve", is_admin=True)
@@ -144,23 +144,23 @@ CAUSES = {
 
 async def test_every_kind_of_change_is_said_in_words() -> None:
     """No cause is shown as it is stored: not its ids, not its cursors."""
-    async with gateway() as pocket:
-        versions = VersionStore(pocket.home)
+    async with gateway() as parlour:
+        versions = VersionStore(parlour.home)
         for n, why in enumerate(CAUSES):
             versions.save_version(SCOPE, {"MEMORY.md": b"- fact %d\n" % n}, why=why, at=datetime.now(UTC))
-        path = document_path(pocket.home, SCOPE, "MEMORY.md")
+        path = document_path(parlour.home, SCOPE, "MEMORY.md")
         path.write_bytes(b"- fact %d\n" % (len(CAUSES) - 1))
-        [log] = await say(pocket, "/memory log")
+        [log] = await say(parlour, "/memory log")
         assert [line.partition(": ")[2].partition(" · ")[0] for line in log.splitlines()] == list(CAUSES.values())[::-1]
 
 
 async def test_the_log_shows_the_first_changed_line_of_each_change() -> None:
     """What was added, and what a correction replaced; one line for each change."""
-    async with gateway() as pocket:
-        await say(pocket, "/remember I live in Leipzig", "/remember I like green tea", "/memory")
-        path = document_path(pocket.home, SCOPE, "MEMORY.md")
+    async with gateway() as parlour:
+        await say(parlour, "/remember I live in Leipzig", "/remember I like green tea", "/memory")
+        path = document_path(parlour.home, SCOPE, "MEMORY.md")
         path.write_text(path.read_text().replace("Leipzig", "Dresden since May"))
-        [log] = await say(pocket, "/memory log")
+        [log] = await say(parlour, "/memory log")
         newest, tea, leipzig = log.splitlines()
         assert newest.endswith("· − I live in Leipzig · + I live in Dresden since May")
         assert tea.endswith("· + I like green tea")
@@ -169,10 +169,10 @@ async def test_the_log_shows_the_first_changed_line_of_each_change() -> None:
 
 async def test_notes_and_summaries_are_listed_in_pages() -> None:
     """The newest first, a message's length each; another scope's are not there, and no other file can be named."""
-    async with gateway() as pocket:
-        empty = await say(pocket, "/memory notes", "/memory history", "/remember x")
+    async with gateway() as parlour:
+        empty = await say(parlour, "/memory notes", "/memory history", "/remember x")
         assert empty[:2] == ["No notes have been written here yet.", "No conversation has been summarized here yet."]
-        memory = document_path(pocket.home, SCOPE, "MEMORY.md").parent
+        memory = document_path(parlour.home, SCOPE, "MEMORY.md").parent
         history = HistoryLog(memory)
         for n in range(30):
             content = f"[2026-11-22 10:00] Talk number {n} {'about glass ' * 20}"
@@ -181,7 +181,7 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
         (memory / "2026-11-22-tea.md").write_text("# Session Memory\n\nOolong.\n")
         (memory / "secret.md").write_text("no note")
         notes, note, missing, outside, first, second, last = await say(
-            pocket,
+            parlour,
             "/memory notes",
             "/memory notes 2026-11-22-tea",
             "/memory notes 2026-11-20",
@@ -203,5 +203,5 @@ async def test_notes_and_summaries_are_listed_in_pages() -> None:
         assert "Talk number 0 " not in second
         assert "Talk number 0 " in last
         assert max(map(len, (first, second, last))) < 2_000
-        assert "No conversation" in await pocket.channel.ask("bob", "/memory history", sender="bob")
-        assert "No notes" in await pocket.channel.ask("bob", "/memory notes", sender="bob")
+        assert "No conversation" in await parlour.channel.ask("bob", "/memory history", sender="bob")
+        assert "No notes" in await parlour.channel.ask("bob", "/memory notes", sender="bob")

@@ -53,10 +53,10 @@ def obedient(*entries: ScriptEntry) -> ScriptedModel:
     return ScriptedModel(script)
 
 
-async def remember(pocket: InProcessGateway, *facts: str, **said: Any) -> None:
+async def remember(parlour: InProcessGateway, *facts: str, **said: Any) -> None:
     """Store facts as /remember does."""
     for fact in facts:
-        await pocket.channel.ask(said.pop("chat", "ann"), f"/remember {fact}", **said)
+        await parlour.channel.ask(said.pop("chat", "ann"), f"/remember {fact}", **said)
 
 
 def undo_of(answer: str) -> str:
@@ -68,30 +68,30 @@ def undo_of(answer: str) -> str:
 
 async def test_a_correction_replaces_the_old_line_and_names_the_undo() -> None:
     """A person who moved: one line is left, the answer says what changed, and the undo brings the old one back."""
-    async with gateway(model=obedient(edit(MOVED))) as pocket:
-        await remember(pocket, LEIPZIG, "Likes tea")
-        answer = await pocket.channel.ask("ann", "no, I moved to Dresden")
-        assert memory(pocket, ANN) == "- Lives in Dresden\n- Likes tea\n"
+    async with gateway(model=obedient(edit(MOVED))) as parlour:
+        await remember(parlour, LEIPZIG, "Likes tea")
+        answer = await parlour.channel.ask("ann", "no, I moved to Dresden")
+        assert memory(parlour, ANN) == "- Lives in Dresden\n- Likes tea\n"
         assert "replaced `Lives in Leipzig` with `Lives in Dresden`" in answer
         assert "/forget" not in answer
-        why = await pocket.channel.ask("ann", "/memory why Dresden")
+        why = await parlour.channel.ask("ann", "/memory why Dresden")
         assert "no, I moved to Dresden" in why
         assert "changed on request" in why
-        await pocket.channel.ask("ann", undo_of(answer))
-        assert memory(pocket, ANN) == "- Lives in Leipzig\n- Likes tea\n"
+        await parlour.channel.ask("ann", undo_of(answer))
+        assert memory(parlour, ANN) == "- Lives in Leipzig\n- Likes tea\n"
 
 
 async def test_please_forget_removes_the_line_and_the_next_prompt_knows() -> None:
     """The line is gone from memory, and the next turn's prompt says that it is."""
     model = obedient(edit({"op": "remove", "old": "- Smokes"}))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, "Smokes", "Likes tea")
-        answer = await pocket.channel.ask("ann", "please forget that I smoke")
-        assert memory(pocket, ANN) == "- Likes tea\n"
+    async with gateway(model=model) as parlour:
+        await remember(parlour, "Smokes", "Likes tea")
+        answer = await parlour.channel.ask("ann", "please forget that I smoke")
+        assert memory(parlour, ANN) == "- Likes tea\n"
         assert "removed `Smokes`" in answer
         assert "`/forget <words>` erases it there too" in answer
         assert "`erase` asks the person about those" in last_result(model.requests[-1])
-        await pocket.channel.ask("ann", "and now?")
+        await parlour.channel.ask("ann", "and now?")
         prompt = json.dumps(model.requests[-1].messages)
         assert "No longer in MEMORY.md" in prompt or "- Smokes" not in prompt.partition("# What you can do")[0]
 
@@ -99,8 +99,8 @@ async def test_please_forget_removes_the_line_and_the_next_prompt_knows() -> Non
 async def test_the_prompt_says_that_it_can() -> None:
     """The abilities name the tool, and the model is offered it."""
     model = obedient()
-    async with gateway(model=model) as pocket:
-        await pocket.channel.ask("ann", "hello")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.ask("ann", "hello")
         system = str(model.requests[-1].messages[0]["content"])
         assert "- memory_edit: Correct or forget lines of your memory" in system
         assert "memory_edit" in {each["function"]["name"] for each in model.requests[-1].tools}
@@ -110,13 +110,13 @@ async def test_the_prompt_says_that_it_can() -> None:
 async def test_a_line_that_is_not_there_brings_the_closest_and_changes_nothing() -> None:
     """All operations of a call are made or none; the model sees the lines that it may have meant."""
     model = obedient(edit({"op": "add", "text": "New"}, {"op": "remove", "old": "Lives in Leipzigg"}))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, LEIPZIG)
-        await pocket.channel.ask("ann", "forget where I live")
+    async with gateway(model=model) as parlour:
+        await remember(parlour, LEIPZIG)
+        await parlour.channel.ask("ann", "forget where I live")
         result = last_result(model.requests[-1])
         assert "nothing was changed: no such line" in result
         assert "- Lives in Leipzig" in result
-        assert memory(pocket, ANN) == "- Lives in Leipzig\n"
+        assert memory(parlour, ANN) == "- Lives in Leipzig\n"
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,18 @@ async def test_a_line_that_is_not_there_brings_the_closest_and_changes_nothing()
 async def test_what_goes_beyond_a_limit_is_refused(operations: list[dict[str, str]], complaint: str) -> None:
     """The result names the limit, and nothing is written."""
     model = obedient(edit(*operations))
-    async with gateway(model=model) as pocket:
-        await pocket.channel.ask("ann", "do it")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.ask("ann", "do it")
         assert complaint in last_result(model.requests[-1])
-        assert memory(pocket, ANN) == ""
+        assert memory(parlour, ANN) == ""
 
 
 async def test_the_limits_themselves_are_allowed() -> None:
     """Twenty operations; a line of 4,000 bytes."""
     operations = [{"op": "add", "text": f"fact {n}"} for n in range(19)] + [{"op": "add", "text": "x" * 4_000}]
-    async with gateway(model=obedient(edit(*operations))) as pocket:
-        answer = await pocket.channel.ask("ann", "do it")
-        assert len(memory(pocket, ANN).splitlines()) == 20
+    async with gateway(model=obedient(edit(*operations))) as parlour:
+        answer = await parlour.channel.ask("ann", "do it")
+        assert len(memory(parlour, ANN).splitlines()) == 20
         assert "and 15 more" in answer
 
 
@@ -157,17 +157,19 @@ async def test_more_than_five_removals_wait_in_questions_of_five() -> None:
     """No question offers to remove more; a yes to one removes its lines alone."""
     facts = [f"Fact number {n}" for n in range(8)]
     model = obedient(edit(*({"op": "remove", "old": fact} for fact in facts[:7])))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, *facts)
-        await pocket.channel.ask("ann", "forget all of these")
+    async with gateway(model=model) as parlour:
+        await remember(parlour, *facts)
+        await parlour.channel.ask("ann", "forget all of these")
         assert "only after the person has confirmed" in last_result(model.requests[-1])
-        await pocket.channel.until(lambda: any("/memory approve" in each.text for each in pocket.channel.posts["ann"]))
-        assert len(memory(pocket, ANN).splitlines()) == 8
-        changes = await pocket.app.commands.memory.staging.pending_changes(ANN)
+        await parlour.channel.until(
+            lambda: any("/memory approve" in each.text for each in parlour.channel.posts["ann"])
+        )
+        assert len(memory(parlour, ANN).splitlines()) == 8
+        changes = await parlour.app.commands.memory.staging.pending_changes(ANN)
         assert sorted(len(each.would_remove) for each in changes) == [2, 5]
         big = next(each for each in changes if len(each.would_remove) == 5)
-        await pocket.channel.ask("ann", f"/memory approve {big.name}")
-        assert len(memory(pocket, ANN).splitlines()) == 3
+        await parlour.channel.ask("ann", f"/memory approve {big.name}")
+        assert len(memory(parlour, ANN).splitlines()) == 3
 
 
 async def test_five_calls_of_a_turn_do_not_remove_more_than_five_lines() -> None:
@@ -175,10 +177,10 @@ async def test_five_calls_of_a_turn_do_not_remove_more_than_five_lines() -> None
     facts = [f"Fact number {n}" for n in range(9)]
     removals = [{"op": "remove", "old": fact} for fact in facts]
     model = obedient(edit(*removals[:3]), edit(*removals[3:5]), edit(*removals[5:7]))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, *facts)
-        await pocket.channel.ask("ann", "forget these, one after another")
-        assert memory(pocket, ANN).count("Fact number") == 4
+    async with gateway(model=model) as parlour:
+        await remember(parlour, *facts)
+        await parlour.channel.ask("ann", "forget these, one after another")
+        assert memory(parlour, ANN).count("Fact number") == 4
         assert "only after the person has confirmed" in last_result(model.requests[-1])
 
 
@@ -192,25 +194,27 @@ async def test_in_a_tainted_conversation_every_edit_waits() -> None:
     """A page was read: nothing changes before the person says yes, and the answer claims no change."""
     page = ScriptEntry(calls=(("read_page", "{}"),))
     model = obedient(page, edit(MOVED, {"op": "add", "text": "Trusts everybody"}))
-    async with gateway(model=model, tools=[read_page]) as pocket:
-        await remember(pocket, LEIPZIG)
-        answer = await pocket.channel.ask("ann", "read it")
+    async with gateway(model=model, tools=[read_page]) as parlour:
+        await remember(parlour, LEIPZIG)
+        answer = await parlour.channel.ask("ann", "read it")
         assert "text by other people is in this conversation" in last_result(model.requests[-1])
         assert "I changed my memory" not in answer
-        await pocket.channel.until(lambda: any("/memory approve" in each.text for each in pocket.channel.posts["ann"]))
-        assert memory(pocket, ANN) == "- Lives in Leipzig\n"
-        (change,) = await pocket.app.commands.memory.staging.pending_changes(ANN)
+        await parlour.channel.until(
+            lambda: any("/memory approve" in each.text for each in parlour.channel.posts["ann"])
+        )
+        assert memory(parlour, ANN) == "- Lives in Leipzig\n"
+        (change,) = await parlour.app.commands.memory.staging.pending_changes(ANN)
         assert change.why == "untrusted"
-        await pocket.channel.ask("ann", f"/memory approve {change.name}")
-        assert memory(pocket, ANN) == "- Lives in Dresden\n- Trusts everybody\n"
+        await parlour.channel.ask("ann", f"/memory approve {change.name}")
+        assert memory(parlour, ANN) == "- Lives in Dresden\n- Trusts everybody\n"
 
 
 async def test_a_repeated_turn_applies_its_edit_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash after the version and before the result's step: the same call finds its version and does nothing."""
     model = obedient(edit({"op": "add", "text": "Likes tea"}, {"op": "remove", "old": LEIPZIG}))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, LEIPZIG)
-        journal = pocket.app.store.journal
+    async with gateway(model=model) as parlour:
+        await remember(parlour, LEIPZIG)
+        journal = parlour.app.store.journal
         store, failed = journal.step, [0]
 
         async def fail_once(lease: TurnLease, step: TurnStep) -> None:
@@ -220,71 +224,71 @@ async def test_a_repeated_turn_applies_its_edit_once(monkeypatch: pytest.MonkeyP
             await store(lease, step)
 
         monkeypatch.setattr(journal, "step", fail_once)
-        answer = await pocket.channel.ask("ann", "change it")
+        answer = await parlour.channel.ask("ann", "change it")
         assert failed == [1]
-        assert memory(pocket, ANN) == "- Likes tea\n"
+        assert memory(parlour, ANN) == "- Likes tea\n"
         assert "removed `Lives in Leipzig`; added `Likes tea`" in answer
-        assert len([each for each in VersionStore(pocket.home).log(ANN) if each.why.startswith("edit:")]) == 1
+        assert len([each for each in VersionStore(parlour.home).log(ANN) if each.why.startswith("edit:")]) == 1
 
 
 async def test_a_kill_after_the_edit_changes_it_once(tmp_path: Path) -> None:
     """A home that was copied between the edit and its step: the next process finds the version and goes on."""
     model = obedient(edit({"op": "remove", "old": LEIPZIG}))
-    async with gateway(model=model, home=tmp_path / "home") as pocket:
-        await remember(pocket, LEIPZIG, "Likes tea")
-        await pocket.idle()
-        journal = pocket.app.store.journal
+    async with gateway(model=model, home=tmp_path / "home") as parlour:
+        await remember(parlour, LEIPZIG, "Likes tea")
+        await parlour.idle()
+        journal = parlour.app.store.journal
         store = journal.step
 
         async def kill_before(lease: TurnLease, step: TurnStep) -> None:
             if step.kind == "result" and not (tmp_path / "killed").exists():
-                pocket.kill(tmp_path / "killed")
+                parlour.kill(tmp_path / "killed")
             await store(lease, step)
 
         journal.step = kill_before  # type: ignore[method-assign]
-        await pocket.channel.ask("ann", "forget where I live")
-    async with gateway(model=obedient(), home=tmp_path / "killed") as pocket:
-        posts = await pocket.channel.posted("ann", 1)
+        await parlour.channel.ask("ann", "forget where I live")
+    async with gateway(model=obedient(), home=tmp_path / "killed") as parlour:
+        posts = await parlour.channel.posted("ann", 1)
         assert "removed `Lives in Leipzig`" in posts[-1].text
-        assert memory(pocket, ANN) == "- Likes tea\n"
-        assert len([each for each in VersionStore(pocket.home).log(ANN) if each.why.startswith("edit:")]) == 1
+        assert memory(parlour, ANN) == "- Likes tea\n"
+        assert len([each for each in VersionStore(parlour.home).log(ANN) if each.why.startswith("edit:")]) == 1
 
 
 async def test_in_a_group_a_member_edits_their_own_lines() -> None:
     """Rights are those of /forget: another person's line needs an admin, whatever the model says."""
     remove_both: Callable[[str], ScriptEntry] = lambda name: edit({"op": "remove", "old": f"{name} likes tea"})  # noqa: E731
     model = obedient(remove_both("bob"), ScriptEntry(text="no"), remove_both("ann"), ScriptEntry(text="yes"))
-    async with gateway(policy=OPEN, model=model) as pocket:
+    async with gateway(policy=OPEN, model=model) as parlour:
         room: dict[str, Any] = {"group": True, "is_addressed": True}
         for name in ("ann", "bob"):
-            await pocket.channel.ask("room", f"/remember {name} likes tea", sender=name, **room)
-        await pocket.channel.ask("room", "forget bob's tea", sender="ann", **room)
+            await parlour.channel.ask("room", f"/remember {name} likes tea", sender=name, **room)
+        await parlour.channel.ask("room", "forget bob's tea", sender="ann", **room)
         assert "only an admin of this chat may change it" in last_result(model.requests[-1])
-        assert memory(pocket, ROOM) == "- ann likes tea\n- bob likes tea\n"
-        await pocket.channel.ask("room", "forget my tea", sender="ann", **room)
-        assert memory(pocket, ROOM) == "- bob likes tea\n"
+        assert memory(parlour, ROOM) == "- ann likes tea\n- bob likes tea\n"
+        await parlour.channel.ask("room", "forget my tea", sender="ann", **room)
+        assert memory(parlour, ROOM) == "- bob likes tea\n"
 
 
 async def test_forgetting_altogether_asks_with_the_preview() -> None:
     """The tool raises the question of /forget; a yes clears the messages too, the request included."""
     model = obedient(ScriptEntry(calls=(("memory_edit", '{"erase": "zeppelin"}'),)))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, "Owns a zeppelin")
-        answer = await pocket.channel.ask("ann", "forget my zeppelin altogether")
+    async with gateway(model=model) as parlour:
+        await remember(parlour, "Owns a zeppelin")
+        answer = await parlour.channel.ask("ann", "forget my zeppelin altogether")
         assert "1 remembered lines" in last_result(model.requests[-1])
-        await pocket.channel.until(
-            lambda: any("/memory approve f" in each.text for each in pocket.channel.posts["ann"])
+        await parlour.channel.until(
+            lambda: any("/memory approve f" in each.text for each in parlour.channel.posts["ann"])
         )
-        question = pocket.channel.posts["ann"][-1].text
+        question = parlour.channel.posts["ann"][-1].text
         assert question.startswith("I would erase 1 remembered line, 0 summary lines and ")
-        assert memory(pocket, ANN) == "- Owns a zeppelin\n"
+        assert memory(parlour, ANN) == "- Owns a zeppelin\n"
         found = re.search(r"/memory approve f[a-z2-7]{16}", question)
         assert found
-        assert (await pocket.channel.ask("ann", found[0])).startswith("Done.")
-        await pocket.idle()
-        assert memory(pocket, ANN) == ""
+        assert (await parlour.channel.ask("ann", found[0])).startswith("Done.")
+        await parlour.idle()
+        assert memory(parlour, ANN) == ""
         texts = [
-            each.text for each in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
+            each.text for each in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=50)
         ]
         assert not any("zeppelin" in text for text in texts)
         assert answer
@@ -293,29 +297,29 @@ async def test_forgetting_altogether_asks_with_the_preview() -> None:
 async def test_in_a_group_the_question_to_forget_altogether_quotes_nothing() -> None:
     """Everybody reads it, so it has amounts only; a member's yes erases that member's own words."""
     model = obedient(ScriptEntry(calls=(("memory_edit", '{"erase": "zeppelin"}'),)))
-    async with gateway(policy=OPEN, model=model) as pocket:
+    async with gateway(policy=OPEN, model=model) as parlour:
         room: dict[str, Any] = {"group": True, "is_addressed": True}
         for name in ("ann", "bob"):
-            await pocket.channel.ask("room", f"/remember {name} owns a zeppelin", sender=name, **room)
-        await pocket.channel.ask("room", "forget what I said of it", sender="ann", **room)
-        posts = pocket.channel.posts["room"]
-        await pocket.channel.until(lambda: any("/memory approve f" in each.text for each in posts))
+            await parlour.channel.ask("room", f"/remember {name} owns a zeppelin", sender=name, **room)
+        await parlour.channel.ask("room", "forget what I said of it", sender="ann", **room)
+        posts = parlour.channel.posts["room"]
+        await parlour.channel.until(lambda: any("/memory approve f" in each.text for each in posts))
         question = posts[-1].text
         assert question.startswith("I would erase 1 remembered line, 0 summary lines and ")
         assert "zeppelin" not in question
         found = re.search(r"/memory approve f[a-z2-7]{16}", question)
         assert found
-        assert (await pocket.channel.ask("room", found[0], sender="bob", **room)).startswith("Only an admin")
-        assert (await pocket.channel.ask("room", found[0], sender="ann", **room)).startswith("Done. Erased: 1 ")
-        assert memory(pocket, ROOM) == "- bob owns a zeppelin\n"
+        assert (await parlour.channel.ask("room", found[0], sender="bob", **room)).startswith("Only an admin")
+        assert (await parlour.channel.ask("room", found[0], sender="ann", **room)).startswith("Done. Erased: 1 ")
+        assert memory(parlour, ROOM) == "- bob owns a zeppelin\n"
 
 
 async def test_words_that_match_nothing_ask_nothing() -> None:
     """The model learns what is spelled like it."""
     model = obedient(ScriptEntry(calls=(("memory_edit", '{"erase": "Katherina"}'),)))
-    async with gateway(model=model) as pocket:
-        await remember(pocket, "Katharina sails")
-        await pocket.channel.ask("ann", "forget Katherina")
+    async with gateway(model=model) as parlour:
+        await remember(parlour, "Katharina sails")
+        await parlour.channel.ask("ann", "forget Katherina")
         assert "Nothing matches these words. Similar words: katharina." in last_result(model.requests[-1])
-        await pocket.idle()
-        assert not any("/memory approve" in each.text for each in pocket.channel.posts["ann"])
+        await parlour.idle()
+        assert not any("/memory approve" in each.text for each in parlour.channel.posts["ann"])

@@ -149,14 +149,14 @@ def known(home: Path, lines: Sequence[str], scope: str = SCOPE) -> Path:
     return path
 
 
-async def until(pocket: InProcessGateway, scope: str = SCOPE) -> None:
+async def until(parlour: InProcessGateway, scope: str = SCOPE) -> None:
     """Return when a consolidation of the scope was applied, or failed."""
     while True:
         soon = datetime.now(UTC) + timedelta(minutes=1)
-        if not any(job.due_at < soon for job in await pocket.app.store.jobs.pending_in(scope)):
+        if not any(job.due_at < soon for job in await parlour.app.store.jobs.pending_in(scope)):
             break
         await asyncio.sleep(0.01)
-    await pocket.idle()
+    await parlour.idle()
 
 
 async def consolidated(home: Path, model: ScriptedSummaries, said: Sequence[str], question: str = "") -> str:
@@ -164,15 +164,15 @@ async def consolidated(home: Path, model: ScriptedSummaries, said: Sequence[str]
 
     Then *question* is asked; the reply quotes the first of the things.
     """
-    async with open_server(model) as server, gateway(home=home, environment=environment(server)) as pocket:
+    async with open_server(model) as server, gateway(home=home, environment=environment(server)) as parlour:
         for text in said:
-            await pocket.channel.ask("ann", text)
-        await pocket.channel.ask("ann", "/new")
+            await parlour.channel.ask("ann", text)
+        await parlour.channel.ask("ann", "/new")
         while not HistoryLog(home / SCOPE / "memory").after(0):  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0.01)
-        await until(pocket)
+        await until(parlour)
         if question:
-            assert said[0] in await pocket.channel.ask("ann", question)
+            assert said[0] in await parlour.channel.ask("ann", question)
     return (home / SCOPE / "memory" / "MEMORY.md").read_text()
 
 
@@ -313,16 +313,16 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
 
     async with open_server(ScriptedSummaries(answer)) as server:
         window = {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "4"}
-        async with gateway(home=home, environment=environment(server, **window)) as pocket:
+        async with gateway(home=home, environment=environment(server, **window)) as parlour:
             for n in range(len(names)):
-                await pocket.channel.ask(f"c{n}", f"this is case {n} and we talk about the sea")
-                await pocket.channel.ask(f"c{n}", "what else is there to see?")
+                await parlour.channel.ask(f"c{n}", f"this is case {n} and we talk about the sea")
+                await parlour.channel.ask(f"c{n}", "what else is there to see?")
             for scope in scopes.values():
-                await until(pocket, scope)
+                await until(parlour, scope)
             for name, path in paths.items():
                 lines = path.read_text().splitlines()
                 assert all(f"- {fact}" in lines for fact in FACTS), name
-                for change in await pocket.app.commands.memory.staging.pending_changes(scopes[name]):
+                for change in await parlour.app.commands.memory.staging.pending_changes(scopes[name]):
                     assert len(change.would_remove) <= 5, name
             applied = [name for name, scope in scopes.items() if HistoryLog(home / scope / "memory").after(0)]
             assert not {name for name in applied if name.startswith(("cut", "one ", "operations", "empty", "prose"))}

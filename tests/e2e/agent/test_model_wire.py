@@ -39,9 +39,9 @@ async def wired(
             **environment,
         }
         capabilities = STREAMING if streaming else PLAIN
-        async with gateway(environment=settings, tools=tools, capabilities=capabilities) as pocket:
-            await pocket.app.model.warm()
-            yield pocket, server
+        async with gateway(environment=settings, tools=tools, capabilities=capabilities) as parlour:
+            await parlour.app.model.warm()
+            yield parlour, server
 
 
 def reference_in(text: str) -> str:
@@ -51,33 +51,33 @@ def reference_in(text: str) -> str:
     return found[1]
 
 
-async def first_turn_usage(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
+async def first_turn_usage(parlour: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the chat's first turn."""
-    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
-    story = await pocket.app.store.journal.trace(lines[0].turn)
+    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
+    story = await parlour.app.store.journal.trace(lines[0].turn)
     assert story is not None
     return story.usage
 
 
 async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
     """What streams in is shown as one message that grows; at the end it is the whole answer, and stands once."""
-    async with wired([ScriptedAnswer(text=LONG, gap=0.01)], streaming=True) as (pocket, server):
-        await pocket.channel.ask("c", "hello")
-        (post,) = pocket.channel.posts["c"]
+    async with wired([ScriptedAnswer(text=LONG, gap=0.01)], streaming=True) as (parlour, server):
+        await parlour.channel.ask("c", "hello")
+        (post,) = parlour.channel.posts["c"]
         assert post.text == LONG
         assert post.kind is OutboundKind.ANSWER
         assert len(post.was) > 1
         assert all(LONG.startswith(shown) for shown in post.was)
         assert server.requests[0]["stream"] is True
-        assert pocket.channel.activities[-1].on is False
-        rows = await first_turn_usage(pocket)
+        assert parlour.channel.activities[-1].on is False
+        rows = await first_turn_usage(parlour)
         assert [(row.tokens_in, row.tokens_out, row.tokens_cached) for row in rows] == [(100, 20, 60)]
 
 
 async def test_where_nobody_looks_nothing_is_streamed() -> None:
     """A stream costs CPU: it is asked for only where somebody sees it; the answer is the same."""
-    async with wired([LONG]) as (pocket, server):
-        assert await pocket.channel.ask("c", "hello") == LONG
+    async with wired([LONG]) as (parlour, server):
+        assert await parlour.channel.ask("c", "hello") == LONG
         assert "stream" not in server.requests[0]
 
 
@@ -102,16 +102,16 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
 
     for streaming in (False, True):
         rang.clear()
-        async with wired(script, streaming=streaming, tools=(ring,)) as (pocket, server):
-            assert await pocket.channel.ask("c", "ring them") == "all rang"
+        async with wired(script, streaming=streaming, tools=(ring,)) as (parlour, server):
+            assert await parlour.channel.ask("c", "ring them") == "all rang"
             last = server.requests[-1]["messages"]
             ids = [call["id"] for message in last for call in message.get("tool_calls", ())]
             results = {m["tool_call_id"]: m["content"] for m in last if m["role"] == "tool"}
             assert sorted(rang) == ["a", "b", "c"]
             assert len(set(ids)) == 3
             assert [results[each] for each in ids] == ["a rang", "b rang", "c rang"]
-            assert len(pocket.channel.posts["c"]) == 1
-            assert len(await first_turn_usage(pocket)) == 3
+            assert len(parlour.channel.posts["c"]) == 1
+            assert len(await first_turn_usage(parlour)) == 3
 
 
 async def test_remembering_and_finding_again() -> None:
@@ -126,9 +126,9 @@ async def test_remembering_and_finding_again() -> None:
             calls=(ScriptedToolCall(name=name, arguments=json.dumps({argument: "Ann likes oolong tea"})),)
         )
 
-    async with wired(script) as (pocket, server):
-        await pocket.channel.ask("c", "remember that")
-        found = await pocket.channel.ask("c", "what tea?")
+    async with wired(script) as (parlour, server):
+        await parlour.channel.ask("c", "remember that")
+        found = await parlour.channel.ask("c", "what tea?")
         assert "Ann likes oolong tea" in found
         names = {each["function"]["name"] for each in server.requests[0]["tools"]}
         assert {"remember", "memory_search"} <= names
@@ -152,8 +152,8 @@ async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
         results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
         return ScriptedAnswer(text=" | ".join(results))
 
-    async with wired(script) as (pocket, _):
-        unknown, broken, missing = (await pocket.channel.ask("c", "go")).split(" | ")
+    async with wired(script) as (parlour, _):
+        unknown, broken, missing = (await parlour.channel.ask("c", "go")).split(" | ")
         assert "did you mean remember" in unknown
         assert "no valid JSON" in broken
         assert "wrong arguments" in missing
@@ -168,10 +168,10 @@ async def test_another_model_answers_when_the_first_fails(fault: ModelFault) -> 
     def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return ScriptedAnswer(fault=fault) if body["model"] == "test" else ScriptedAnswer(text="from the other")
 
-    async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (pocket, server):
-        assert await pocket.channel.ask("c", "hello") == "from the other"
+    async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (parlour, server):
+        assert await parlour.channel.ask("c", "hello") == "from the other"
         assert [body["model"] for body in server.requests] == ["test", "other"]
-        assert {row.model for row in await first_turn_usage(pocket) if row.tokens_out} >= {"openai/other"}
+        assert {row.model for row in await first_turn_usage(parlour) if row.tokens_out} >= {"openai/other"}
 
 
 FAULTS: Mapping[str, tuple[ScriptedAnswer, str]] = {
@@ -217,18 +217,18 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: st
     def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return answer if n == 1 else ScriptedAnswer(text="well again")
 
-    async with wired(script, streaming=streaming) as (pocket, server):
-        text = await pocket.channel.ask("c", "hello")
+    async with wired(script, streaming=streaming) as (parlour, server):
+        text = await parlour.channel.ask("c", "hello")
         turn = reference_in(text)
         assert text == failure_line(BY_NAME[failure], turn)
-        assert [post.text for post in pocket.channel.posts["c"]] == [text]
-        story = await pocket.app.store.journal.trace(turn)
+        assert [post.text for post in parlour.channel.posts["c"]] == [text]
+        story = await parlour.app.store.journal.trace(turn)
         assert story is not None
         assert story.record is not None
         assert story.record["failure"] == failure
         assert "sk-SECRET" not in text
         assert len(server.bodies) == 1
-        assert await pocket.channel.ask("c", "and now?") == "well again"
+        assert await parlour.channel.ask("c", "and now?") == "well again"
         assert [m["role"] for m in server.requests[1]["messages"]] == ["system", "user", "user"]
 
 
@@ -236,9 +236,9 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
     """An endless answer is one answer of bounded size, over both ways of asking."""
     for streaming in (False, True):
         huge = ScriptedAnswer(text="word " * 2_000_000, pieces=200_000)
-        async with wired([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (pocket, _):
-            await pocket.channel.ask("c", "hello")
-            (post,) = pocket.channel.posts["c"]
+        async with wired([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (parlour, _):
+            await parlour.channel.ask("c", "hello")
+            (post,) = parlour.channel.posts["c"]
             assert len(post.text) <= 160_000
             assert post.text.endswith(translate("delivery.cut"))
 
@@ -246,19 +246,19 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
 async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
     """With a short Retry-After the same model is asked again, and only the answer is seen."""
     script = [ScriptedAnswer(fault=ModelFault.BUSY, retry_after="0.2"), ScriptedAnswer(text="now")]
-    async with wired(script, PARLOUR_LLM__ATTEMPTS="2") as (pocket, server):
-        assert await pocket.channel.ask("c", "hello") == "now"
+    async with wired(script, PARLOUR_LLM__ATTEMPTS="2") as (parlour, server):
+        assert await parlour.channel.ask("c", "hello") == "now"
         assert len(server.bodies) == 2
 
 
 async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> None:
     """A provider that is down for long costs one line a message, and nothing afterwards."""
     script: list[ScriptedAnswer | str] = [ScriptedAnswer(fault=ModelFault.ERROR)] * 8 + ["back"]
-    async with wired(script) as (pocket, server):
-        texts = [await pocket.channel.ask("c", f"m{n}") for n in range(9)]
+    async with wired(script) as (parlour, server):
+        texts = [await parlour.channel.ask("c", f"m{n}") for n in range(9)]
         assert all(text.startswith(translate("failures.unreachable")) for text in texts[:8])
         assert texts[8] == "back"
-        assert len(pocket.channel.posts["c"]) == len(server.bodies) == 9
+        assert len(parlour.channel.posts["c"]) == len(server.bodies) == 9
 
 
 @pytest.mark.parametrize("make", [lambda n: '{"query": "x"}', lambda n: f'{{"query": "{n}"}}'], ids=["same", "other"])
@@ -268,11 +268,11 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
     def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return ScriptedAnswer(calls=(ScriptedToolCall(name="memory_search", arguments=make(n), id="again"),))
 
-    async with wired(script) as (pocket, server):
-        text = await pocket.channel.ask("c", "go")
+    async with wired(script) as (parlour, server):
+        text = await parlour.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(server.bodies) <= 26
-        rows = await first_turn_usage(pocket)
+        rows = await first_turn_usage(parlour)
         assert len(rows) == len(server.bodies)
         assert sum(row.tokens_in for row in rows) == 100 * len(server.bodies)
 
@@ -280,18 +280,18 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
 async def test_a_stopped_call_is_left_and_paid_for() -> None:
     """/stop in the middle of a call hangs up at once; the usage row says what the prompt cost."""
     async with wired([ScriptedAnswer(fault=ModelFault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (
-        pocket,
+        parlour,
         server,
     ):
-        await pocket.channel.say("c", "hello")
+        await parlour.channel.say("c", "hello")
         await server.arrived.wait()
-        await pocket.channel.say("c", "/stop")
+        await parlour.channel.say("c", "/stop")
         await server.left.wait()
-        await pocket.idle()
-        assert await pocket.channel.ask("c", "next") == "later"
-        lines = await pocket.app.sessions.displayed_messages(KEY, limit=20)
+        await parlour.idle()
+        assert await parlour.channel.ask("c", "next") == "later"
+        lines = await parlour.app.sessions.displayed_messages(KEY, limit=20)
         turn = next(line.turn for line in lines if line.text == "hello")
-        story = await pocket.app.store.journal.trace(turn)
+        story = await parlour.app.store.journal.trace(turn)
         assert story is not None
         assert [row.tokens_in > 0 for row in story.usage] == [True]
 
@@ -304,10 +304,10 @@ async def test_usage_adds_up_to_what_the_server_was_asked() -> None:
         ScriptedAnswer(text="two", tokens=(30, 3, 16)),
         ScriptedAnswer(fault=ModelFault.EMPTY, tokens=(40, 0, 32)),
     ]
-    async with wired(script) as (pocket, server):
+    async with wired(script) as (parlour, server):
         for n in range(3):
-            await pocket.channel.ask("c", f"m{n}")
-        sums = await pocket.app.commands.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+            await parlour.channel.ask("c", f"m{n}")
+        sums = await parlour.app.commands.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
         assert len(server.bodies) == 4
         assert sum(row["calls"] for row in sums) == 4
         assert sum(row["tokens_in"] for row in sums) == 100

@@ -11,12 +11,12 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 
 
-async def start_held_summary(pocket: InProcessGateway, model: SummaryModel) -> None:
+async def start_held_summary(parlour: InProcessGateway, model: SummaryModel) -> None:
     """Have Ann say something and /new; return when the summary of it is being made, and held back."""
-    await pocket.channel.ask("ann", "the first thing")
+    await parlour.channel.ask("ann", "the first thing")
     model.go_on.clear()
     model.thinking.clear()
-    await pocket.channel.say("ann", "/new", number="00000000000000000007")
+    await parlour.channel.say("ann", "/new", number="00000000000000000007")
     await model.thinking.wait()
 
 
@@ -28,35 +28,35 @@ def entries(home: Path) -> int:
 async def test_others_are_answered_and_stop_ends_the_waiting() -> None:
     """Another chat does not notice; /stop takes effect, the session goes on as it was, and a later /new works."""
     model = SummaryModel()
-    async with gateway(model=model, environment=WAITS) as pocket:
-        await start_held_summary(pocket, model)
-        assert (await pocket.channel.ask("ben", "hello", sender="ben")).endswith("hello")
-        await pocket.channel.say("ann", "/stop")
-        await pocket.idle()
+    async with gateway(model=model, environment=WAITS) as parlour:
+        await start_held_summary(parlour, model)
+        assert (await parlour.channel.ask("ben", "hello", sender="ben")).endswith("hello")
+        await parlour.channel.say("ann", "/stop")
+        await parlour.idle()
         model.go_on.set()
-        await pocket.channel.ask("ann", "the second thing")
+        await parlour.channel.ask("ann", "the second thing")
         assert "the first thing" in str(model.prompts[-1])
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
-        assert entries(pocket.home) == 1
-        await pocket.channel.ask("ann", "the third thing")
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
+        assert entries(parlour.home) == 1
+        await parlour.channel.ask("ann", "the third thing")
         assert "the first thing" not in str(model.prompts[-1][1:])
 
 
 async def test_a_kill_while_it_waits_leaves_a_whole_session(tmp_path: Path) -> None:
     """At the next start /new is taken up again, the archive is summarised once, and the answer comes once."""
     model, home = SummaryModel(), tmp_path / "home"
-    async with gateway(model=model, home=home, environment=WAITS) as pocket:
-        await start_held_summary(pocket, model)
-        copy = pocket.kill(tmp_path / "copy")
+    async with gateway(model=model, home=home, environment=WAITS) as parlour:
+        await start_held_summary(parlour, model)
+        copy = parlour.kill(tmp_path / "copy")
         model.go_on.set()
     again = SummaryModel()
-    async with gateway(model=again, home=copy, environment=WAITS) as pocket:
-        posts = await pocket.channel.posted("ann", 1)
-        await pocket.idle()
+    async with gateway(model=again, home=copy, environment=WAITS) as parlour:
+        posts = await parlour.channel.posted("ann", 1)
+        await parlour.idle()
         assert [post.text for post in posts] == ["New session started."]
         assert entries(copy) == 1
         assert len(again.asked) == 1
-        await pocket.channel.ask("ann", "the second thing")
+        await parlour.channel.ask("ann", "the second thing")
         assert "the first thing" not in str(again.prompts[-1][1:])
-        await pocket.idle()
+        await parlour.idle()
         assert len(list((copy / SCOPE / "sessions").glob("*.jsonl"))) == 2  # the archive, and what began after it

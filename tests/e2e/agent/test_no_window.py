@@ -36,20 +36,20 @@ class PurposeModel:
 async def test_nothing_is_consolidated_without_a_window() -> None:
     """60 turns and /new: answers only, ten messages in a prompt, the transcript whole, no file of memory, no job."""
     model = PurposeModel()
-    async with gateway(model=model, environment=WINDOW) as pocket:
+    async with gateway(model=model, environment=WINDOW) as parlour:
         for n in range(60):
-            await pocket.channel.ask("ann", f"thing {n}")
+            await parlour.channel.ask("ann", f"thing {n}")
         assert "thing 55" in str(model.requests[-1].messages)
         assert "thing 53" not in str(model.requests[-1].messages)
         assert len(model.requests[-1].messages) <= 12  # the system prompt, ten of before, and this one
-        assert "New session started." in await pocket.channel.ask("ann", "/new")
-        await pocket.channel.ask("ann", "and now")
-        await pocket.idle()
+        assert "New session started." in await parlour.channel.ask("ann", "/new")
+        await parlour.channel.ask("ann", "and now")
+        await parlour.idle()
         assert {each.purpose for each in model.requests} == {"answer"}
-        assert await pocket.app.store.jobs.pending_in(SCOPE) == ()
-        memory = pocket.home / SCOPE / "memory"
+        assert await parlour.app.store.jobs.pending_in(SCOPE) == ()
+        memory = parlour.home / SCOPE / "memory"
         assert not [each.name for each in memory.glob("*") if each.suffix in (".md", ".jsonl")]
-        sessions = (pocket.home / SCOPE / "sessions").glob("*.jsonl")
+        sessions = (parlour.home / SCOPE / "sessions").glob("*.jsonl")
         archive = next(each for each in sessions if "ann.jsonl" not in each.name)
         blocks = read_all(SegmentChain(Disk(), archive)).blocks
         said = [line["content"] for block in blocks for line in block.lines if kind_of(line) == "message"]

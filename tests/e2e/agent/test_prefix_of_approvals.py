@@ -20,27 +20,27 @@ def breaks(prompts: Sequence[Sequence[Any]]) -> list[int]:
     return [n for n, (before, after) in enumerate(pairwise(prompts), 1) if list(after[: len(before)]) != list(before)]
 
 
-async def delete_message(pocket: InProcessGateway, number: str, words: str) -> None:
+async def delete_message(parlour: InProcessGateway, number: str, words: str) -> None:
     """Delete a message and return when it is out of the transcript."""
-    await delete(pocket, number)
-    await until(lambda: words not in transcripts(pocket.home))
-    await pocket.idle()
+    await delete(parlour, number)
+    await until(lambda: words not in transcripts(parlour.home))
+    await parlour.idle()
 
 
 async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
     """Approved in the chat and saved in an editor meanwhile: both are deltas, and nothing before them changes."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await talk(pocket, 1)
-        await pocket.channel.ask("ann", "/remember the office is in Bonn")
-        await talk(pocket, 1)
-        folder = pocket.home / SCOPE / "memory"
+    async with at_work(model) as parlour:
+        await talk(parlour, 1)
+        await parlour.channel.ask("ann", "/remember the office is in Bonn")
+        await talk(parlour, 1)
+        folder = parlour.home / SCOPE / "memory"
         operations = (RemoveLines("- the office is in Bonn"), AddLines("- the office is in Köln"))
         stage_for_approval(folder, Disk(), "dprefix", "many", utc_now(), operations=operations)
-        assert (await pocket.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
-        await talk(pocket, 1)
+        assert (await parlour.channel.ask("ann", "/memory approve dprefix")).startswith("Approved.")
+        await talk(parlour, 1)
         (folder / "MEMORY.md").write_text((folder / "MEMORY.md").read_text() + "- by hand\n")
-        await talk(pocket, 1)
+        await talk(parlour, 1)
         assert breaks(model.prompts) == []
         assert "the office is in Köln" in str(model.prompts[-1])
         assert "by hand" in str(model.prompts[-1])
@@ -49,18 +49,18 @@ async def test_a_yes_and_an_edit_by_hand_ride_behind_the_prefix() -> None:
 async def test_a_deletion_breaks_the_prefix_once_and_where_it_stood() -> None:
     """What is in the window goes with one break; what had left it, and is in no prompt, breaks nothing."""
     model = SummaryModel()
-    async with at_work(model) as pocket:
-        await pocket.channel.ask("ann", "the oldest of all that is said in here today", number="1")
-        await talk(pocket, 4)
-        await quiet(pocket)
-        await pocket.channel.ask("ann", "the newest of all that is said in here today", number="2")
+    async with at_work(model) as parlour:
+        await parlour.channel.ask("ann", "the oldest of all that is said in here today", number="1")
+        await talk(parlour, 4)
+        await quiet(parlour)
+        await parlour.channel.ask("ann", "the newest of all that is said in here today", number="2")
         window_moved = breaks(model.prompts)
         assert len(window_moved) == 1
         assert "the oldest" not in str(model.prompts[-1])
-        await delete_message(pocket, "1", "the oldest of")
-        await talk(pocket, 1)
+        await delete_message(parlour, "1", "the oldest of")
+        await talk(parlour, 1)
         assert breaks(model.prompts) == window_moved
-        await delete_message(pocket, "2", "the newest of")
-        await talk(pocket, 1)
+        await delete_message(parlour, "2", "the newest of")
+        await talk(parlour, 1)
         assert breaks(model.prompts) == [*window_moved, len(model.prompts) - 1]
         assert "the newest of" not in str(model.prompts[-1])

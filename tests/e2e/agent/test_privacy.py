@@ -30,11 +30,11 @@ OPEN = AdmissionPolicy(
 )
 
 
-def unpacked(pocket: InProcessGateway) -> dict[str, bytes]:
+def unpacked(parlour: InProcessGateway) -> dict[str, bytes]:
     """Return what arrived in the chat, by name, the zips taken apart."""
-    assert isinstance(pocket.channel, InProcessFileChannel)
+    assert isinstance(parlour.channel, InProcessFileChannel)
     found: dict[str, bytes] = {}
-    for sent in pocket.channel.arrived:
+    for sent in parlour.channel.arrived:
         assert sent.media_type == "application/zip"
         with zipfile.ZipFile(io.BytesIO(sent.data)) as archive:
             assert archive.testzip() is None
@@ -47,11 +47,11 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def arrived(pocket: InProcessGateway, number: int) -> None:
+async def arrived(parlour: InProcessGateway, number: int) -> None:
     """Return when that many files stand in the chats."""
-    assert isinstance(pocket.channel, InProcessFileChannel)
+    assert isinstance(parlour.channel, InProcessFileChannel)
     while True:
-        if len(pocket.channel.arrived) >= number:
+        if len(parlour.channel.arrived) >= number:
             return
         await asyncio.sleep(0.01)
 
@@ -65,18 +65,18 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
     """Memory, history, conversations as data and as text, files by name, usage; Bob's words never."""
     home = tmp_path / "home"
     platform = kind()
-    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, home=home, policy=OPEN) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, home=home, policy=OPEN) as parlour:
+        ask = parlour.channel.ask
         await ask("bob", "Bob's canary is yellow", sender="bob")
         await ask("bob", "/remember Bob has a canary", sender="bob")
         await ask("ann", "/remember my dog is Bello")
-        await ask("ann", "look at this", attachments=[platform.shelf.put("plan.txt", b"the plan of Ann")])
-        await talk(pocket, 4)
-        await quiet(pocket)
+        await ask("ann", "look at this", attachments=[platform.sources.put("plan.txt", b"the plan of Ann")])
+        await talk(parlour, 4)
+        await quiet(parlour)
         assert "Preparing your export" in await ask("ann", "/export")
-        await arrived(pocket, 1)
-        await exported(pocket)
-        found = unpacked(pocket)
+        await arrived(parlour, 1)
+        await exported(parlour)
+        found = unpacked(parlour)
         assert b"my dog is Bello" in found["memory/MEMORY.md"]
         assert b"Summary number 1." in found["memory/HISTORY.md"]
         [text] = [
@@ -100,77 +100,77 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         assert unknown_files(home) == []
 
 
-async def exported(pocket: InProcessGateway) -> None:
+async def exported(parlour: InProcessGateway) -> None:
     """Return when no export is being made and everything is delivered and in its file."""
     while True:
-        found = await pocket.app.store.jobs.pending_in(SCOPE)
+        found = await parlour.app.store.jobs.pending_in(SCOPE)
         if all(job.kind != "export" for job in found):
-            return await pocket.idle()
+            return await parlour.idle()
         await asyncio.sleep(0.01)
 
 
 async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Path) -> None:
     """The file is kept while the page may fetch it; the next export does not hold the last one."""
-    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as pocket:
-        await talk(pocket, 1)
-        await pocket.channel.ask("ann", "/export")
-        await arrived(pocket, 1)
-        await exported(pocket)
-        await pocket.channel.ask("ann", "/export")
-        await arrived(pocket, 2)
-        await exported(pocket)
-        assert not [name for name in unpacked(pocket) if name.startswith("files/")]
-        kept = list((pocket.home / SCOPE / "attachments").glob("*"))
+    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as parlour:
+        await talk(parlour, 1)
+        await parlour.channel.ask("ann", "/export")
+        await arrived(parlour, 1)
+        await exported(parlour)
+        await parlour.channel.ask("ann", "/export")
+        await arrived(parlour, 2)
+        await exported(parlour)
+        assert not [name for name in unpacked(parlour) if name.startswith("files/")]
+        kept = list((parlour.home / SCOPE / "attachments").glob("*"))
         assert len(kept) == 2
-        jobs = await pocket.app.store.jobs.pending_in(SCOPE)
-        unexport = pocket.app.background._quick["unexport"]
+        jobs = await parlour.app.store.jobs.pending_in(SCOPE)
+        unexport = parlour.app.background._quick["unexport"]
         assert [await unexport(job) for job in jobs if job.kind == "unexport"] == [None, None]
         assert not [path for path in kept if path.exists()]
 
 
 async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_path: Path) -> None:
     """Killed behind the half-made zip: the next start makes it anew, sends one, and the half of it is gone."""
-    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as pocket:
-        await talk(pocket, 1)
-        pocket.app.background._long = {}
-        await pocket.channel.ask("ann", "/export")
-        await pocket.idle()
-        copy = pocket.kill(tmp_path / "copy")
+    async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as parlour:
+        await talk(parlour, 1)
+        parlour.app.background._long = {}
+        await parlour.channel.ask("ann", "/export")
+        await parlour.idle()
+        copy = parlour.kill(tmp_path / "copy")
     half = copy / SCOPE / "exports" / "export-1.zip"
     half.parent.mkdir()
     half.write_bytes(b"PK half of it")
-    async with gateway(model=SummaryModel(), kind=kind(), home=copy) as pocket:
-        await arrived(pocket, 1)
-        await exported(pocket)
-        assert "conversations/" in unpacked(pocket)["README.md"].decode()
+    async with gateway(model=SummaryModel(), kind=kind(), home=copy) as parlour:
+        await arrived(parlour, 1)
+        await exported(parlour)
+        assert "conversations/" in unpacked(parlour)["README.md"].decode()
         assert not half.exists()
-        again = pocket.kill(tmp_path / "again")
-    async with gateway(model=SummaryModel(), kind=kind(), home=again) as pocket:
-        await talk(pocket, 1)
-        await pocket.idle()
-        assert isinstance(pocket.channel, InProcessFileChannel)
-        assert pocket.channel.arrived == []
+        again = parlour.kill(tmp_path / "again")
+    async with gateway(model=SummaryModel(), kind=kind(), home=again) as parlour:
+        await talk(parlour, 1)
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert parlour.channel.arrived == []
 
 
 async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> None:
     """Three files of 60 KB and one of 200 KB where 100 KB are taken: several zips, and the large one is named."""
     platform = kind(replace(WITH_FILES, file_limit=100_000))
-    async with gateway(model=SummaryModel(), kind=platform) as pocket:
+    async with gateway(model=SummaryModel(), kind=platform) as parlour:
         for n, size in enumerate((60_000, 60_000, 60_000, 200_000)):
-            folder = pocket.home / SCOPE / "files"
+            folder = parlour.home / SCOPE / "files"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / f"own-{n}.bin").write_bytes(_noise(n, size))
-        await talk(pocket, 1)
-        await pocket.channel.ask("ann", "/export")
-        await arrived(pocket, 3)
-        await exported(pocket)
-        found = unpacked(pocket)
-        assert isinstance(pocket.channel, InProcessFileChannel)
-        assert all(len(sent.data) <= 100_000 for sent in pocket.channel.arrived)
+        await talk(parlour, 1)
+        await parlour.channel.ask("ann", "/export")
+        await arrived(parlour, 3)
+        await exported(parlour)
+        found = unpacked(parlour)
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert all(len(sent.data) <= 100_000 for sent in parlour.channel.arrived)
         assert {f"files/own-{n}.bin" for n in range(3)} <= found.keys()
         assert "files/own-3.bin" not in found
         assert "- files/own-3.bin" in found["README.md"].decode()
-        assert any("1 file is too large" in post.text for post in pocket.channel.posts["ann"])
+        assert any("1 file is too large" in post.text for post in parlour.channel.posts["ann"])
 
 
 def _noise(seed: int, size: int) -> bytes:
@@ -181,41 +181,41 @@ def _noise(seed: int, size: int) -> bytes:
 
 async def test_an_export_is_for_direct_chats_and_channels_with_files() -> None:
     """In a group a line says where; where no file can be sent, a line says so; nothing is made in either."""
-    async with gateway(kind=kind(), policy=OPEN) as pocket:
-        assert "only sent to direct chats" in await pocket.channel.ask("room", "/export", group=True)
-        assert pocket.channel.posts["room"][-1].visible_to == "ann"
-        assert await pocket.app.store.jobs.pending_in("chats/pocket%3aroom") == ()
-    async with gateway(kind=kind(PLAIN)) as pocket:
-        assert "cannot be sent in this chat" in await pocket.channel.ask("ann", "/export")
-        assert await pocket.app.store.jobs.pending_in(SCOPE) == ()
+    async with gateway(kind=kind(), policy=OPEN) as parlour:
+        assert "only sent to direct chats" in await parlour.channel.ask("room", "/export", group=True)
+        assert parlour.channel.posts["room"][-1].visible_to == "ann"
+        assert await parlour.app.store.jobs.pending_in("chats/pocket%3aroom") == ()
+    async with gateway(kind=kind(PLAIN)) as parlour:
+        assert "cannot be sent in this chat" in await parlour.channel.ask("ann", "/export")
+        assert await parlour.app.store.jobs.pending_in(SCOPE) == ()
 
 
 async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
     """Counts of this chat, the model by its name, who reads; another scope's counts are not in it, and no path is."""
     platform = kind()
-    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, policy=OPEN) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(model=SummaryModel(), environment=WINDOW, kind=platform, policy=OPEN) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", "/remember my dog is Bello")
-        await ask("ann", "look", attachments=[platform.shelf.put("plan.txt", b"x" * 1_500)])
-        await talk(pocket, 4)
-        await quiet(pocket)
+        await ask("ann", "look", attachments=[platform.sources.put("plan.txt", b"x" * 1_500)])
+        await talk(parlour, 4)
+        await quiet(parlour)
         await ask("ann", "/new")
-        await quiet(pocket)
-        await talk(pocket, 1)
+        await quiet(parlour)
+        await talk(parlour, 1)
         told = await ask("ann", "/privacy")
         assert "3 lines, 2 summary lines, 1 note" in told
         assert "2 conversations since 20" in told
         assert re.search(r": 1, [12](\.\d)? kB\.", told)
         assert "The provider of test/model receives" in told
         assert "no other user" in told
-        assert str(pocket.home) not in told
+        assert str(parlour.home) not in told
         group = await ask("room", "/privacy", group=True)
         assert "0 lines, 0 summary lines, 0 notes" in group
         assert "All members of this chat." in group
-        assert pocket.channel.posts["room"][-1].visible_to == "ann"
-        assert unknown_files(pocket.home) == []
-    async with gateway(kind=kind(), environment={"PARLOUR_MEMORY__RETENTION_DAYS": "30"}) as pocket:
-        told = await pocket.channel.ask("ann", "/privacy")
+        assert parlour.channel.posts["room"][-1].visible_to == "ann"
+        assert unknown_files(parlour.home) == []
+    async with gateway(kind=kind(), environment={"PARLOUR_MEMORY__RETENTION_DAYS": "30"}) as parlour:
+        told = await parlour.channel.ask("ann", "/privacy")
         assert "the data does not leave this server" in told
         # What was said and sent lapses; what is remembered of it does not.
         assert told.count("Kept for 30 days") == 2
@@ -225,10 +225,10 @@ async def test_privacy_is_true_to_the_scope_and_to_the_settings() -> None:
 async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) -> None:
     """`parlour people export`: one zip, 0600, whole, of that person alone; a file that is there is left as it is."""
     target = tmp_path / "ann.zip"
-    async with gateway(model=SummaryModel(), policy=OPEN, kind=kind(PLAIN)) as pocket:
-        await pocket.channel.ask("ann", "/remember my dog is Bello")
-        await pocket.channel.ask("bob", "/remember Bob has a canary", sender="bob")
-        export = build_operations(pocket.app).by_name()["people export"]
+    async with gateway(model=SummaryModel(), policy=OPEN, kind=kind(PLAIN)) as parlour:
+        await parlour.channel.ask("ann", "/remember my dog is Bello")
+        await parlour.channel.ask("bob", "/remember Bob has a canary", sender="bob")
+        export = build_operations(parlour.app).by_name()["people export"]
         arguments = {"person": "pocket:ann", "file": str(target)}
         [line] = [line async for line in export(arguments)]
         with zipfile.ZipFile(target) as archive:
@@ -255,8 +255,8 @@ def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path)
 
 async def test_the_page_fetches_its_export_at_once_and_after_a_reload() -> None:
     """Asked for on the page: the file is a link to its bytes in the open window, and in one that is opened later."""
-    async with gateway(model=SummaryModel()) as pocket, aiohttp.ClientSession() as session:
-        url = pocket.app.web.url
+    async with gateway(model=SummaryModel()) as parlour, aiohttp.ClientSession() as session:
+        url = parlour.app.web.url
         origin = {"Origin": url.rstrip("/")}
         async with session.ws_connect(f"{url}ws", headers=origin) as socket:
             assert (await socket.receive_json())["type"] == "history"

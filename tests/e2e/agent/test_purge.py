@@ -36,22 +36,22 @@ OPEN = AdmissionPolicy(
 
 @asynccontextmanager
 async def at_work(
-    home: Path, model: Any = None, shelf: PlatformFiles | None = None, **more: Any
+    home: Path, model: Any = None, sources: PlatformFiles | None = None, **more: Any
 ) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a small window on *home*."""
-    kind = InProcessFilePlugin(shelf) if shelf is not None else None
-    async with gateway(home=home, model=model or SummaryModel(), environment=WINDOW, kind=kind, **more) as pocket:
-        yield pocket
+    kind = InProcessFilePlugin(sources) if sources is not None else None
+    async with gateway(home=home, model=model or SummaryModel(), environment=WINDOW, kind=kind, **more) as parlour:
+        yield parlour
 
 
-async def done(pocket: InProcessGateway, scope: str = SCOPE) -> None:
+async def done(parlour: InProcessGateway, scope: str = SCOPE) -> None:
     """Return when nothing of the scope is left to be done but what is planned for much later."""
     while True:
         soon = datetime.now(UTC) + timedelta(minutes=1)
-        if not [job for job in await pocket.app.store.jobs.pending_in(scope) if job.due_at < soon]:
+        if not [job for job in await parlour.app.store.jobs.pending_in(scope) if job.due_at < soon]:
             break
         await asyncio.sleep(0.005)
-    await pocket.idle()
+    await parlour.idle()
 
 
 async def lived(home: Path) -> None:
@@ -61,23 +61,23 @@ async def lived(home: Path) -> None:
         told = " ".join(f"She told of {word}." for word in CANARIES)
         return {"history_entry": f"[2026-11-22 10:00] They met. {told}", "memory_update": f"{memory}\n- fact {n}"}
 
-    shelf = PlatformFiles()
-    async with at_work(home, SummaryModel(summarise), shelf) as pocket:
-        ask = pocket.channel.ask
+    sources = PlatformFiles()
+    async with at_work(home, SummaryModel(summarise), sources) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", "/remember my dog is Bello")
         for word in CANARIES:
             await ask("ann", f"/remember my {word} is red")
             await ask("ann", f"my {word} leaks")
-            text = shelf.put(f"{word}.txt", f"all about {word}".encode(), media_type="text/plain")
+            text = sources.put(f"{word}.txt", f"all about {word}".encode(), media_type="text/plain")
             await ask("ann", "look at this", attachments=[text])
-            other = shelf.put("other.bin", f"{word}'s own bytes".encode()[::-1], media_type="application/x-odd")
+            other = sources.put("other.bin", f"{word}'s own bytes".encode()[::-1], media_type="application/x-odd")
             await ask("ann", f"the key of {word}", attachments=[other])
-        await done(pocket)
+        await done(parlour)
         await ask("ann", "/new")
         for word in CANARIES:
             await ask("ann", f"again {word}")
         await ask("ann", "and something else that stays")
-        await done(pocket)
+        await done(parlour)
 
 
 def planted(home: Path) -> None:
@@ -161,20 +161,20 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
         archives = [name for name in found if name.startswith(f"{SCOPE}/sessions/") and ".t" in name]
         assert archives
     model = SummaryModel()
-    async with at_work(home, model) as pocket:
+    async with at_work(home, model) as parlour:
         for word in CANARIES:
-            await pocket.channel.ask("ann", f"/search {word}")  # the index is built and open, and the answer quotes it
-        assert any("index.db" in name for name in where(pocket.kill(tmp_path / "searched"), ASCII))
+            await parlour.channel.ask("ann", f"/search {word}")  # the index is built and open, and the answer quotes it
+        assert any("index.db" in name for name in where(parlour.kill(tmp_path / "searched"), ASCII))
         for word in CANARIES:
-            answer = await erase(pocket.channel.ask, "ann", f"/forget {word} --purge")
+            answer = await erase(parlour.channel.ask, "ann", f"/forget {word} --purge")
             assert answer.startswith("Done.")
             assert word not in answer
-            await done(pocket)
-            assert not where(pocket.kill(tmp_path / f"killed-{CANARIES.index(word)}"), word)
-        await pocket.channel.ask("ann", "and now?")
+            await done(parlour)
+            assert not where(parlour.kill(tmp_path / f"killed-{CANARIES.index(word)}"), word)
+        await parlour.channel.ask("ann", "and now?")
         assert not any(word in str(model.prompts[-1]) for word in CANARIES)
         shown = [
-            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=100)
+            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=100)
         ]
         assert "/forget … --purge" in shown
     for word in CANARIES:
@@ -192,15 +192,15 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
 async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home: Path, tmp_path: Path) -> None:
     """A kill right after the answer: the job stands in the journal, and the next process finishes it."""
     home = shutil.copytree(full_home, tmp_path / "home")
-    async with at_work(home) as pocket:
-        pocket.app.background._long = {}  # a process that dies before it comes to it
-        await erase(pocket.channel.ask, "ann", f"/forget {CYRILLIC} --purge")
-        await pocket.idle()
-        assert "purge" in {job.kind for job in await pocket.app.store.jobs.pending_in(SCOPE)}
-        left = pocket.kill(tmp_path / "left")
+    async with at_work(home) as parlour:
+        parlour.app.background._long = {}  # a process that dies before it comes to it
+        await erase(parlour.channel.ask, "ann", f"/forget {CYRILLIC} --purge")
+        await parlour.idle()
+        assert "purge" in {job.kind for job in await parlour.app.store.jobs.pending_in(SCOPE)}
+        left = parlour.kill(tmp_path / "left")
     assert where(left, CYRILLIC)
-    async with at_work(left) as pocket:
-        await done(pocket)
+    async with at_work(left) as parlour:
+        await done(parlour)
     assert not where(left, CYRILLIC)
     assert where(left, ASCII)
 
@@ -225,16 +225,16 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
     """In another chat of the same scope an answer is thought of meanwhile: what it leaves is cleared once it ended."""
     home = tmp_path / "home"
     model = PausingModel()
-    async with at_work(home, model, policy=OPEN) as pocket:
-        say, ask = pocket.channel.say, pocket.channel.ask
+    async with at_work(home, model, policy=OPEN) as parlour:
+        say, ask = parlour.channel.say, parlour.channel.ask
         _, answered = await say("room/thread", f"slowly, tell me of my {ASCII}", group=True, is_admin=True)
         await model.at_it.wait()
         await erase(ask, "room", f"/forget {ASCII} --purge", group=True, is_admin=True)
-        await pocket.app.projector.flush()
-        assert await pocket.app.store.jobs.pending_in(ROOM)
+        await parlour.app.projector.flush()
+        assert await parlour.app.store.jobs.pending_in(ROOM)
         model.answers.set()
         await answered
-        await done(pocket, ROOM)
+        await done(parlour, ROOM)
         await ask("room/thread", "and now?", group=True, is_admin=True)
         assert ASCII not in str(model.prompts[-1])
     assert not where(home, ASCII)
@@ -243,8 +243,8 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
 async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
     """What Ann said and had kept is in no byte; what Bob did stays, in versions too; an admin then clears it all."""
     home = tmp_path / "home"
-    async with at_work(home, policy=OPEN) as pocket:
-        ask = pocket.channel.ask
+    async with at_work(home, policy=OPEN) as parlour:
+        ask = parlour.channel.ask
 
         async def in_room(who: str, text: str, **facts: Any) -> str:
             return await ask("room", text, group=True, sender=who, **facts)
@@ -254,8 +254,8 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
             await in_room(who, f"{who}s {ASCII}, says {who}")
         answer = await erase(in_room, "ann", f"/forget {ASCII} --purge")
         assert "Your messages and facts" in answer
-        await done(pocket, ROOM)
-        killed = pocket.kill(tmp_path / "killed")
+        await done(parlour, ROOM)
+        killed = parlour.kill(tmp_path / "killed")
         assert not where(killed, f"anns {ASCII}")
         found = where(killed, f"bobs {ASCII}")
         assert any(".git" in name for name in found)
@@ -264,5 +264,5 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         assert "The words are now being erased" in await erase(
             in_room, "eve", f"/forget {ASCII} --purge", is_admin=True
         )
-        await done(pocket, ROOM)
+        await done(parlour, ROOM)
     assert not where(home, ASCII)

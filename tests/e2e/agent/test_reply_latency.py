@@ -53,10 +53,10 @@ class SlowSummaryModel:
         """Nothing to close."""
 
 
-async def timed(pocket: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:
+async def timed(parlour: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:
     """Ask, and return how long the answer took."""
     begun = clock.seconds
-    assert await pocket.channel.ask(chat, text) == "yes"
+    assert await parlour.channel.ask(chat, text) == "yes"
     return clock.seconds - begun
 
 
@@ -83,12 +83,12 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
         "tokens": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"},
     }
     model, home = SlowSummaryModel(), tmp_path / "home"
-    async with gateway(model=model, home=home, environment=settings[trigger]) as pocket:
+    async with gateway(model=model, home=home, environment=settings[trigger]) as parlour:
         took: dict[bool, list[float]] = {False: [], True: []}  # by whether a summary was being thought about
         for n in range(40):
             chat = ("ann", "ann", "bob")[n % 3]
-            is_thinking = bool(pocket.app.background.running)
-            took[is_thinking].append(await timed(pocket, clock, chat, f"thing {n}: " + "and more words " * 30))
+            is_thinking = bool(parlour.app.background.running)
+            took[is_thinking].append(await timed(parlour, clock, chat, f"thing {n}: " + "and more words " * 30))
         assert len(took[True]) > 10
         assert len(took[False]) > 2
         assert max(took[True]) <= max(took[False]) + 0.1
@@ -98,7 +98,7 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
             await asyncio.sleep(SLOW)
             assert clock.seconds - begun < 20 * SLOW
         if trigger == "tokens":
-            assert model.longest <= await pocket.app.model.prompt_limit()
+            assert model.longest <= await parlour.app.model.prompt_limit()
 
 
 async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_pat
     model, home = SlowSummaryModel(), tmp_path / "home"
     settings = {"PARLOUR_MEMORY__NEW_WAITS": "true", "PARLOUR_LLM__CONTEXT_WINDOW": "4000"}
     settings |= {"PARLOUR_TOOLS__MEMORY_FLUSH__ENABLED": "false", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
-    async with gateway(model=model, home=home, environment=settings) as pocket:
+    async with gateway(model=model, home=home, environment=settings) as parlour:
         for n in range(4):
-            await timed(pocket, clock, "ann", f"thing {n}: " + "and more words " * 250)
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
+            await timed(parlour, clock, "ann", f"thing {n}: " + "and more words " * 250)
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
         entries = HistoryLog(home / SCOPE / "memory").after(0)
         assert len(entries) > 1
         assert [0, *(each.end for each in entries)] == [*(each.start for each in entries), 8]

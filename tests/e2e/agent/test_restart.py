@@ -41,15 +41,15 @@ async def test_a_killed_turn_goes_on_after_its_last_step(tmp_path: Path) -> None
     kettle = CountingTool()
     kettle.go.set()
     first = HeldScriptModel(calls(("boil", "{}"), text="one moment"), held=[2])
-    async with gateway(model=first, tools=[kettle.tool]) as pocket:
-        await pocket.channel.say("c", "tea please", number="1")
+    async with gateway(model=first, tools=[kettle.tool]) as parlour:
+        await parlour.channel.say("c", "tea please", number="1")
         second = await first.called(2)
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         first.go(2)
     model = HeldScriptModel("here is your tea")
-    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
-        posts = await pocket.channel.posted("c", 1)
-        await pocket.idle()
+    async with gateway(home=copy, model=model, tools=[kettle.tool]) as parlour:
+        posts = await parlour.channel.posted("c", 1)
+        await parlour.idle()
         assert [(post.text, post.reply_to) for post in posts] == [("here is your tea", "1")]
         assert kettle.ran == 1
         assert list(model.asked[0].messages) == list(second.messages)
@@ -62,12 +62,12 @@ async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path:
     kettle = CountingTool()
     kettle.go.set()
     home, first = tmp_path / "home", HeldScriptModel(calls(("boil", "{}")), held=[2])
-    async with gateway(home=home, model=first, tools=[kettle.tool], environment=AT_ONCE) as pocket:
-        await pocket.channel.say("c", "tea please")
+    async with gateway(home=home, model=first, tools=[kettle.tool], environment=AT_ONCE) as parlour:
+        await parlour.channel.say("c", "tea please")
         second = await first.called(2)
     model = HeldScriptModel("here is your tea")
-    async with gateway(home=home, model=model, tools=[kettle.tool]) as pocket:
-        await pocket.channel.posted("c", 1)
+    async with gateway(home=home, model=model, tools=[kettle.tool]) as parlour:
+        await parlour.channel.posted("c", 1)
         assert kettle.ran == 1
         assert list(model.asked[0].messages) == list(second.messages)
 
@@ -80,15 +80,15 @@ async def test_a_stopped_gateway_gives_its_turns_back_with_their_steps(tmp_path:
 async def test_a_tool_whose_end_is_unknown(tmp_path: Path, repeatable: bool, result: str, runs: int) -> None:
     """What may be repeated is repeated; otherwise the model is told `outcome unknown`, and the tool is left alone."""
     kettle = CountingTool(repeatable=repeatable)
-    async with gateway(model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool]) as pocket:
-        _, answer = await pocket.channel.say("c", "tea please")
+    async with gateway(model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool]) as parlour:
+        _, answer = await parlour.channel.say("c", "tea please")
         await kettle.begun.wait()
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         kettle.go.set()
         await answer
     model = HeldScriptModel("that is what became of it")
-    async with gateway(home=copy, model=model, tools=[kettle.tool]) as pocket:
-        await pocket.channel.posted("c", 1)
+    async with gateway(home=copy, model=model, tools=[kettle.tool]) as parlour:
+        await parlour.channel.posted("c", 1)
         assert results(model.asked[0]) == [result]
         assert kettle.ran == runs
 
@@ -99,36 +99,36 @@ async def test_what_was_steered_in_is_not_lost_between_stamp_and_step(tmp_path: 
     steering = {"PARLOUR_AGENT__OVERLAP": "steer"}
     async with gateway(
         model=HeldScriptModel(calls(("boil", "{}"))), tools=[kettle.tool], environment=steering
-    ) as pocket:
-        _, answer = await pocket.channel.say("c", "tea please")
+    ) as parlour:
+        _, answer = await parlour.channel.say("c", "tea please")
         await kettle.begun.wait()
-        await pocket.channel.say("c", "with milk")
-        running = pocket.app.pool.turns.get(KEY)
+        await parlour.channel.say("c", "with milk")
+        running = parlour.app.pool.turns.get(KEY)
         assert running is not None
-        await pocket.app.store.journal.steer(running.lease)
-        copy = pocket.kill(tmp_path / "copy")
+        await parlour.app.store.journal.steer(running.lease)
+        copy = parlour.kill(tmp_path / "copy")
         kettle.go.set()
         await answer
     model = HeldScriptModel("with milk, then")
-    async with gateway(home=copy, model=model, tools=[kettle.tool], environment=steering) as pocket:
-        await pocket.channel.posted("c", 1)
-        await pocket.idle()
+    async with gateway(home=copy, model=model, tools=[kettle.tool], environment=steering) as parlour:
+        await parlour.channel.posted("c", 1)
+        await parlour.idle()
         assert users(model.asked[0]) == ["tea please", "with milk"]
-        assert len(pocket.channel.posts["c"]) == 1
+        assert len(parlour.channel.posts["c"]) == 1
 
 
 async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
     """After a kill behind the third equal call the model still has to answer: it is not given another round."""
     same = calls(("memory_search", '{"query": "x"}'))
     first = HeldScriptModel(same, same, same, held=[4])
-    async with gateway(model=first) as pocket:
-        await pocket.channel.say("c", "go")
+    async with gateway(model=first) as parlour:
+        await parlour.channel.say("c", "go")
         await first.called(4)
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         first.go(4)
     model = HeldScriptModel(same)
-    async with gateway(home=copy, model=model) as pocket:
-        posts = await pocket.channel.posted("c", 1)
+    async with gateway(home=copy, model=model) as parlour:
+        posts = await parlour.channel.posted("c", 1)
         assert posts[0].text.startswith(translate("failures.loop"))
         assert len(model.asked) == 1
 
@@ -136,26 +136,26 @@ async def test_a_loop_that_was_noticed_stays_noticed(tmp_path: Path) -> None:
 async def test_what_waited_is_answered_after_the_start_in_order(tmp_path: Path) -> None:
     """A backlog of the last run is answered before what comes now, each once; a control row too."""
     first = HeldScriptModel(held=[1])
-    async with gateway(model=first) as pocket:
+    async with gateway(model=first) as parlour:
         for n in range(3):
-            await pocket.channel.say("c", f"m{n}")
+            await parlour.channel.say("c", f"m{n}")
         await first.called(1)
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         first.go(1)
     model = HeldScriptModel()
-    async with gateway(home=copy, model=model) as pocket:
-        await pocket.channel.ask("c", "m3")
+    async with gateway(home=copy, model=model) as parlour:
+        await parlour.channel.ask("c", "m3")
         assert [users(request)[-1] for request in model.asked] == ["m0", "m1", "m2", "m3"]
 
 
 async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
     """The first request after a restart begins with everything the last one was."""
     home, first, second = tmp_path / "home", HeldScriptModel(), HeldScriptModel()
-    async with gateway(home=home, model=first) as pocket:
-        await pocket.channel.ask("c", "one")
-        await pocket.channel.ask("c", "two")
-    async with gateway(home=home, model=second) as pocket:
-        await pocket.channel.ask("c", "three")
+    async with gateway(home=home, model=first) as parlour:
+        await parlour.channel.ask("c", "one")
+        await parlour.channel.ask("c", "two")
+    async with gateway(home=home, model=second) as parlour:
+        await parlour.channel.ask("c", "three")
     before = list(first.asked[-1].messages)
     assert list(second.asked[0].messages)[: len(before)] == before
 
@@ -163,20 +163,20 @@ async def test_a_restart_changes_no_byte_of_the_prompt(tmp_path: Path) -> None:
 async def test_a_stopped_call_is_paid_for(tmp_path: Path) -> None:
     """/stop in the middle of a call leaves a usage row: the provider has read the prompt."""
     model = HeldScriptModel(held=[1])
-    async with gateway(model=model) as pocket:
-        await pocket.channel.say("c", "long")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.say("c", "long")
         await model.called(1)
-        await pocket.channel.say("c", "/stop")
-        await pocket.idle()
-        rows = await only_turn_usage(pocket)
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
+        rows = await only_turn_usage(parlour)
         assert len(rows) == 1
         assert rows[0].tokens_in > 0
 
 
-async def only_turn_usage(pocket: InProcessGateway) -> tuple[UsageRow, ...]:
+async def only_turn_usage(parlour: InProcessGateway) -> tuple[UsageRow, ...]:
     """Return the usage rows of the only turn that thought."""
-    lines = await pocket.app.sessions.displayed_messages(KEY, limit=10)
+    lines = await parlour.app.sessions.displayed_messages(KEY, limit=10)
     turn = next(line.turn for line in lines if line.role == "user" and not line.text.startswith("/"))
-    story = await pocket.app.store.journal.trace(turn)
+    story = await parlour.app.store.journal.trace(turn)
     assert story is not None
     return story.usage

@@ -45,10 +45,10 @@ class CountingDisk(Disk):
         super().overwrite(path, start, data)
 
 
-def at(pocket: InProcessGateway, moment: datetime, disk: Disk | None = None) -> RetentionJob:
+def at(parlour: InProcessGateway, moment: datetime, disk: Disk | None = None) -> RetentionJob:
     """Return the day's work as it is done when *moment* is just as old as what lapses."""
     now = moment + timedelta(days=DAYS)
-    mine = pocket.app.commands.memory.erasure.retention
+    mine = parlour.app.commands.memory.erasure.retention
     return dataclasses.replace(mine, days=DAYS, now=lambda: now, disk=disk or Disk())
 
 
@@ -60,36 +60,36 @@ def messages(home: Path) -> Sequence[object]:
 
 async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) -> None:
     """Blanked in place up to the day, once, at the cost of what lapses; memory stays, and the next turn is answered."""
-    shelf, model = PlatformFiles(), SummaryModel()
+    sources, model = PlatformFiles(), SummaryModel()
     home = tmp_path / "home"
-    async with gateway(home=home, model=model, environment=WINDOW, kind=InProcessFilePlugin(shelf)) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(home=home, model=model, environment=WINDOW, kind=InProcessFilePlugin(sources)) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", f"/remember the {OLD} is red")
-        paper = shelf.put("a.txt", OLD.encode(), media_type="text/plain")
+        paper = sources.put("a.txt", OLD.encode(), media_type="text/plain")
         await ask("ann", f"my {OLD}", attachments=[paper])
-        await done(pocket)
+        await done(parlour)
         middle = datetime.now(UTC)
         for path in (home / SCOPE / "attachments").iterdir():
             os.utime(path, (middle.timestamp() - 1,) * 2)
         await ask("ann", f"my {NEW}")
-        await done(pocket)
+        await done(parlour)
         disk = CountingDisk()
-        assert await at(pocket, middle, disk).expire(TODAY) is None
+        assert await at(parlour, middle, disk).expire(TODAY) is None
         said = messages(home)
         assert said[:3] == [FORGOTTEN, FORGOTTEN, f"my {NEW}"]
         assert NEW in str(said[3])
         assert not list((home / SCOPE / "attachments").iterdir())
         written = disk.overwritten
         assert written
-        await at(pocket, middle, disk).expire(TODAY)
+        await at(parlour, middle, disk).expire(TODAY)
         assert disk.overwritten == written
         await ask("ann", "and now?")
         prompt = str(model.prompts[-1])
         assert NEW in prompt
         assert f"my {OLD}" not in prompt
         assert f"the {OLD} is red" in prompt  # a fact, until somebody forgets it
-        await pocket.idle()
-        planned = [job.id for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
+        await parlour.idle()
+        planned = [job.id for job in await parlour.app.store.jobs.pending_in("") if job.kind == "retention"]
         assert len(planned) == 1
     transcript = (home / SCOPE / "sessions" / "pocket%3aann.jsonl").read_text()
     assert OLD not in transcript
@@ -100,50 +100,50 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
     """Archives, raw archive, notes, set-aside bytes and a conversation nobody goes on with: gone; facts stay."""
     home = tmp_path / "home"
     model = SummaryModel()
-    async with gateway(home=home, model=model, environment=WINDOW) as pocket:
-        ask = pocket.channel.ask
+    async with gateway(home=home, model=model, environment=WINDOW) as parlour:
+        ask = parlour.channel.ask
         await ask("ann", f"/remember the {OLD} is red")
         await ask("ann", f"my {OLD}")
         await ask("ann", "/new")
         await ask("ann", f"again {OLD}")
-        await done(pocket)
+        await done(parlour)
         scope = home / SCOPE
         (scope / "sessions" / "x.jsonl.corrupt").write_text(OLD)
         (scope / "memory" / "2026-01-01-a-note.md").write_text(OLD)
         line = f'{{"entry":"e1","message":{{"role":"user","content":"{OLD}","timestamp":"2026-01-01T00:00:00Z"}}}}\n'
         (scope / "memory" / "raw.jsonl").write_text(line)
-        await at(pocket, datetime.now(UTC) + timedelta(seconds=5)).expire(TODAY)
+        await at(parlour, datetime.now(UTC) + timedelta(seconds=5)).expire(TODAY)
         assert not list((scope / "sessions").glob("*.jsonl*"))
         assert not list((scope / "memory").glob("2026-01-01*"))
         assert (scope / "memory" / "raw.jsonl").read_text() == ""
         assert OLD in (scope / "memory" / "MEMORY.md").read_text()
         before = {
-            line.text for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
+            line.text for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "ann"), limit=9)
         }
         assert before == set()
         assert (await ask("ann", "hello again")).startswith("re ")
         assert f"my {OLD}" not in str(model.prompts[-1])
-        await pocket.idle()
+        await parlour.idle()
     assert not any("sessions" in name for name in where(home, OLD))
 
 
 async def test_without_the_setting_nothing_lapses(tmp_path: Path) -> None:
     """0 is off: nothing is planned, and a job that an earlier setting left does nothing."""
-    async with gateway(home=tmp_path / "home", model=SummaryModel()) as pocket:
-        await pocket.channel.ask("ann", f"my {OLD}")
-        await pocket.idle()
-        assert not [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
-        await dataclasses.replace(at(pocket, datetime.now(UTC) + timedelta(days=400)), days=0).expire(TODAY)
-        assert OLD in str(messages(pocket.home))
+    async with gateway(home=tmp_path / "home", model=SummaryModel()) as parlour:
+        await parlour.channel.ask("ann", f"my {OLD}")
+        await parlour.idle()
+        assert not [job for job in await parlour.app.store.jobs.pending_in("") if job.kind == "retention"]
+        await dataclasses.replace(at(parlour, datetime.now(UTC) + timedelta(days=400)), days=0).expire(TODAY)
+        assert OLD in str(messages(parlour.home))
 
 
 async def test_with_the_setting_it_is_planned_at_the_start(tmp_path: Path) -> None:
     """Once a day: today's work is done at the start, tomorrow's is queued."""
     environment = {"PARLOUR_MEMORY__RETENTION_DAYS": "30"}
-    async with gateway(home=tmp_path / "home", model=SummaryModel(), environment=environment) as pocket:
+    async with gateway(home=tmp_path / "home", model=SummaryModel(), environment=environment) as parlour:
         while True:
-            planned = [job for job in await pocket.app.store.jobs.pending_in("") if job.kind == "retention"]
+            planned = [job for job in await parlour.app.store.jobs.pending_in("") if job.kind == "retention"]
             if planned and planned[0].due_at > datetime.now(UTC) + timedelta(hours=1):
                 break
-            await pocket.idle()
+            await parlour.idle()
         assert len(planned) == 1

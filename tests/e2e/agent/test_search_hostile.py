@@ -43,11 +43,11 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(f"- the {SECRET} flies\n" if name in HIS else "the roof\n")
     (home / "docs/house/link.md").symlink_to(home / HIS[0])
-    async with gateway(model=HeldScriptModel(), home=home) as pocket:
-        await pocket.channel.ask("bob", f"the {SECRET} is red", sender="bob", name="Bob")
-        await pocket.channel.ask("ann", "the zeppelin of Ann is green")
-        await pocket.idle()
-        found = build_operations(pocket.app).by_name()["memory search"]
+    async with gateway(model=HeldScriptModel(), home=home) as parlour:
+        await parlour.channel.ask("bob", f"the {SECRET} is red", sender="bob", name="Bob")
+        await parlour.channel.ask("ann", "the zeppelin of Ann is green")
+        await parlour.idle()
+        found = build_operations(parlour.app).by_name()["memory search"]
         there = [line async for line in found({"text": "zeppelin", "scope": BOB})]
         [transcript] = {line["source"] for line in there if line["source"].startswith("sessions/")}
         assert len(there) >= 2  # Bob's own search has both
@@ -62,9 +62,9 @@ async def test_no_argument_of_a_tool_reaches_another_scope(tmp_path: Path) -> No
     turns = [wanted[start : start + 20] for start in range(0, len(wanted), 20)]
     script = [step for turn in turns for step in (calls(*((name, json.dumps(said)) for name, said in turn)), "done")]
     model = HeldScriptModel(*script)
-    async with gateway(model=model, home=home) as pocket:
+    async with gateway(model=model, home=home) as parlour:
         for n in range(len(turns)):
-            await pocket.channel.ask("ann", f"again {n}")
+            await parlour.channel.ask("ann", f"again {n}")
             told = results(model.asked[-1])[-len(turns[n]) :]
             assert len(told) == len(turns[n])
             assert SECRET not in " ".join(told)

@@ -24,85 +24,85 @@ OFFICE = AdmissionPolicy(
 SHARED = {**WINDOW, "PARLOUR_MEMORY__ISOLATION": "shared"}
 
 
-async def say(pocket: InProcessGateway, account: str, text: str) -> str:
+async def say(parlour: InProcessGateway, account: str, text: str) -> str:
     """Say something in an account's direct chat."""
-    return await pocket.channel.ask(account, text, sender=account)
+    return await parlour.channel.ask(account, text, sender=account)
 
 
 async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_in_none() -> None:
     """A running conversation learns it as a note, a new one by its prompt; /unshare leaves no trace in either."""
     model = SummaryModel()
-    async with gateway(model=model, policy=OFFICE, environment=WINDOW) as pocket:
-        await say(pocket, "bob", "hello")
+    async with gateway(model=model, policy=OFFICE, environment=WINDOW) as parlour:
+        await say(parlour, "bob", "hello")
         before = str(model.prompts[-1][0])
-        assert "all chats" in await say(pocket, "ann", "/share the office is closed on Fridays")
-        await say(pocket, "bob", "when may I come?")
+        assert "all chats" in await say(parlour, "ann", "/share the office is closed on Fridays")
+        await say(parlour, "bob", "when may I come?")
         assert str(model.prompts[-1][0]) == before  # the prompt's beginning stands
         assert "closed on Fridays" in str(model.prompts[-1])
-        await pocket.channel.ask("room", "and I?", sender="bob", group=True, is_addressed=True)
+        await parlour.channel.ask("room", "and I?", sender="bob", group=True, is_addressed=True)
         assert "closed on Fridays" in str(model.prompts[-1][0])
-        assert "closed on Fridays" in await say(pocket, "bob", "/memory shared")
-        assert "Removed 1 line " in await say(pocket, "ann", "/unshare Fridays")
-        await say(pocket, "bob", "tell me again")
+        assert "closed on Fridays" in await say(parlour, "bob", "/memory shared")
+        assert "Removed 1 line " in await say(parlour, "ann", "/unshare Fridays")
+        await say(parlour, "bob", "tell me again")
         assert "closed on Fridays" not in str(model.prompts[-1])
-        assert "no shared facts" in await say(pocket, "bob", "/memory shared")
-        assert (pocket.home / "shared/memory").stat().st_mode & 0o777 == 0o700
-        assert (pocket.home / "shared/memory/MEMORY.md").stat().st_mode & 0o777 == 0o600
+        assert "no shared facts" in await say(parlour, "bob", "/memory shared")
+        assert (parlour.home / "shared/memory").stat().st_mode & 0o777 == 0o700
+        assert (parlour.home / "shared/memory/MEMORY.md").stat().st_mode & 0o777 == 0o600
 
 
 async def test_only_an_owner_shares() -> None:
     """Anybody else is told so in a line, and nothing is kept."""
-    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as pocket:
+    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as parlour:
         for text in ("/share we close at noon", "/unshare noon"):
-            assert "Only an owner" in await say(pocket, "bob", text)
-        await pocket.idle()
-        assert not (pocket.home / "shared").exists()
+            assert "Only an owner" in await say(parlour, "bob", text)
+        await parlour.idle()
+        assert not (parlour.home / "shared").exists()
 
 
 async def test_an_owners_linked_account_is_the_owners_and_no_longer_once_it_is_apart() -> None:
     """Roles are the person's: what the owner may, their other account may, until it is unlinked."""
-    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as pocket:
-        assert "Only an owner" in await say(pocket, "bob", "/share one")
-        await link(pocket, "ann", "bob")
-        assert "all chats" in await say(pocket, "bob", "/share two")
-        await say(pocket, "bob", "/timezone Europe/Berlin")
-        assert "Europe/Berlin" in await say(pocket, "ann", "/timezone")
-        await unlink(pocket, "ann")
-        assert "Only an owner" in await say(pocket, "bob", "/share three")
+    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as parlour:
+        assert "Only an owner" in await say(parlour, "bob", "/share one")
+        await link(parlour, "ann", "bob")
+        assert "all chats" in await say(parlour, "bob", "/share two")
+        await say(parlour, "bob", "/timezone Europe/Berlin")
+        assert "Europe/Berlin" in await say(parlour, "ann", "/timezone")
+        await unlink(parlour, "ann")
+        assert "Only an owner" in await say(parlour, "bob", "/share three")
 
 
 async def test_one_memory_for_everything_stands_in_the_home_as_the_seeds_have_it() -> None:
     """`memory.isolation: shared`: MEMORY.md, sessions and versions at the root; chats and groups know it all."""
     model = SummaryModel()
-    async with gateway(model=model, environment=SHARED) as pocket:
-        await say(pocket, "ann", "/remember the zeppelin is red")
-        await pocket.channel.ask("room", "what colour?", sender="ann", group=True)
+    async with gateway(model=model, environment=SHARED) as parlour:
+        await say(parlour, "ann", "/remember the zeppelin is red")
+        await parlour.channel.ask("room", "what colour?", sender="ann", group=True)
         assert "zeppelin" in str(model.prompts[-1])
-        await pocket.idle()
-        assert "zeppelin" in (pocket.home / "memory/MEMORY.md").read_text()
-        assert {path.name for path in (pocket.home / "sessions").iterdir()} == {
+        await parlour.idle()
+        assert "zeppelin" in (parlour.home / "memory/MEMORY.md").read_text()
+        assert {path.name for path in (parlour.home / "sessions").iterdir()} == {
             "pocket%3aann.jsonl",
             "pocket%3aroom.jsonl",
         }
-        assert not (pocket.home / "people").exists()
-        assert "Linking is not needed" in await say(pocket, "ann", "/link")
+        assert not (parlour.home / "people").exists()
+        assert "Linking is not needed" in await say(parlour, "ann", "/link")
 
 
 async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path: Path) -> None:
     """Back to strict: the root's memory, with its versions, is in the owner's scope, and in no group's prompt."""
     home, model = tmp_path / "home", SummaryModel()
-    async with gateway(home=home, model=model, policy=OFFICE, environment=SHARED) as pocket:
-        await say(pocket, "ann", "/remember the zeppelin is red")
-        await pocket.channel.ask("room", "what colour?", sender="bob", group=True, is_addressed=True)
-        await pocket.idle()
+    async with gateway(home=home, model=model, policy=OFFICE, environment=SHARED) as parlour:
+        await say(parlour, "ann", "/remember the zeppelin is red")
+        await parlour.channel.ask("room", "what colour?", sender="bob", group=True, is_addressed=True)
+        await parlour.idle()
     for _ in range(2):  # a second start finds nothing to do
-        async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as pocket:
-            await settled(pocket)
-            await pocket.channel.ask("room", "what colour is it?", sender="bob", group=True, is_addressed=True)
+        async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as parlour:
+            await settled(parlour)
+            await parlour.channel.ask("room", "what colour is it?", sender="bob", group=True, is_addressed=True)
             assert "zeppelin" not in str(model.prompts[-1])
-            await say(pocket, "ann", "and now?")
+            await say(parlour, "ann", "and now?")
             assert "zeppelin" in str(model.prompts[-1])
-            assert "saved on request" in await say(pocket, "ann", "/memory why zeppelin")
+            assert "saved on request" in await say(parlour, "ann", "/memory why zeppelin")
             assert not (home / "memory").exists()
             assert not (home / "sessions").exists()
     assert [each.by for each in VersionStore(home).log("people/pocket%3aann")][-1] == "pocket%3aann"
@@ -111,14 +111,14 @@ async def test_one_memory_becomes_the_owners_own_and_is_never_published(tmp_path
 async def test_strict_to_shared_reads_nobodys_own_memory(tmp_path: Path) -> None:
     """What was private stays where it is, unread; switched back, it is there again."""
     home, model = tmp_path / "home", SummaryModel()
-    async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as pocket:
-        await say(pocket, "bob", "/remember the boat is called Nora")
-        await pocket.idle()
-    async with gateway(home=home, model=model, policy=OFFICE, environment=SHARED) as pocket:
-        await say(pocket, "ann", "what is it called?")
-        await say(pocket, "bob", "what is it called?")
+    async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as parlour:
+        await say(parlour, "bob", "/remember the boat is called Nora")
+        await parlour.idle()
+    async with gateway(home=home, model=model, policy=OFFICE, environment=SHARED) as parlour:
+        await say(parlour, "ann", "what is it called?")
+        await say(parlour, "bob", "what is it called?")
         assert "Nora" not in str(model.prompts[-1])
-        await pocket.idle()
-    async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as pocket:
-        await say(pocket, "bob", "and now?")
+        await parlour.idle()
+    async with gateway(home=home, model=model, policy=OFFICE, environment=WINDOW) as parlour:
+        await say(parlour, "bob", "and now?")
         assert "Nora" in str(model.prompts[-1])

@@ -39,14 +39,14 @@ def wiping(n: int, _: str) -> dict[str, Any]:
 
 async def test_no_question_offers_to_wipe_more_than_five_lines() -> None:
     """What would take six lines is refused as one edit; of six edits those within the limit wait, and one stays."""
-    async with at_work(SummaryModel(wiping)) as pocket:
+    async with at_work(SummaryModel(wiping)) as parlour:
         for fact in FACTS:
-            await pocket.channel.ask("ann", f"/remember {fact}")
-        await talk(pocket, 20)
-        await quiet(pocket)
-        text = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text()
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 20)
+        await quiet(parlour)
+        text = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
         assert all(fact in text for fact in FACTS)
-        for waiting in await pocket.app.commands.memory.staging.pending_changes(SCOPE):
+        for waiting in await parlour.app.commands.memory.staging.pending_changes(SCOPE):
             assert len(waiting.would_remove) <= 5
 
 
@@ -64,57 +64,57 @@ async def test_a_question_of_an_older_version_that_would_wipe_memory_lapses(tmp_
 
 async def test_removals_beyond_a_quarter_wait_and_can_be_approved() -> None:
     """Five of six facts removed at once: all stand, the answer's own fact is added, and a yes takes the five out."""
-    async with at_work(SummaryModel(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as parlour:
         for fact in FACTS:
-            await pocket.channel.ask("ann", f"/remember {fact}")
-        await talk(pocket, 6)
-        await quiet(pocket)
-        memory = pocket.home / SCOPE / "memory" / "MEMORY.md"
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 6)
+        await quiet(parlour)
+        memory = parlour.home / SCOPE / "memory" / "MEMORY.md"
         before = memory.read_text()
         assert all(fact in before for fact in FACTS)
         assert NEW in before
-        pending = await pocket.channel.ask("ann", "/memory pending")
+        pending = await parlour.channel.ask("ann", "/memory pending")
         assert pending.count("would remove") == len(GOING)
         found = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert found
-        assert "no_such" not in await pocket.channel.ask("ann", "/memory approve zzzz")
+        assert "no_such" not in await parlour.channel.ask("ann", "/memory approve zzzz")
         assert memory.read_text() == before
-        assert (await pocket.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Approved.")
+        assert (await parlour.channel.ask("ann", f"/memory approve {found[1]}")).startswith("Approved.")
         assert memory.read_text() == f"- {FACTS[5]}\n{NEW}\n"
-        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
-        log = await pocket.channel.ask("ann", "/memory log")
+        assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
+        log = await parlour.channel.ask("ann", "/memory log")
         assert "was approved" in log
 
 
 async def test_a_no_keeps_everything() -> None:
     """Rejected: what waited is gone, what was remembered is not."""
-    async with at_work(SummaryModel(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as parlour:
         for fact in FACTS:
-            await pocket.channel.ask("ann", f"/remember {fact}")
-        await talk(pocket, 6)
-        await quiet(pocket)
-        pending = await pocket.channel.ask("ann", "/memory pending")
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 6)
+        await quiet(parlour)
+        pending = await parlour.channel.ask("ann", "/memory pending")
         name = re.search(r"`(e[a-z2-7]{7})`", pending)
         assert name
-        assert (await pocket.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Rejected.")
-        assert all(fact in (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
+        assert (await parlour.channel.ask("ann", f"/memory reject {name[1]}")).startswith("Rejected.")
+        assert all(fact in (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text() for fact in FACTS)
 
 
 async def test_what_was_added_stands_although_the_removals_lapsed() -> None:
     """Issue 4, "To show" 3: nobody answered for fourteen days; every old fact is there, and the answer's new one."""
-    async with at_work(SummaryModel(forgetful)) as pocket:
+    async with at_work(SummaryModel(forgetful)) as parlour:
         for fact in FACTS:
-            await pocket.channel.ask("ann", f"/remember {fact}")
-        await talk(pocket, 6)
-        await quiet(pocket)
-        [waiting] = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
+            await parlour.channel.ask("ann", f"/remember {fact}")
+        await talk(parlour, 6)
+        await quiet(parlour)
+        [waiting] = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
         assert waiting.would_remove == tuple(f"- {fact}" for fact in GOING)
         late = StagedChangeStore(
-            pocket.home, FileDocumentStore(pocket.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
+            parlour.home, FileDocumentStore(parlour.home), now=lambda: utc_now() + EXPIRES_AFTER + timedelta(hours=1)
         )
         assert await late.pending_changes(SCOPE) == []
-        assert "No changes are waiting" in await pocket.channel.ask("ann", "/memory pending")
-        lines = (pocket.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
+        assert "No changes are waiting" in await parlour.channel.ask("ann", "/memory pending")
+        lines = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text().splitlines()
         assert {*(f"- {fact}" for fact in FACTS), NEW} == set(lines)
 
 

@@ -15,9 +15,9 @@ from gateway.events import DeliveryReceipt, MessagePart
 from tests.fakes.inprocess_gateway import InProcessChannel, InProcessGateway, gateway
 
 
-def limit(pocket: InProcessGateway, chat: str, wait: timedelta) -> asyncio.Event:
+def limit(parlour: InProcessGateway, chat: str, wait: timedelta) -> asyncio.Event:
     """Have the platform refuse what goes to *chat*; return what is set when it has."""
-    refused, send = asyncio.Event(), pocket.channel.send
+    refused, send = asyncio.Event(), parlour.channel.send
 
     async def limited(_: InProcessChannel, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         if part.key.chat == chat:
@@ -25,7 +25,7 @@ def limit(pocket: InProcessGateway, chat: str, wait: timedelta) -> asyncio.Event
             raise RetryLater(wait, "429, too many requests")
         return await send(part, may_be_duplicate=may_be_duplicate)
 
-    pocket.channel.send = MethodType(limited, pocket.channel)  # type: ignore[method-assign]
+    parlour.channel.send = MethodType(limited, parlour.channel)  # type: ignore[method-assign]
     return refused
 
 
@@ -35,13 +35,13 @@ async def test_a_delayed_answer_shows_in_both_statuses(
     """`parlour status` names the chat, reason and next attempt; `/status` counts, and names no chat."""
     monkeypatch.setenv("PARLOUR_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PARLOUR_LOG__LEVEL", "error")
-    async with gateway(home=tmp_path / "home") as pocket:
-        refused = limit(pocket, "ann", timedelta(minutes=15))
-        await pocket.channel.say("ann", "one")
+    async with gateway(home=tmp_path / "home") as parlour:
+        refused = limit(parlour, "ann", timedelta(minutes=15))
+        await parlour.channel.say("ann", "one")
         await refused.wait()
-        while not pocket.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
+        while not parlour.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
-        told = await pocket.channel.ask("bob", "/status", sender="bob")
+        told = await parlour.channel.ask("bob", "/status", sender="bob")
         assert "Replies to 1 chat are delayed: the platform does not accept them at the moment." in told
         assert "ann" not in told
         await asyncio.to_thread(show_status, as_json=False)

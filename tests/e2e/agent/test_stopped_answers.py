@@ -43,15 +43,15 @@ class StallingModel(HeldScriptModel):
         raise AssertionError("never reached")
 
 
-async def texts(pocket: InProcessGateway) -> list[str]:
+async def texts(parlour: InProcessGateway) -> list[str]:
     """Return what stands in the chat."""
-    await pocket.idle()
-    return [post.text for post in pocket.channel.posts["c"]]
+    await parlour.idle()
+    return [post.text for post in parlour.channel.posts["c"]]
 
 
-async def visible_history(pocket: InProcessGateway) -> list[tuple[str, str]]:
+async def visible_history(parlour: InProcessGateway) -> list[tuple[str, str]]:
     """Return role and text of what people see in the history."""
-    return [(line.role, line.text) for line in await pocket.app.sessions.displayed_messages(KEY, limit=20)]
+    return [(line.role, line.text) for line in await parlour.app.sessions.displayed_messages(KEY, limit=20)]
 
 
 def bot_texts_in_prompt(request: ChatRequest) -> list[str]:
@@ -62,37 +62,37 @@ def bot_texts_in_prompt(request: ChatRequest) -> list[str]:
 async def test_a_stopped_answer_keeps_its_text() -> None:
     """One message in the chat, the same in the history, one line of ours; the next prompt knows that it was cut."""
     model = StallingModel()
-    async with gateway(model=model, capabilities=STREAMING) as pocket:
-        await pocket.channel.say("c", "a tale, please")
+    async with gateway(model=model, capabilities=STREAMING) as parlour:
+        await parlour.channel.say("c", "a tale, please")
         await model.told.wait()
-        await pocket.channel.say("c", "/stop")
-        assert await texts(pocket) == [f"{TALE}\n\n{HERE}"]
+        await parlour.channel.say("c", "/stop")
+        assert await texts(parlour) == [f"{TALE}\n\n{HERE}"]
         told = [("user", "a tale, please"), ("assistant", f"{TALE}\n\n{HERE}"), ("user", "/stop")]
-        assert sorted(await visible_history(pocket)) == sorted(told)
-        await pocket.channel.ask("c", "go on")
+        assert sorted(await visible_history(parlour)) == sorted(told)
+        await parlour.channel.ask("c", "go on")
         assert bot_texts_in_prompt(model.asked[1]) == [f"{TALE}\n[stopped by the user]"]
 
 
 async def test_a_stop_before_any_text_is_one_line() -> None:
     """Nothing had streamed: the turn ends with one line, and so does its history."""
     model = StallingModel(tale="")
-    async with gateway(model=model, capabilities=STREAMING) as pocket:
-        await pocket.channel.say("c", "a tale, please")
+    async with gateway(model=model, capabilities=STREAMING) as parlour:
+        await parlour.channel.say("c", "a tale, please")
         await model.told.wait()
-        await pocket.channel.say("c", "/stop")
-        assert await texts(pocket) == [STOPPED]
-        assert ("notice", STOPPED) in await visible_history(pocket)
-        await pocket.channel.ask("c", "go on")
+        await parlour.channel.say("c", "/stop")
+        assert await texts(parlour) == [STOPPED]
+        assert ("notice", STOPPED) in await visible_history(parlour)
+        await parlour.channel.ask("c", "go on")
         assert bot_texts_in_prompt(model.asked[1]) == ["[stopped by the user]"]
 
 
 async def test_where_nobody_watches_there_is_no_text_to_keep() -> None:
     """A channel without previews showed nothing, so that nothing is passed off as seen."""
-    async with gateway(model=(model := StallingModel())) as pocket:
-        await pocket.channel.say("c", "a tale, please")
+    async with gateway(model=(model := StallingModel())) as parlour:
+        await parlour.channel.say("c", "a tale, please")
         await model.told.wait()
-        await pocket.channel.say("c", "/stop")
-        assert await texts(pocket) == [STOPPED]
+        await parlour.channel.say("c", "/stop")
+        assert await texts(parlour) == [STOPPED]
 
 
 async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
@@ -106,25 +106,25 @@ async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
         return ""
 
     model = HeldScriptModel(calls(("look", "{}"), text="Let me look it up for you in the encyclopaedia."))
-    async with gateway(model=model, tools=[look], capabilities=STREAMING) as pocket:
-        await pocket.channel.say("c", "what is a kettle?")
+    async with gateway(model=model, tools=[look], capabilities=STREAMING) as parlour:
+        await parlour.channel.say("c", "what is a kettle?")
         await begun.wait()
-        await pocket.channel.posted("c", 1)
-        await pocket.channel.say("c", "/stop")
+        await parlour.channel.posted("c", 1)
+        await parlour.channel.say("c", "/stop")
         said = "Let me look it up for you in the encyclopaedia."
-        assert await texts(pocket) == [f"{said}\n\n{HERE}"]
-        assert ("assistant", f"{said}\n\n{HERE}") in await visible_history(pocket)
+        assert await texts(parlour) == [f"{said}\n\n{HERE}"]
+        assert ("assistant", f"{said}\n\n{HERE}") in await visible_history(parlour)
 
 
 async def test_what_waits_is_counted_beside_the_stopped_answer() -> None:
     """Where messages were dropped /stop has something of its own to say."""
     model = StallingModel()
-    async with gateway(model=model, capabilities=STREAMING) as pocket:
-        await pocket.channel.say("c", "a tale, please")
+    async with gateway(model=model, capabilities=STREAMING) as parlour:
+        await parlour.channel.say("c", "a tale, please")
         await model.told.wait()
-        await pocket.channel.say("c", "and another")
-        await pocket.channel.say("c", "/stop")
-        assert await texts(pocket) == [f"{TALE}\n\n{HERE}", translate("commands.stopped", queued=1)]
+        await parlour.channel.say("c", "and another")
+        await parlour.channel.say("c", "/stop")
+        assert await texts(parlour) == [f"{TALE}\n\n{HERE}", translate("commands.stopped", queued=1)]
 
 
 @pytest.mark.parametrize("moment", ["before the stop is stored", "after the stop is stored"])
@@ -132,8 +132,8 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
     """The next start ends the turn as stopped, asks no model, and leaves one message; a stored stop has its text."""
     model = StallingModel()
     reached, go_on = asyncio.Event(), asyncio.Event()
-    async with gateway(model=model, capabilities=STREAMING) as pocket:
-        journal = pocket.app.store.journal
+    async with gateway(model=model, capabilities=STREAMING) as parlour:
+        journal = parlour.app.store.journal
         step, commit = type(journal).step, type(journal).commit
 
         async def held(*arguments: Any, is_step: bool) -> Any:
@@ -142,30 +142,30 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
                 await go_on.wait()
             return await (step if is_step else commit)(journal, *arguments)
 
-        await pocket.channel.say("c", "a tale, please")
+        await parlour.channel.say("c", "a tale, please")
         await model.told.wait()
-        await pocket.channel.posted("c", 1)
+        await parlour.channel.posted("c", 1)
         journal.step = lambda *each: held(*each, is_step=True)  # type: ignore[method-assign]
         journal.commit = lambda *each: held(*each, is_step=False)  # type: ignore[method-assign]
-        await pocket.channel.say("c", "/stop")
+        await parlour.channel.say("c", "/stop")
         await reached.wait()
-        copy = pocket.kill(tmp_path / "copy")
-        posts = pocket.channel.posts
+        copy = parlour.kill(tmp_path / "copy")
+        posts = parlour.channel.posts
         go_on.set()
-        await pocket.idle()
+        await parlour.idle()
     second = HeldScriptModel()
-    async with gateway(home=copy, model=second, capabilities=STREAMING) as pocket:
+    async with gateway(home=copy, model=second, capabilities=STREAMING) as parlour:
         standing = posts["c"][:1]
         standing[0].text = TALE[:40]  # what the chat showed when the kill came
-        pocket.channel.posts["c"] = standing
+        parlour.channel.posts["c"] = standing
         kept = moment == "after the stop is stored"
         expected = f"{TALE}\n\n{HERE}" if kept else STOPPED
-        await pocket.idle()
-        await pocket.channel.until(lambda: standing[0].text != TALE[:40])
-        await pocket.idle()
+        await parlour.idle()
+        await parlour.channel.until(lambda: standing[0].text != TALE[:40])
+        await parlour.idle()
         # /stop, which was not answered yet, may find that it has nothing left to do.
-        said = [post.text for post in pocket.channel.posts["c"] if post.text != translate("commands.nothing_to_stop")]
+        said = [post.text for post in parlour.channel.posts["c"] if post.text != translate("commands.nothing_to_stop")]
         assert said == [expected]
-        assert (("assistant" if kept else "notice"), expected) in await visible_history(pocket)
+        assert (("assistant" if kept else "notice"), expected) in await visible_history(parlour)
         assert second.asked == []
-        assert await pocket.channel.ask("c", "go on") == "answer 1"
+        assert await parlour.channel.ask("c", "go on") == "answer 1"

@@ -76,61 +76,61 @@ class ObedientModel:
 
 
 @asynccontextmanager
-async def at_home(model: ObedientModel, shelf: PlatformFiles) -> AsyncIterator[InProcessGateway]:
+async def at_home(model: ObedientModel, sources: PlatformFiles) -> AsyncIterator[InProcessGateway]:
     """Run a gateway with a window of ten messages and a platform that keeps files."""
-    async with gateway(model=model, kind=InProcessFilePlugin(shelf), environment=WINDOW) as pocket:
-        yield pocket
+    async with gateway(model=model, kind=InProcessFilePlugin(sources), environment=WINDOW) as parlour:
+        yield parlour
 
 
-def memory(pocket: InProcessGateway) -> str:
+def memory(parlour: InProcessGateway) -> str:
     """Return what is remembered of Ann."""
-    path = pocket.home / SCOPE / "memory" / "MEMORY.md"
+    path = parlour.home / SCOPE / "memory" / "MEMORY.md"
     return path.read_text() if path.exists() else ""
 
 
-async def tell(pocket: InProcessGateway, text: str, *files: Attachment) -> str:
+async def tell(parlour: InProcessGateway, text: str, *files: Attachment) -> str:
     """Say something with files."""
-    return await pocket.channel.ask("ann", text, attachments=files)
+    return await parlour.channel.ask("ann", text, attachments=files)
 
 
 async def test_a_hostile_document_writes_no_memory_without_a_yes() -> None:
     """Neither by the tool, nor by a summary, a note or a flush; what Ann says meanwhile is remembered at once."""
-    model, shelf = ObedientModel(), PlatformFiles()
-    async with at_home(model, shelf) as pocket:
-        await tell(pocket, "keep this letter in mind, and what it says", shelf.put("letter.txt", LETTER))
+    model, sources = ObedientModel(), PlatformFiles()
+    async with at_home(model, sources) as parlour:
+        await tell(parlour, "keep this letter in mind, and what it says", sources.put("letter.txt", LETTER))
         assert model.told == ["will be remembered if the person says yes: they are asked when this answer is sent"]
-        question = (await pocket.channel.posted("ann", 2))[1]
+        question = (await parlour.channel.posted("ann", 2))[1]
         assert f"Should I remember `{ORDER}`?" in question.text
         for n in range(7):
-            await tell(pocket, f"my dog is called Rex, {n}")
-        await quiet(pocket)
-        await tell(pocket, "/new")
-        await quiet(pocket)
+            await tell(parlour, f"my dog is called Rex, {n}")
+        await quiet(parlour)
+        await tell(parlour, "/new")
+        await quiet(parlour)
         assert model.shown
         assert not any(ORDER in shown for shown in model.shown)
-        assert "Rex" in memory(pocket)
-        kept = [path for path in (pocket.home / SCOPE / "memory").iterdir() if path.is_file()]
+        assert "Rex" in memory(parlour)
+        kept = [path for path in (parlour.home / SCOPE / "memory").iterdir() if path.is_file()]
         assert not [path.name for path in kept if ORDER in path.read_text()]
         name = re.search(r"/memory approve (r[a-z2-7]+)", question.text)
         assert name
-        assert (await tell(pocket, f"/memory approve {name[1]}")).startswith("Approved.")
-        assert ORDER in memory(pocket)  # Ann has read it, and said yes
+        assert (await tell(parlour, f"/memory approve {name[1]}")).startswith("Approved.")
+        assert ORDER in memory(parlour)  # Ann has read it, and said yes
 
 
 async def test_as_long_as_the_document_is_in_view_the_bot_is_not_taken_at_its_word() -> None:
     """Also turns later; a fresh conversation, in which nothing of it stands, is trusted again."""
-    model, shelf = ObedientModel(), PlatformFiles()
-    async with at_home(model, shelf) as pocket:
-        await tell(pocket, "look", shelf.put("letter.txt", LETTER))
-        await tell(pocket, "and now keep this")
+    model, sources = ObedientModel(), PlatformFiles()
+    async with at_home(model, sources) as parlour:
+        await tell(parlour, "look", sources.put("letter.txt", LETTER))
+        await tell(parlour, "and now keep this")
         assert "if the person says yes" in model.told[-1]
-        await tell(pocket, "/new")
-        await quiet(pocket)
-        await tell(pocket, "keep this: Rex")
+        await tell(parlour, "/new")
+        await quiet(parlour)
+        await tell(parlour, "keep this: Rex")
         assert model.told[-1] == "will be remembered when this answer is sent"
-        await quiet(pocket)
-        assert "Rex" in memory(pocket)
-        assert ORDER not in memory(pocket)
+        await quiet(parlour)
+        assert "Rex" in memory(parlour)
+        assert ORDER not in memory(parlour)
 
 
 @tool("Read a page.", untrusted=True)
@@ -142,11 +142,11 @@ async def page(context: ToolContext) -> str:
 async def test_what_a_page_orders_in_the_very_turn_waits_too() -> None:
     """A tool's words of others taint what the model wants kept after it (docs/attacks.md, attack 69)."""
     model = ObedientModel()
-    async with gateway(model=model, tools=(page,)) as pocket:
-        await pocket.channel.ask("ann", "look it up")
-        await quiet(pocket)
-        assert memory(pocket) == ""
-        (waiting,) = await pocket.app.commands.memory.staging.pending_changes(SCOPE)
+    async with gateway(model=model, tools=(page,)) as parlour:
+        await parlour.channel.ask("ann", "look it up")
+        await quiet(parlour)
+        assert memory(parlour) == ""
+        (waiting,) = await parlour.app.commands.memory.staging.pending_changes(SCOPE)
         assert waiting.would_add == (f"- {ORDER}",)
         assert (waiting.session, waiting.why) == ("pocket:ann", "untrusted")
 
@@ -165,54 +165,54 @@ async def test_what_was_passed_on_or_quotes_a_stranger_waits(others: dict[str, A
         ObedientModel(),
         AdmissionPolicy(channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.USER, "ann")})),
     )
-    async with gateway(model=model, policy=policy, environment=WINDOW) as pocket:
+    async with gateway(model=model, policy=policy, environment=WINDOW) as parlour:
         words: dict[str, Any] = {
             "key": SessionKey("pocket", "ann"),
             "sender": Sender(id="ann"),
             "sent_at": datetime.now(UTC),
         }
-        await pocket.app.intake.receive(InboundMessage(message_id="1", **words, **others))
-        await pocket.channel.posted("ann", 1)
-        await pocket.channel.ask("ann", "/retry")  # words do not become Ann's own by asking twice
-        await pocket.channel.posted("ann", 3)
-        await pocket.channel.ask("ann", "keep this")
+        await parlour.app.intake.receive(InboundMessage(message_id="1", **words, **others))
+        await parlour.channel.posted("ann", 1)
+        await parlour.channel.ask("ann", "/retry")  # words do not become Ann's own by asking twice
+        await parlour.channel.posted("ann", 3)
+        await parlour.channel.ask("ann", "keep this")
         assert "if the person says yes" in model.told[-1]
         for n in range(7):  # and a summary comes
-            await pocket.channel.ask("ann", f"thing {n}")
-        await quiet(pocket)
+            await parlour.channel.ask("ann", f"thing {n}")
+        await quiet(parlour)
         assert model.shown
         assert not any(ORDER in shown for shown in model.shown)
-        assert memory(pocket).strip() in ("", "-")
+        assert memory(parlour).strip() in ("", "-")
 
 
 async def test_who_is_admitted_can_be_quoted() -> None:
     """In a chat of colleagues a reply is nothing to click about."""
     model = ObedientModel()
     people = frozenset(AllowEntry(AdmissionGrant.USER, name) for name in ("ann", "ben"))
-    async with gateway(model=model, policy=AdmissionPolicy(channel="pocket", entries=people)) as pocket:
+    async with gateway(model=model, policy=AdmissionPolicy(channel="pocket", entries=people)) as parlour:
         words: dict[str, Any] = {
             "key": SessionKey("pocket", "ann"),
             "sender": Sender(id="ann"),
             "sent_at": datetime.now(UTC),
         }
         quoting = InboundMessage(message_id="1", text="see", quoted="Rex is mine", quoted_by="ben", **words)
-        await pocket.app.intake.receive(quoting)
-        await pocket.channel.posted("ann", 1)
-        await pocket.channel.ask("ann", "keep this: Rex")
+        await parlour.app.intake.receive(quoting)
+        await parlour.channel.posted("ann", 1)
+        await parlour.channel.ask("ann", "keep this: Rex")
         assert model.told == ["will be remembered when this answer is sent"]
 
 
 async def test_a_harmless_photograph_makes_nobody_click() -> None:
     """A picture of an admitted person: the tool keeps at once, the summary is applied at once, nobody is asked."""
-    model, shelf = ObedientModel(), PlatformFiles()
-    async with at_home(model, shelf) as pocket:
-        picture = shelf.put("rex.jpg", sample_files.picture(64, 64), kind="image", media_type="image/jpeg")
-        await tell(pocket, "this is Rex, keep this", picture)
+    model, sources = ObedientModel(), PlatformFiles()
+    async with at_home(model, sources) as parlour:
+        picture = sources.put("rex.jpg", sample_files.picture(64, 64), kind="image", media_type="image/jpeg")
+        await tell(parlour, "this is Rex, keep this", picture)
         assert model.told == ["will be remembered when this answer is sent"]
         for n in range(6):
-            await tell(pocket, f"a walk with Rex {n}")
-        await quiet(pocket)
-        assert "Ann has a dog called Rex" in memory(pocket)
+            await tell(parlour, f"a walk with Rex {n}")
+        await quiet(parlour)
+        assert "Ann has a dog called Rex" in memory(parlour)
         assert any("I shall remember Rex" in shown for shown in model.shown)
-        assert await pocket.app.commands.memory.staging.pending_changes(SCOPE) == []
-        assert not any("Should I" in post.text for post in pocket.channel.posts["ann"])
+        assert await parlour.app.commands.memory.staging.pending_changes(SCOPE) == []
+        assert not any("Should I" in post.text for post in parlour.channel.posts["ann"])

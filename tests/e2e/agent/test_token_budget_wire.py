@@ -104,12 +104,12 @@ def environment(server: FakeOpenAI, **more: str) -> dict[str, str]:
     }
 
 
-async def wait_jobs_done(pocket: InProcessGateway) -> None:
+async def wait_jobs_done(parlour: InProcessGateway) -> None:
     """Return when no job is left and every record is in its file."""
     while True:
-        pending = await pocket.app.store.jobs.pending_in("people/pocket%3aann")
+        pending = await parlour.app.store.jobs.pending_in("people/pocket%3aann")
         if all(job.kind == "dream" for job in pending):  # which is due in two hours
-            return await pocket.idle()
+            return await parlour.idle()
         await asyncio.sleep(0.01)
 
 
@@ -123,23 +123,23 @@ async def test_a_narrow_window_is_learned_and_nobody_notices(tmp_path: Path) -> 
     """One refusal or two; then prompts fit, summaries and flushes come, and a restart has learned nothing away."""
     narrow, home = SmallWindowProvider(), tmp_path / "home"
     async with open_server(narrow) as server:
-        async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
+        async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as parlour:
             for n in range(24):
-                said = await pocket.channel.ask(CHAT, f"thing {n}: " + "words and more words " * 40)
+                said = await parlour.channel.ask(CHAT, f"thing {n}: " + "words and more words " * 40)
                 assert said.startswith("answer ")
-            await wait_jobs_done(pocket)
+            await wait_jobs_done(parlour)
             assert 1 <= narrow.refused <= 3
             assert json.loads((home / "windows.json").read_text())["openai/test"]["window"] == WINDOW
-            assert (await pocket.channel.ask(CHAT, "giant " * 10_000)).startswith("answer ")
-            assert (await pocket.channel.ask(CHAT, "please look it up")).startswith("answer ")
-            await wait_jobs_done(pocket)
+            assert (await parlour.channel.ask(CHAT, "giant " * 10_000)).startswith("answer ")
+            assert (await parlour.channel.ask(CHAT, "please look it up")).startswith("answer ")
+            await wait_jobs_done(parlour)
             before = server.requests[[what for what, _ in narrow.answered].index("answer")]["messages"]
             last = last_answer_request(server)
-            story = await pocket.app.store.usage.totals(since=pocket.app.commands.queue.now().replace(year=2000))
+            story = await parlour.app.store.usage.totals(since=parlour.app.commands.queue.now().replace(year=2000))
         refused = narrow.refused
-        async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as pocket:
-            assert (await pocket.channel.ask(CHAT, "after the restart")).startswith("answer ")
-            await wait_jobs_done(pocket)
+        async with gateway(home=home, tools=[encyclopedia()], environment=environment(server)) as parlour:
+            assert (await parlour.channel.ask(CHAT, "after the restart")).startswith("answer ")
+            await wait_jobs_done(parlour)
             again = last_answer_request(server)
     assert narrow.refused == refused
     assert narrow.broken == []
@@ -175,19 +175,21 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
     async with open_server(narrow) as server:
         settings = environment(server, PARLOUR_LLM__CONTEXT_WINDOW=str(WINDOW))
         waits = wait_tool(reached, gate)
-        async with gateway(home=home, tools=[encyclopedia(), waits], environment=settings) as pocket:
-            await pocket.channel.ask(CHAT, "please look it up")
+        async with gateway(home=home, tools=[encyclopedia(), waits], environment=settings) as parlour:
+            await parlour.channel.ask(CHAT, "please look it up")
             server.script = then_wait(narrow)
-            await pocket.channel.say(CHAT, "please look it up and wait", number="1")
+            await parlour.channel.say(CHAT, "please look it up and wait", number="1")
             await reached.wait()
-            dead = pocket.kill(tmp_path / "dead")
+            dead = parlour.kill(tmp_path / "dead")
             held = last_answer_request(server)
             gate.set()
-            await pocket.idle()
+            await parlour.idle()
         gate.set()
-        async with gateway(home=dead, tools=[encyclopedia(), wait_tool(reached, gate)], environment=settings) as pocket:
-            await pocket.idle()
-            [post] = pocket.channel.posts[CHAT]
+        async with gateway(
+            home=dead, tools=[encyclopedia(), wait_tool(reached, gate)], environment=settings
+        ) as parlour:
+            await parlour.idle()
+            [post] = parlour.channel.posts[CHAT]
             assert post.text.startswith("answer ")
             resumed = last_answer_request(server)
     assert resumed[: len(held)] == held
@@ -230,10 +232,10 @@ async def test_a_model_that_refuses_everything_ends_in_a_line(tmp_path: Path) ->
 
     async with (
         open_server(script) as server,
-        gateway(home=tmp_path / "home", environment=environment(server)) as pocket,
+        gateway(home=tmp_path / "home", environment=environment(server)) as parlour,
     ):
-        assert "/new starts a new one" in await pocket.channel.ask(CHAT, "long " * 8_000)
+        assert "/new starts a new one" in await parlour.channel.ask(CHAT, "long " * 8_000)
         assert 1 < len(server.bodies) <= 6
         refuses["all"] = False
-        assert (await pocket.channel.ask(CHAT, "and now")).startswith("answer ")
+        assert (await parlour.channel.ask(CHAT, "and now")).startswith("answer ")
     assert SessionKey("pocket", CHAT)

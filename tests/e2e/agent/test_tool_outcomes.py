@@ -61,12 +61,12 @@ def letter(**arguments: str) -> tuple[str, str]:
     return "send_letter", json.dumps({"to": "bob", **arguments})
 
 
-async def memory_of(pocket: InProcessGateway) -> str:
+async def memory_of(parlour: InProcessGateway) -> str:
     """Return what the chat's scope remembers: each turn begins with what the ones before it wanted kept."""
-    await pocket.channel.ask("c", "/queue")
-    await pocket.channel.ask("c", "anything else?")
-    await pocket.idle()
-    return "\n".join(path.read_text() for path in pocket.home.rglob("MEMORY.md"))
+    await parlour.channel.ask("c", "/queue")
+    await parlour.channel.ask("c", "anything else?")
+    await parlour.idle()
+    return "\n".join(path.read_text() for path in parlour.home.rglob("MEMORY.md"))
 
 
 @pytest.mark.parametrize("after", ["raises", "fails", "is cancelled inside", "gives no text"])
@@ -74,13 +74,13 @@ async def test_a_call_that_fails_after_its_effect_is_not_made_again(after: str) 
     """The model is told that it may have happened, its second try is refused, and the program says so to the person."""
     office = PostOffice(after)
     model = HeldScriptModel(calls(letter()), calls(letter(subject="")), "I wrote to Bob.")
-    async with gateway(model=model, tools=[office.tool]) as pocket:
-        told = await pocket.channel.ask("c", "write to bob")
+    async with gateway(model=model, tools=[office.tool]) as parlour:
+        told = await parlour.channel.ask("c", "write to bob")
         assert office.sent == ["bob"]
         assert results(model.asked[2]) == [UNKNOWN, REFUSED]
         line = translate("delivery.outcome_unknown", what="`send_letter`", reference=short_turn_id(model.asked[0].turn))
         assert told == f"I wrote to Bob.\n\n{line}"
-        shown = [each.text for each in await pocket.app.sessions.displayed_messages(KEY, limit=9)]
+        shown = [each.text for each in await parlour.app.sessions.displayed_messages(KEY, limit=9)]
         assert shown == ["write to bob", "I wrote to Bob.", line]
 
 
@@ -88,24 +88,24 @@ async def test_a_call_that_refused_may_be_made_again() -> None:
     """`NothingHappened` is a plain error: nothing is in doubt, and the same call is free."""
     office = PostOffice("refuses")
     model = HeldScriptModel(calls(letter()), calls(letter()), "He has none.")
-    async with gateway(model=model, tools=[office.tool]) as pocket:
-        assert await pocket.channel.ask("c", "write to bob") == "He has none."
+    async with gateway(model=model, tools=[office.tool]) as parlour:
+        assert await parlour.channel.ask("c", "write to bob") == "He has none."
         assert results(model.asked[2]) == ["error: bob has no letter box"] * 2
 
 
 async def test_a_call_that_may_be_repeated_fails_plainly() -> None:
     """What is harmless twice is an error like any other."""
     office = PostOffice("fails", repeatable=True)
-    async with gateway(model=HeldScriptModel(calls(letter()), "Sorry."), tools=[office.tool]) as pocket:
-        assert await pocket.channel.ask("c", "write to bob") == "Sorry."
+    async with gateway(model=HeldScriptModel(calls(letter()), "Sorry."), tools=[office.tool]) as parlour:
+        assert await parlour.channel.ask("c", "write to bob") == "Sorry."
 
 
 async def test_wrong_arguments_leave_no_doubt() -> None:
     """A call that was never run did not happen: the model may correct it."""
     office = PostOffice()
     model = HeldScriptModel(calls(("send_letter", '{"whom": "bob"}')), calls(letter()), "Done.")
-    async with gateway(model=model, tools=[office.tool]) as pocket:
-        assert await pocket.channel.ask("c", "write to bob") == "Done."
+    async with gateway(model=model, tools=[office.tool]) as parlour:
+        assert await parlour.channel.ask("c", "write to bob") == "Done."
         assert office.sent == ["bob"]
 
 
@@ -122,15 +122,15 @@ async def test_a_call_that_does_not_end_in_time_is_in_doubt(clock: VirtualClock)
 async def test_after_a_kill_the_same_call_is_refused(tmp_path: Path) -> None:
     """Killed between the effect and its result: the next life reports the doubt and does not do it again."""
     office = PostOffice("hangs")
-    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as pocket:
-        _, answer = await pocket.channel.say("c", "write to bob")
+    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as parlour:
+        _, answer = await parlour.channel.say("c", "write to bob")
         await office.begun.wait()
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         office.go.set()
         await answer
     model = HeldScriptModel(calls(letter()), "I wrote to Bob.")
-    async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
-        posts = await pocket.channel.posted("c", 1)
+    async with gateway(home=copy, model=model, tools=[office.tool]) as parlour:
+        posts = await parlour.channel.posted("c", 1)
         assert results(model.asked[1]) == [UNKNOWN, REFUSED]
         assert office.sent == ["bob"]
         assert posts[0].text.startswith("I wrote to Bob.\n\n")
@@ -140,14 +140,14 @@ async def test_stop_does_not_deny_what_ran() -> None:
     """/stop during a call with effects: the next prompt and the notice say that it may have happened."""
     office = PostOffice("hangs")
     model = HeldScriptModel(calls(letter(), ("memory_search", '{"query": "bob"}')))
-    async with gateway(model=model, tools=[office.tool]) as pocket:
-        await pocket.channel.say("c", "write to bob")
+    async with gateway(model=model, tools=[office.tool]) as parlour:
+        await parlour.channel.say("c", "write to bob")
         await office.begun.wait()
-        await pocket.channel.say("c", "/stop")
-        await pocket.idle()
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
         line = translate("delivery.outcome_unknown", what="`send_letter`", reference=short_turn_id(model.asked[0].turn))
-        assert any(line in post.text for post in pocket.channel.posts["c"])
-        await pocket.channel.ask("c", "and now?")
+        assert any(line in post.text for post in parlour.channel.posts["c"])
+        await parlour.channel.ask("c", "and now?")
         assert results(model.asked[1]) == ["stopped while it ran: it may have happened", "stopped by the user"]
 
 
@@ -155,8 +155,8 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
     """Killed between /stop and its first write, a letter on its way: the next life ends the turn as stopped."""
     office = PostOffice("hangs")
     reached = asyncio.Event()
-    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as pocket:
-        journal = pocket.app.store.journal
+    async with gateway(model=HeldScriptModel(calls(letter())), tools=[office.tool]) as parlour:
+        journal = parlour.app.store.journal
         step, go_on = type(journal).step, asyncio.Event()
 
         async def held(*arguments: Any) -> None:
@@ -164,21 +164,21 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
             await go_on.wait()
             await step(journal, *arguments)
 
-        await pocket.channel.say("c", "write to bob")
+        await parlour.channel.say("c", "write to bob")
         await office.begun.wait()
         journal.step = held  # type: ignore[method-assign,assignment]
-        await pocket.channel.say("c", "/stop")
+        await parlour.channel.say("c", "/stop")
         await reached.wait()
-        copy = pocket.kill(tmp_path / "copy")
+        copy = parlour.kill(tmp_path / "copy")
         go_on.set()
-        await pocket.idle()
+        await parlour.idle()
     model = HeldScriptModel()
-    async with gateway(home=copy, model=model, tools=[office.tool]) as pocket:
-        post = (await pocket.channel.posted("c", 1))[0]
+    async with gateway(home=copy, model=model, tools=[office.tool]) as parlour:
+        post = (await parlour.channel.posted("c", 1))[0]
         assert post.text.startswith(translate("commands.stopped_turn"))
         assert "`send_letter`" in post.text
-        await pocket.idle()
-        await pocket.channel.ask("c", "and now?")
+        await parlour.idle()
+        await parlour.channel.ask("c", "and now?")
         assert results(model.asked[0]) == ["stopped while it ran: it may have happened"]
         assert office.sent == ["bob"]
 
@@ -186,13 +186,13 @@ async def test_a_stop_that_a_kill_interrupts_is_repeated_and_denies_nothing(tmp_
 async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:
     """What was to be remembered with the answer is dropped with it, and both the person and the model are told."""
     model = HeldScriptModel(calls(("remember", TEA)), held=[2])
-    async with gateway(model=model) as pocket:
-        await pocket.channel.say("c", "I drink oolong")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.say("c", "I drink oolong")
         await model.called(2)
-        await pocket.channel.say("c", "/stop")
-        await pocket.idle()
-        assert "oolong" not in await memory_of(pocket)
-        assert any(translate("delivery.staged_dropped") in post.text for post in pocket.channel.posts["c"])
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
+        assert "oolong" not in await memory_of(parlour)
+        assert any(translate("delivery.staged_dropped") in post.text for post in parlour.channel.posts["c"])
         told = [str(each["content"]) for each in model.asked[2].messages if each["role"] == "assistant"]
         assert told[-1] == "[stopped by the user; nothing of this answer was remembered or sent]"
 
@@ -200,14 +200,14 @@ async def test_a_stopped_turn_keeps_nothing_that_it_staged() -> None:
 async def test_a_turn_that_fails_keeps_nothing_that_it_staged() -> None:
     """No answer, nothing remembered: /retry begins from the same memory."""
     model = HeldScriptModel(calls(("remember", TEA)), ScriptEntry(error="refused"))
-    async with gateway(model=model) as pocket:
-        told = await pocket.channel.ask("c", "I drink oolong")
+    async with gateway(model=model) as parlour:
+        told = await parlour.channel.ask("c", "I drink oolong")
         assert told.endswith(translate("delivery.staged_dropped"))
-        assert "oolong" not in await memory_of(pocket)
+        assert "oolong" not in await memory_of(parlour)
 
 
 async def test_an_answered_turn_keeps_what_it_staged() -> None:
     """The promise of the tool: remembered when the answer is sent."""
-    async with gateway(model=HeldScriptModel(calls(("remember", TEA)), "Noted.")) as pocket:
-        assert await pocket.channel.ask("c", "I drink oolong") == "Noted."
-        assert "oolong" in await memory_of(pocket)
+    async with gateway(model=HeldScriptModel(calls(("remember", TEA)), "Noted.")) as parlour:
+        assert await parlour.channel.ask("c", "I drink oolong") == "Noted."
+        assert "oolong" in await memory_of(parlour)

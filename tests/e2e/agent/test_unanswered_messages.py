@@ -25,36 +25,36 @@ TEAM = AdmissionPolicy(
 )
 
 
-async def history(pocket: InProcessGateway, chat: str = "c") -> list[tuple[str, str]]:
+async def history(parlour: InProcessGateway, chat: str = "c") -> list[tuple[str, str]]:
     """Return role and text of what people see."""
     return [
         (line.role, line.text)
-        for line in await pocket.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
+        for line in await parlour.app.sessions.displayed_messages(SessionKey("pocket", chat), limit=100)
     ]
 
 
-def figure(pocket: InProcessGateway, name: str, **labels: str) -> float:
+def figure(parlour: InProcessGateway, name: str, **labels: str) -> float:
     """Return one figure of /metrics."""
-    return pocket.app.meter.registry.get_sample_value(f"parlour_{name}_total", labels) or 0.0
+    return parlour.app.meter.registry.get_sample_value(f"parlour_{name}_total", labels) or 0.0
 
 
 async def test_what_waited_more_than_a_day_is_told_once_per_chat() -> None:
     """After a long absence each chat reads one line; what comes now is answered; the next absence is told again."""
     model = HeldScriptModel()
     old = datetime.now(UTC) - timedelta(hours=25)
-    async with gateway(model=model) as pocket:
+    async with gateway(model=model) as parlour:
         for n in range(3):
-            await pocket.channel.say("c", f"old {n}", sent_at=old + timedelta(seconds=n))
-        await pocket.channel.say("d", "old too", sent_at=old)
-        await pocket.idle()
-        assert await pocket.channel.ask("c", "new") == "answer 1"
-        assert [post.text for post in pocket.channel.posts["c"]] == [translate("queue.expired"), "answer 1"]
-        assert [post.text for post in pocket.channel.posts["d"]] == [translate("queue.expired")]
+            await parlour.channel.say("c", f"old {n}", sent_at=old + timedelta(seconds=n))
+        await parlour.channel.say("d", "old too", sent_at=old)
+        await parlour.idle()
+        assert await parlour.channel.ask("c", "new") == "answer 1"
+        assert [post.text for post in parlour.channel.posts["c"]] == [translate("queue.expired"), "answer 1"]
+        assert [post.text for post in parlour.channel.posts["d"]] == [translate("queue.expired")]
         assert users(model.asked[0]) == ["new"]
-        await pocket.channel.say("c", "old again", sent_at=old)
-        await pocket.idle()
-        assert [post.text for post in pocket.channel.posts["c"]][-1] == translate("queue.expired")
-        assert await history(pocket, "d") == [("user", "old too"), ("notice", translate("queue.expired"))]
+        await parlour.channel.say("c", "old again", sent_at=old)
+        await parlour.idle()
+        assert [post.text for post in parlour.channel.posts["c"]][-1] == translate("queue.expired")
+        assert await history(parlour, "d") == [("user", "old too"), ("notice", translate("queue.expired"))]
 
 
 async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
@@ -62,12 +62,12 @@ async def test_a_clock_days_ahead_is_not_told_to_every_chat() -> None:
     days = timedelta(days=3)
     async with open_time_server(datetime.now(UTC) - days) as server:
         environment = {"PARLOUR_LLM__API_BASE": server.base, "PARLOUR_LLM__MODEL": "stage"}
-        async with gateway(model=HeldScriptModel(), environment=environment) as pocket:
+        async with gateway(model=HeldScriptModel(), environment=environment) as parlour:
             for n in range(2):
-                text = await pocket.channel.ask("c", f"now {n}", sent_at=datetime.now(UTC) - days)
+                text = await parlour.channel.ask("c", f"now {n}", sent_at=datetime.now(UTC) - days)
                 assert text == f"answer {n + 1}"
             assert len(server.paths) == 1
-            assert await pocket.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == translate(
+            assert await parlour.channel.ask("d", "old", sent_at=datetime.now(UTC) - 2 * days) == translate(
                 "queue.expired"
             )
 
@@ -76,15 +76,15 @@ async def test_who_was_revoked_while_waiting_is_told(tmp_path: Path) -> None:
     """Admission is judged again at claim: the message is refused, its sender reads why, the model sees nothing."""
     home, first, second = tmp_path / "home", HeldScriptModel(held=[1]), HeldScriptModel()
     environment = {"PARLOUR_AGENT__SHUTDOWN_GRACE_SECONDS": "0"}
-    async with gateway(home=home, model=first, policy=TEAM, environment=environment) as pocket:
-        await pocket.channel.say("c", "hello")
+    async with gateway(home=home, model=first, policy=TEAM, environment=environment) as parlour:
+        await parlour.channel.say("c", "hello")
         await first.called(1)
-    async with gateway(home=home, model=second, policy=AdmissionPolicy(channel="pocket")) as pocket:
-        posts = await pocket.channel.posted("c", 1)
-        await pocket.idle()
+    async with gateway(home=home, model=second, policy=AdmissionPolicy(channel="pocket")) as parlour:
+        posts = await parlour.channel.posted("c", 1)
+        await parlour.idle()
         assert [post.text for post in posts] == [translate("commands.revoked")]
         assert second.asked == []
-        assert figure(pocket, "turns", outcome="refused") == 1
+        assert figure(parlour, "turns", outcome="refused") == 1
 
 
 async def test_a_poison_message_runs_alone_and_is_set_aside_after_three_attempts(tmp_path: Path) -> None:
@@ -92,26 +92,26 @@ async def test_a_poison_message_runs_alone_and_is_set_aside_after_three_attempts
     home = tmp_path / "home0"
     for n in range(5):
         model = HeldScriptModel(held=[1, 2])
-        async with gateway(home=home, model=model) as pocket:
+        async with gateway(home=home, model=model) as parlour:
             if n == 0:
-                await pocket.channel.say("c", "poison")
+                await parlour.channel.say("c", "poison")
             await model.called(1)
-            home = pocket.kill(tmp_path / f"home{n + 1}")
+            home = parlour.kill(tmp_path / f"home{n + 1}")
             model.go(1)
             model.go(2)
     model = HeldScriptModel()
-    async with gateway(home=home, model=model) as pocket:
-        posts = await pocket.channel.posted("c", 1)
-        assert await pocket.channel.ask("c", "fine") == "answer 1"
+    async with gateway(home=home, model=model) as parlour:
+        posts = await parlour.channel.posted("c", 1)
+        assert await parlour.channel.ask("c", "fine") == "answer 1"
         assert len(posts) == 2
         turn = reference_in(posts[0].text)
         assert posts[0].text == failure_line(BY_NAME["poison"], turn)
-        story = await pocket.app.store.journal.trace(turn)
+        story = await parlour.app.store.journal.trace(turn)
         assert story is not None
         assert [letter.reason for letter in story.dead] == ["poison"]
         assert users(model.asked[0]) == ["fine"]
-        assert figure(pocket, "turn_failures", failure="poison") == 1
-        assert ("user", "poison") in await history(pocket)
+        assert figure(parlour, "turn_failures", failure="poison") == 1
+        assert ("user", "poison") in await history(parlour)
 
 
 def reference_in(text: str) -> str:
@@ -129,18 +129,18 @@ async def breaks(_: ToolContext) -> str:
 async def test_each_failure_of_the_model_is_one_line_with_a_reference(name: str) -> None:
     """Whatever the model fails with, its sentence of the table is said once, and the reference tells the story."""
     model = HeldScriptModel(*[ScriptEntry(error=name)] * 2)
-    async with gateway(model=model, environment={"PARLOUR_LLM__ATTEMPTS": "1"}) as pocket:
-        text = await pocket.channel.ask("c", "hello")
+    async with gateway(model=model, environment={"PARLOUR_LLM__ATTEMPTS": "1"}) as parlour:
+        text = await parlour.channel.ask("c", "hello")
         turn = reference_in(text)
         assert text == failure_line(BY_NAME[name], turn)
-        story = await pocket.app.store.journal.trace(turn)
+        story = await parlour.app.store.journal.trace(turn)
         assert story is not None
         assert story.record is not None
         assert (story.record["failure"], story.record["outcome"]) == (name, "answered")
         assert short_turn_id(story.turn) == turn
-        assert figure(pocket, "turn_failures", failure=name) == 1
-        assert await history(pocket) == [("user", "hello"), ("notice", text)]
-        assert len(pocket.channel.posts["c"]) == 1
+        assert figure(parlour, "turn_failures", failure=name) == 1
+        assert await history(parlour) == [("user", "hello"), ("notice", text)]
+        assert len(parlour.channel.posts["c"]) == 1
 
 
 async def test_a_model_that_says_nothing_at_all_is_told_like_an_empty_one() -> None:
@@ -151,8 +151,8 @@ async def test_a_model_that_says_nothing_at_all_is_told_like_an_empty_one() -> N
             reply = await super().complete(request, sink=sink)
             return type(reply)(text=" ", tool_calls=(), model="x", tokens=reply.tokens, cost=None)
 
-    async with gateway(model=SilentModel()) as pocket:
-        text = await pocket.channel.ask("c", "hello")
+    async with gateway(model=SilentModel()) as parlour:
+        text = await parlour.channel.ask("c", "hello")
         assert text == failure_line(BY_NAME["empty"], reference_in(text))
 
 
@@ -167,12 +167,12 @@ async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
             return await super().complete(request, sink=sink)
 
     model = FailingStream()
-    async with gateway(model=model) as pocket:
-        text = await pocket.channel.ask("c", "hello")
+    async with gateway(model=model) as parlour:
+        text = await parlour.channel.ask("c", "hello")
         assert text == failure_line(BY_NAME["bug"], reference_in(text))
-        assert await history(pocket) == [("user", "hello"), ("notice", text)]
-        assert await pocket.channel.ask("c", "/retry") == translate("commands.retry")
-        posts = await pocket.channel.posted("c", 3)
+        assert await history(parlour) == [("user", "hello"), ("notice", text)]
+        assert await parlour.channel.ask("c", "/retry") == translate("commands.retry")
+        posts = await parlour.channel.posted("c", 3)
         assert posts[2].text == "answer 2"
         assert users(model.asked[1]) == ["hello"]
 
@@ -180,20 +180,20 @@ async def test_a_bug_in_a_turn_is_told_and_can_be_tried_again() -> None:
 async def test_a_tool_that_breaks_is_told_to_the_model_not_to_people() -> None:
     """A tool's own bug is a result like any other; the turn goes on to its answer."""
     model = HeldScriptModel(calls(("breaks", "{}")), "I could not do that")
-    async with gateway(model=model, tools=[breaks]) as pocket:
-        assert await pocket.channel.ask("c", "break") == "I could not do that"
+    async with gateway(model=model, tools=[breaks]) as parlour:
+        assert await parlour.channel.ask("c", "break") == "I could not do that"
 
 
 async def test_an_infinite_tool_loop_ends_with_one_line() -> None:
     """The same call a third time, or the twenty-sixth call, is not run; a model that goes on is told to people."""
     same = HeldScriptModel(*[calls(("memory_search", '{"query": "x"}'))] * 40)
-    async with gateway(model=same) as pocket:
-        text = await pocket.channel.ask("c", "go")
+    async with gateway(model=same) as parlour:
+        text = await parlour.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(same.asked) == 4
     other = HeldScriptModel(*[calls(("memory_search", f'{{"query": "{n}"}}')) for n in range(40)])
-    async with gateway(model=other) as pocket:
-        text = await pocket.channel.ask("c", "go")
+    async with gateway(model=other) as parlour:
+        text = await parlour.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(other.asked) == 26
 
@@ -208,8 +208,8 @@ async def test_thirty_calls_at_once_are_twenty_five() -> None:
         return f"ran {n}"
 
     model = HeldScriptModel(calls(*[("tick", f'{{"n": {n}}}') for n in range(30)]), "done")
-    async with gateway(model=model, tools=[tick]) as pocket:
-        assert await pocket.channel.ask("c", "go") == "done"
+    async with gateway(model=model, tools=[tick]) as parlour:
+        assert await parlour.channel.ask("c", "go") == "done"
         assert len(ran) == 25
         results = [message for message in model.asked[1].messages if message["role"] == "tool"]
         assert len(results) == 30
@@ -218,28 +218,28 @@ async def test_thirty_calls_at_once_are_twenty_five() -> None:
 async def test_a_deletion_behind_a_turned_away_message_is_not_lost() -> None:
     """What takes an earlier message back is heeded although the turn it rides with is not answered."""
     model = HeldScriptModel()
-    async with gateway(model=model) as pocket:
-        await pocket.channel.ask("c", "the code is 4711", number="7")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.ask("c", "the code is 4711", number="7")
         from_the_past = datetime.now(UTC) - timedelta(days=2)
-        await delete(pocket, "7")
-        await pocket.channel.say("c", "old", sent_at=from_the_past)
-        await pocket.idle()
-        await pocket.channel.ask("c", "next")
+        await delete(parlour, "7")
+        await parlour.channel.say("c", "old", sent_at=from_the_past)
+        await parlour.idle()
+        await parlour.channel.ask("c", "next")
         assert users(model.asked[1])[0] == "[forgotten]"
 
 
-async def delete(pocket: InProcessGateway, number: str) -> None:
+async def delete(parlour: InProcessGateway, number: str) -> None:
     """Take a message back on the platform."""
-    await pocket.channel.say("c", "", number=number, kind=InboundKind.DELETION)
+    await parlour.channel.say("c", "", number=number, kind=InboundKind.DELETION)
 
 
 async def test_stopping_at_any_moment_leaves_the_lane_alive() -> None:
     """/stop twice in a row ends the turn once, and the chat answers on."""
     model = HeldScriptModel(held=[1])
-    async with gateway(model=model) as pocket:
-        await pocket.channel.say("c", "long")
+    async with gateway(model=model) as parlour:
+        await parlour.channel.say("c", "long")
         await model.called(1)
         await asyncio.gather(
-            pocket.app.pool.turns.stop(KEY), pocket.app.pool.turns.stop(KEY), pocket.app.pool.turns.stop(KEY)
+            parlour.app.pool.turns.stop(KEY), parlour.app.pool.turns.stop(KEY), parlour.app.pool.turns.stop(KEY)
         )
-        assert await pocket.channel.ask("c", "next") == "answer 2"
+        assert await parlour.channel.ask("c", "next") == "answer 2"

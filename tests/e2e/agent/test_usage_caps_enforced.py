@@ -43,21 +43,21 @@ class EndlessModel(HeldScriptModel):
         super().__init__(*[ANSWER] * (1_000 + MEMBERS), held=[KILLED_AT] if is_mortal else [])
 
 
-async def used(pocket: InProcessGateway) -> tuple[int, int]:
+async def used(parlour: InProcessGateway) -> tuple[int, int]:
     """Return the calls and tokens that the usage rows tell of."""
-    found = await pocket.app.store.usage.totals(since=NOON - timedelta(days=1))
+    found = await parlour.app.store.usage.totals(since=NOON - timedelta(days=1))
     return sum(each["calls"] for each in found), sum(each["tokens_in"] + each["tokens_out"] for each in found)
 
 
-async def turns(pocket: InProcessGateway) -> Counter[str]:
+async def turns(parlour: InProcessGateway) -> Counter[str]:
     """Return how many turns of each person asked a model since noon."""
-    counted = await pocket.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
+    counted = await parlour.app.store.caps.load_usage(window=NOON, day=NOON, purposes=COUNTED)
     return Counter(each.person.removeprefix("pocket%3a") for each in counted.turns)
 
 
-def notices(pocket: InProcessGateway, chat: str = "hall") -> list[str]:
+def notices(parlour: InProcessGateway, chat: str = "hall") -> list[str]:
     """Return the lines of ours that stand in a chat."""
-    return [post.text for post in pocket.channel.posts.get(chat, []) if post.kind is OutboundKind.NOTICE]
+    return [post.text for post in parlour.channel.posts.get(chat, []) if post.kind is OutboundKind.NOTICE]
 
 
 @dataclass
@@ -69,33 +69,33 @@ class FloodHour:
     asked: int = 0
     notices: int = 0
 
-    async def live(self, pocket: InProcessGateway, model: EndlessModel, traveller: time_machine.Traveller) -> None:
+    async def live(self, parlour: InProcessGateway, model: EndlessModel, traveller: time_machine.Traveller) -> None:
         """Go on until the hour is over, or the call comes that this life is killed at."""
         while self.said < 500:
             self.said += 5
             traveller.shift(36)
             for _ in range(5):
-                await pocket.channel.say("hall", "and?", sender="bob", group=True, sent_at=datetime.now(UTC))
+                await parlour.channel.say("hall", "and?", sender="bob", group=True, sent_at=datetime.now(UTC))
             while self.others < MEMBERS * self.said // 500:
                 self.others += 1
                 sender = f"member-{self.others}"
-                await pocket.channel.say("hall", "and I?", sender=sender, group=True, sent_at=datetime.now(UTC))
-            if await self._is_killed(pocket, model):
+                await parlour.channel.say("hall", "and I?", sender=sender, group=True, sent_at=datetime.now(UTC))
+            if await self._is_killed(parlour, model):
                 return
 
-    async def _is_killed(self, pocket: InProcessGateway, model: EndlessModel) -> bool:
+    async def _is_killed(self, parlour: InProcessGateway, model: EndlessModel) -> bool:
         """Wait until there is nothing to do, or the call that is held is in the rows."""
         if not model.is_mortal:
-            await pocket.idle()
+            await parlour.idle()
             return False
-        idle = asyncio.ensure_future(pocket.idle())
+        idle = asyncio.ensure_future(parlour.idle())
         held = asyncio.ensure_future(model.called(KILLED_AT))
         await asyncio.wait({idle, held}, return_when=asyncio.FIRST_COMPLETED)
         is_held = held.done()
         for task in (idle, held):
             task.cancel()
         if is_held:
-            while (await used(pocket))[0] < self.asked + KILLED_AT:  # noqa: ASYNC110 - written by no event of ours
+            while (await used(parlour))[0] < self.asked + KILLED_AT:  # noqa: ASYNC110 - written by no event of ours
                 await asyncio.sleep(0.01)
         return is_held
 
@@ -112,13 +112,13 @@ async def test_an_hour_of_one_member_with_ten_kills(
     with time_machine.travel(NOON, tick=True) as traveller:
         for life in range(11):
             model = EndlessModel(is_mortal=life < 10)
-            async with gateway(model=model, home=home, policy=HALL, environment=BERLIN) as pocket:
-                await hour.live(pocket, model, traveller)
+            async with gateway(model=model, home=home, policy=HALL, environment=BERLIN) as parlour:
+                await hour.live(parlour, model, traveller)
                 hour.asked += len(model.asked)
-                hour.notices += len(notices(pocket))
-                counted, begun = await used(pocket), await turns(pocket)
+                hour.notices += len(notices(parlour))
+                counted, begun = await used(parlour), await turns(parlour)
                 if model.is_mortal:
-                    home = pocket.kill(tmp_path / f"killed-{life}")
+                    home = parlour.kill(tmp_path / f"killed-{life}")
                     model.go(KILLED_AT)
     assert hour.said == 500
     assert [begun[f"member-{n}"] for n in range(1, MEMBERS + 1)] == [1] * MEMBERS
@@ -137,8 +137,8 @@ async def at_noon(**given: Any) -> AsyncIterator[tuple[InProcessGateway, time_ma
     """Run a gateway at noon of a day that a test moves on."""
     environment = {**BERLIN, **given.pop("environment", {})}
     with time_machine.travel(NOON, tick=True) as traveller:
-        async with gateway(policy=HALL, environment=environment, **given) as pocket:
-            yield pocket, traveller
+        async with gateway(policy=HALL, environment=environment, **given) as parlour:
+            yield parlour, traveller
 
 
 async def test_a_burst_holds_up_nobody() -> None:
@@ -147,57 +147,57 @@ async def test_a_burst_holds_up_nobody() -> None:
     What waits of a sender who is past the cap ends with the one line that says so.
     """
     model = HeldScriptModel(held=[1])
-    async with at_noon(model=model) as (pocket, _):
+    async with at_noon(model=model) as (parlour, _):
         for n in range(50):
-            await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
+            await parlour.channel.say("hall", f"b{n}", sender="bob", group=True)
         await model.called(1)
-        assert await pocket.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
-        _, answered = await pocket.channel.say("hall", "and I?", sender="ann", group=True)
+        assert await parlour.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
+        _, answered = await parlour.channel.say("hall", "and I?", sender="ann", group=True)
         model.go(1)
         await answered
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.asked) == 20 + 1 + 1
-        assert await turns(pocket) == Counter(bob=20, eve=1, ann=1)
-        [line] = notices(pocket)
+        assert await turns(parlour) == Counter(bob=20, eve=1, ann=1)
+        [line] = notices(parlour)
         assert line == translate("caps.person_turns", limit=20, until="12:10")
-        assert pocket.channel.posts["hall"][-1].text == f"answer {len(model.asked)}"
-        assert len(pocket.channel.posts["hall"]) == 20 + 1 + 1
-        [refused] = pocket.app.refusals.recent()
+        assert parlour.channel.posts["hall"][-1].text == f"answer {len(model.asked)}"
+        assert len(parlour.channel.posts["hall"]) == 20 + 1 + 1
+        [refused] = parlour.app.refusals.recent()
         assert (refused.sender, refused.times) == ("bob", 30)
-        assert 'parlour_cap_refusals_total{cap="person-turns"} 30.0' in pocket.app.meter.text().decode()
+        assert 'parlour_cap_refusals_total{cap="person-turns"} 30.0' in parlour.app.meter.text().decode()
         # What people see of it survives: each of them wrote what they wrote.
-        shown = await pocket.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
+        shown = await parlour.app.sessions.displayed_messages(SessionKey("pocket", "hall"), limit=200)
         assert {f"b{n}" for n in range(50)} <= {line.text for line in shown}
 
 
 async def test_three_hundred_messages_hold_up_nobody() -> None:
     """Attack 81: Eve, elsewhere, is the next one answered; of 300 messages the model is asked for 20."""
     model = HeldScriptModel(held=[1])
-    async with at_noon(model=model) as (pocket, _):
+    async with at_noon(model=model) as (parlour, _):
         for n in range(300):
-            await pocket.channel.say("hall", f"b{n}", sender="bob", group=True)
+            await parlour.channel.say("hall", f"b{n}", sender="bob", group=True)
         await model.called(1)
         async with asyncio.timeout(10):
-            assert await pocket.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
+            assert await parlour.channel.ask("hall/7", "there?", sender="eve", group=True) == "answer 2"
         model.go(1)
-        await pocket.idle()
-        assert await turns(pocket) == Counter(bob=20, eve=1)
+        await parlour.idle()
+        assert await turns(parlour) == Counter(bob=20, eve=1)
         assert len(model.asked) == 20 + 1
 
 
 async def test_who_is_past_a_cap_still_has_the_commands() -> None:
     """Commands are never capped and are no turns; and when the line's time has come, there is an answer again."""
     model = HeldScriptModel()
-    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "1"}) as (pocket, traveller):
+    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "1"}) as (parlour, traveller):
         bob: dict[str, Any] = {"sender": "bob", "group": True}
-        assert "Background jobs" in await pocket.channel.ask("hall", "/status", **bob)
-        assert await pocket.channel.ask("hall", "one", **bob) == "answer 1"
-        assert "12:10" in await pocket.channel.ask("hall", "two", **bob)
+        assert "Background jobs" in await parlour.channel.ask("hall", "/status", **bob)
+        assert await parlour.channel.ask("hall", "one", **bob) == "answer 1"
+        assert "12:10" in await parlour.channel.ask("hall", "two", **bob)
         for n in range(30):
-            assert "Today: 1 model call" in await pocket.channel.ask("hall", "/usage", number=f"u{n}", **bob)
-        assert await pocket.channel.ask("hall", "/stop", **bob) == translate("commands.nothing_to_stop")
+            assert "Today: 1 model call" in await parlour.channel.ask("hall", "/usage", number=f"u{n}", **bob)
+        assert await parlour.channel.ask("hall", "/stop", **bob) == translate("commands.nothing_to_stop")
         traveller.shift(timedelta(minutes=10))
-        assert await pocket.channel.ask("hall", "three", sent_at=datetime.now(UTC), **bob) == "answer 2"
+        assert await parlour.channel.ask("hall", "three", sent_at=datetime.now(UTC), **bob) == "answer 2"
 
 
 async def test_tools_without_end_stop_at_the_cap() -> None:
@@ -210,43 +210,43 @@ async def test_tools_without_end_stop_at_the_cap() -> None:
     steps = [ScriptEntry(calls=(("look", f'{{"n": {n}}}'),), tokens=TokenUsage(4_900, 100, 0)) for n in range(25)]
     model = HeldScriptModel(*steps)
     async with at_noon(model=model, tools=[look], environment={"PARLOUR_CAPS__PERSON_TOKENS_PER_DAY": "20000"}) as (
-        pocket,
+        parlour,
         traveller,
     ):
-        line = await pocket.channel.ask("hall", "look around", sender="bob", group=True)
+        line = await parlour.channel.ask("hall", "look around", sender="bob", group=True)
         assert line == translate("caps.person_tokens", until="2026-11-22 00:00")
-        await pocket.channel.say("hall", "and now?", sender="bob", group=True)
-        await pocket.idle()
+        await parlour.channel.say("hall", "and now?", sender="bob", group=True)
+        await parlour.idle()
         assert len(model.asked) == 4
-        assert await used(pocket) == (4, 20_000)
-        assert len(pocket.channel.posts["hall"]) == 1
+        assert await used(parlour) == (4, 20_000)
+        assert len(parlour.channel.posts["hall"]) == 1
         traveller.shift(timedelta(hours=12))
-        await pocket.channel.say("hall", "and now?", sender="bob", group=True, sent_at=datetime.now(UTC))
+        await parlour.channel.say("hall", "and now?", sender="bob", group=True, sent_at=datetime.now(UTC))
         await model.called(5)
 
 
 async def test_what_asks_itself_stops() -> None:
     """A job that nobody typed is capped like somebody who came in by a place: one line, and no further calls."""
     model = HeldScriptModel()
-    async with at_noon(model=model) as (pocket, _):
-        await pocket.channel.ask("hall", "remind me", sender="bob", group=True)
-        await pocket.idle()
+    async with at_noon(model=model) as (parlour, _):
+        await parlour.channel.ask("hall", "remind me", sender="bob", group=True)
+        await parlour.idle()
         for _ in range(30):
-            await pocket.app.submit(SessionKey("pocket", "hall"), "do it again")
-            await pocket.idle()
+            await parlour.app.submit(SessionKey("pocket", "hall"), "do it again")
+            await parlour.idle()
         assert len(model.asked) == 1 + 20
-        assert notices(pocket) == [translate("caps.own_turns", limit=20, until="12:10")]
+        assert notices(parlour) == [translate("caps.own_turns", limit=20, until="12:10")]
 
 
 async def test_a_retry_is_no_way_round() -> None:
     """Whoever is past the cap may ask again as often as they like: it is answered when it may be."""
     model = HeldScriptModel()
-    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "2"}) as (pocket, _):
+    async with at_noon(model=model, environment={"PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN": "2"}) as (parlour, _):
         for n in range(2):
-            await pocket.channel.ask("hall", f"m{n}", sender="bob", group=True)
+            await parlour.channel.ask("hall", f"m{n}", sender="bob", group=True)
         for _ in range(3):
-            await pocket.channel.say("hall", "/retry", sender="bob", group=True, kind=InboundKind.COMMAND)
-            await pocket.idle()
+            await parlour.channel.say("hall", "/retry", sender="bob", group=True, kind=InboundKind.COMMAND)
+            await parlour.idle()
         assert len(model.asked) == 2
 
 
@@ -254,12 +254,12 @@ async def test_a_place_has_caps_of_its_own() -> None:
     """`chats` sets them for a chat with its threads, or takes them away; elsewhere it is as everywhere."""
     places = '{"pocket:hall": {"caps": {"chat_turns_per_10_min": 2, "person_turns_per_10_min": 0}}}'
     model = HeldScriptModel()
-    async with at_noon(model=model, environment={"PARLOUR_CHATS": places}) as (pocket, _):
+    async with at_noon(model=model, environment={"PARLOUR_CHATS": places}) as (parlour, _):
         for n in range(3):
-            await pocket.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
+            await parlour.channel.ask(f"hall/{n}", f"m{n}", sender="bob", group=True)
         assert len(model.asked) == 2
-        assert notices(pocket, "hall/2") == [translate("caps.chat_turns", limit=2, until="12:10")]
-        usage = await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert notices(parlour, "hall/2") == [translate("caps.chat_turns", limit=2, until="12:10")]
+        usage = await parlour.channel.ask("hall", "/usage", sender="bob", group=True)
         assert "This chat has used its 2 messages in ten minutes. It can continue at 12:10" in usage
         assert "You can send" not in usage
 
@@ -273,9 +273,9 @@ async def test_who_is_let_in_by_name_has_no_cap() -> None:
     )
     model = HeldScriptModel()
     with time_machine.travel(NOON, tick=True):
-        async with gateway(model=model, policy=named, environment=BERLIN) as pocket:
+        async with gateway(model=model, policy=named, environment=BERLIN) as parlour:
             for n in range(25):
                 for who in ("ann", "bob"):
-                    await pocket.channel.say("hall", f"{who} {n}", sender=who, group=True)
-            await pocket.idle()
-            assert await turns(pocket) == Counter(ann=25, bob=20)
+                    await parlour.channel.say("hall", f"{who} {n}", sender=who, group=True)
+            await parlour.idle()
+            assert await turns(parlour) == Counter(ann=25, bob=20)

@@ -47,9 +47,9 @@ class PricedModel:
         """Nothing to close."""
 
 
-async def report_usage(pocket: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
+async def report_usage(parlour: InProcessGateway, **arguments: str) -> list[dict[str, Any]]:
     """Return what the operation says."""
-    return [dict(line) async for line in build_operations(pocket.app).by_name()["usage"](arguments)]
+    return [dict(line) async for line in build_operations(parlour.app).by_name()["usage"](arguments)]
 
 
 async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
@@ -61,27 +61,27 @@ async def test_each_request_is_a_row_and_an_unknown_price_is_unknown(
     monkeypatch.setenv("PARLOUR_LOG__LEVEL", "error")
     for name, value in PLAIN.items():
         monkeypatch.setenv(name, value)
-    async with gateway(model=model, home=home, policy=OPEN, environment=PLAIN) as pocket:
-        await pocket.channel.ask("hall", "one", sender="bob", group=True)
-        assert "cost $0.0100" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
-        assert "98,990 of 100,000 tokens" in await pocket.channel.ask("hall", "/usage", sender="bob", group=True)
-        await pocket.channel.ask("hall", "two", sender="ann", group=True)
-        assert "cost unknown" in await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
-        await pocket.channel.ask("hall", "three", sender="ann", group=True)
-        mine = await pocket.channel.ask("hall", "/usage", sender="ann", group=True)
+    async with gateway(model=model, home=home, policy=OPEN, environment=PLAIN) as parlour:
+        await parlour.channel.ask("hall", "one", sender="bob", group=True)
+        assert "cost $0.0100" in await parlour.channel.ask("hall", "/usage", sender="bob", group=True)
+        assert "98,990 of 100,000 tokens" in await parlour.channel.ask("hall", "/usage", sender="bob", group=True)
+        await parlour.channel.ask("hall", "two", sender="ann", group=True)
+        assert "cost unknown" in await parlour.channel.ask("hall", "/usage", sender="ann", group=True)
+        await parlour.channel.ask("hall", "three", sender="ann", group=True)
+        mine = await parlour.channel.ask("hall", "/usage", sender="ann", group=True)
         assert "2 model calls, 2,020 tokens, cost $0.0100, plus calls with unknown" in mine
-        here = await pocket.channel.ask("hall", "/status", sender="ann", group=True)
+        here = await parlour.channel.ask("hall", "/status", sender="ann", group=True)
         assert "3,030 tokens, cost $0.0200, plus calls with unknown cost, 80% of the input" in here
-        people = {line["person"]: line for line in await report_usage(pocket, by="person")}
+        people = {line["person"]: line for line in await report_usage(parlour, by="person")}
         assert {name: (line["calls"], line["cost"]) for name, line in people.items()} == {
             "pocket:ann": (2, None),
             "pocket:bob": (2, pytest.approx(0.01)),
         }
-        assert [line["calls"] for line in await report_usage(pocket, by="purpose")] == [model.calls]
+        assert [line["calls"] for line in await report_usage(parlour, by="purpose")] == [model.calls]
         with pytest.raises(UserError, match="is not a date"):
-            await report_usage(pocket, since="yesterday")
+            await report_usage(parlour, since="yesterday")
         with pytest.raises(UserError, match="grouped by 'colour'"):
-            await report_usage(pocket, by="colour")
+            await report_usage(parlour, by="colour")
         await asyncio.to_thread(show_usage, "person", "7d", as_json=False)
         shown = [line for line in capsys.readouterr().out.splitlines() if "[" not in line]  # nor the log
         assert [line.split()[0] for line in shown] == ["person", "pocket:ann", "pocket:bob", "together"]

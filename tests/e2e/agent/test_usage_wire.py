@@ -47,24 +47,24 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
             "PARLOUR_LLM__ATTEMPTS": "2",
             "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "20",
         }
-        async with gateway(environment=settings, tools=[look], capabilities=STREAMING) as pocket:
-            await pocket.app.model.warm()
+        async with gateway(environment=settings, tools=[look], capabilities=STREAMING) as parlour:
+            await parlour.app.model.warm()
             rows: dict[str, list[Any]] = {}
             asked = 0
             for what in ASKED:
                 if what == "stopped":
                     server.arrived.clear()
-                    _, answered = await pocket.channel.say("c", what)
+                    _, answered = await parlour.channel.say("c", what)
                     await server.arrived.wait()
-                    await pocket.channel.say("c", "/stop")
+                    await parlour.channel.say("c", "/stop")
                     await answered
                 else:
-                    await pocket.channel.ask("c", what)
-                await pocket.idle()
+                    await parlour.channel.ask("c", what)
+                await parlour.idle()
                 line = [
-                    each for each in await pocket.app.sessions.displayed_messages(KEY, limit=50) if each.text == what
+                    each for each in await parlour.app.sessions.displayed_messages(KEY, limit=50) if each.text == what
                 ][-1]
-                story = await pocket.app.store.journal.trace(line.turn)
+                story = await parlour.app.store.journal.trace(line.turn)
                 assert story is not None
                 rows[what] = list(story.usage)
                 asked += len(ASKED[what])
@@ -77,5 +77,5 @@ async def test_the_rows_add_up_to_what_the_server_was_asked() -> None:
             [stopped] = rows["stopped"]
             assert stopped.tokens_in > 0  # it was read, and is billed
             assert stopped.cost is None
-            sums = await pocket.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
+            sums = await parlour.app.store.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))
             assert sum(each["calls"] for each in sums) == len(server.requests)

@@ -42,12 +42,12 @@ class AlertPlatforms:
         }
 
     @asynccontextmanager
-    async def house(self, home: Path) -> AsyncIterator[InProcessGateway]:
+    async def open_gateway(self, home: Path) -> AsyncIterator[InProcessGateway]:
         """Run the gateway until every platform is heard."""
-        async with gateway(home=home, model=InstantModel(), environment=self.environment) as pocket:
+        async with gateway(home=home, model=InstantModel(), environment=self.environment) as parlour:
             self.telegram.say("nobody's", chat=99, sender=99)  # the poll that hangs says that it is heard
-            await within(20, lambda: all(pocket.app.readiness().get(name) for name in NAMES))
-            yield pocket
+            await within(20, lambda: all(parlour.app.readiness().get(name) for name in NAMES))
+            yield parlour
 
     def told(self) -> dict[str, list[str]]:
         """Return what stands in Ann's direct chats."""
@@ -83,14 +83,14 @@ async def test_an_owner_who_never_wrote_is_told_of_a_kill_on_each_platform_once(
     world: AlertPlatforms, tmp_path: Path
 ) -> None:
     """Telegram by the person's id, Discord by opening a direct chat, Slack by posting to the person; never twice."""
-    async with world.house(tmp_path / "home") as pocket:
-        pocket.kill(tmp_path / "killed")
-    async with world.house(tmp_path / "killed") as pocket:
+    async with world.open_gateway(tmp_path / "home") as parlour:
+        parlour.kill(tmp_path / "killed")
+    async with world.open_gateway(tmp_path / "killed") as parlour:
         await until(world, KILLED, "slack", "telegram", "discord")
-        await pocket.app.alerts.watch.check_once()
-        await pocket.idle()
+        await parlour.app.alerts.watch.check_once()
+        await parlour.idle()
         assert {name: len(lines) for name, lines in world.told().items()} == {"slack": 1, "telegram": 1, "discord": 1}
-        (line,) = await pocket.app.alerts.alert_statuses()
+        (line,) = await parlour.app.alerts.alert_statuses()
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 3, False)
 
 
@@ -99,11 +99,11 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
 ) -> None:
     """Until then nobody was told, as `status` and the doctor say, with what to do; the next line is the notice."""
     world.environment |= {"PARLOUR_OWNERS": "telegram:77"}
-    async with world.house(tmp_path / "home") as pocket:
-        pocket.kill(tmp_path / "killed")
-    async with world.house(tmp_path / "killed") as pocket:
-        watch = pocket.app.alerts.watch
-        while not (line := (await pocket.app.alerts.alert_statuses())[0])["lost"]:
+    async with world.open_gateway(tmp_path / "home") as parlour:
+        parlour.kill(tmp_path / "killed")
+    async with world.open_gateway(tmp_path / "killed") as parlour:
+        watch = parlour.app.alerts.watch
+        while not (line := (await parlour.app.alerts.alert_statuses())[0])["lost"]:
             watch.wake()
             await asyncio.sleep(0.02)
         assert (line["cause"], line["told"], line["untold"]) == ("killed", 0, True)
@@ -114,7 +114,7 @@ async def test_an_owner_whom_telegram_does_not_let_us_write_to_is_told_when_they
         await within(20, lambda: bool(world.telegram.shown(77)))
         watch.wake()
         await within(20, lambda: any(KILLED in each for each in world.telegram.shown(77)))
-        (line,) = await pocket.app.alerts.alert_statuses()
+        (line,) = await parlour.app.alerts.alert_statuses()
         assert (line["told"], line["untold"]) == (1, False)
 
 
@@ -123,7 +123,7 @@ async def test_a_token_that_is_revoked_is_told_at_once_over_the_others(
     world: AlertPlatforms, tmp_path: Path, name: str
 ) -> None:
     """The platform whose token is refused while the bot runs is named on both others."""
-    async with world.house(tmp_path / "home"):
+    async with world.open_gateway(tmp_path / "home"):
         await revoke(world, name)
         others = set(NAMES) - {name}
         await until(world, f"{name} {REFUSED}", *others)
@@ -159,22 +159,22 @@ async def test_the_webhook_and_a_page_that_opens_get_the_same(tmp_path: Path) ->
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     try:
-        async with gateway(home=tmp_path / "home", model=InstantModel()) as pocket:
-            pocket.kill(tmp_path / "killed")
+        async with gateway(home=tmp_path / "home", model=InstantModel()) as parlour:
+            parlour.kill(tmp_path / "killed")
         environment = {"PARLOUR_ALERT_URL": f"{site.name}/secret"}
-        async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as pocket:
+        async with gateway(home=tmp_path / "killed", model=InstantModel(), environment=environment) as parlour:
             await within(20, lambda: {each["kind"] for each in bodies} == {"ping", "event"})
-            (line,) = await pocket.app.alerts.alert_statuses()
+            (line,) = await parlour.app.alerts.alert_statuses()
             assert (line["cause"], line["untold"]) == ("killed", True)
-            url = pocket.app.web.url
+            url = parlour.app.web.url
             async with (
                 ClientSession() as session,
                 session.ws_connect(f"{url}ws", headers={"Origin": url.rstrip("/")}) as page,
             ):
                 assert (await page.receive_json(timeout=20))["type"] == "history"
-                pocket.app.alerts.watch.wake()
+                parlour.app.alerts.watch.wake()
                 shown = await page.receive_json(timeout=20)
-            (line,) = await pocket.app.alerts.alert_statuses()
+            (line,) = await parlour.app.alerts.alert_statuses()
     finally:
         await runner.cleanup()
     (event,) = [each for each in bodies if each["kind"] == "event"]

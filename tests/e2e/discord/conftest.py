@@ -1,4 +1,4 @@
-"""A Discord and a house for every test."""
+"""A Discord and a gateway for every test."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ async def discord() -> AsyncIterator[DiscordServer]:
 
 
 @pytest.fixture
-async def house() -> FakePageServices:
-    """Give a house that stores."""
+async def services() -> FakePageServices:
+    """Give a gateway that stores."""
     return FakePageServices()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.e2e.discord.test_gateway_discord import CALL, house
+from tests.e2e.discord.test_gateway_discord import CALL, open_gateway
 from tests.fakes.discord_records import ADMIN_ROLE, ANN, BEN, BOT, EVA, GENERAL, buttons
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import InstantModel
@@ -25,12 +25,12 @@ async def asked(discord: DiscordServer, chat: str) -> dict[str, Any]:
 
 async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
     """Confirmed at once, done once however often it is pressed or delivered, and said in the chat."""
-    async with open_discord() as discord, house(discord, model=InstantModel()) as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=InstantModel()) as parlour:
         direct = discord.direct(ANN)
         discord.say(direct, ANN, "hello")
         await discord.until(lambda: bool(discord.chat(direct)))
-        scope = await scope_in(pocket, f"discord:{direct}")
-        await staged(pocket, scope, f"discord:{direct}")
+        scope = await scope_in(parlour, f"discord:{direct}")
+        await staged(parlour, scope, f"discord:{direct}")
         question = await asked(discord, direct)
         assert buttons(question) == [["Yes", "No"]]
         pressed = discord.interactions.press(question["id"], ANN, YES)
@@ -39,18 +39,18 @@ async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> No
         again = discord.interactions.press(question["id"], ANN, YES)
         await discord.until(lambda: any(text.startswith("You already approved this") for text in discord.chat(direct)))
         assert (pressed.acknowledged, again.acknowledged) == (6, 6)
-        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert memory(parlour, scope) == f"- {FACT}\n"
         assert sum(text.startswith("Approved.") for text in discord.chat(direct)) == 1
 
 
 async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
     """A stranger's press: nothing. A member's: refused to them alone, the buttons stay. An admin's: done."""
-    async with open_discord() as discord, house(discord, model=InstantModel()) as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=InstantModel()) as parlour:
         discord.members[ANN]["roles"] = [ADMIN_ROLE]
         discord.say(GENERAL, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
-        scope = await scope_in(pocket, f"discord:{GENERAL}")
-        await staged(pocket, scope, f"discord:{GENERAL}")
+        scope = await scope_in(parlour, f"discord:{GENERAL}")
+        await staged(parlour, scope, f"discord:{GENERAL}")
         question = await asked(discord, GENERAL)
         shown = list(discord.chat(GENERAL))
         stranger = discord.interactions.press(question["id"], EVA, YES)
@@ -61,7 +61,7 @@ async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard
             ("Only an admin of this chat or an owner of this bot can use /memory approve here.", True)
         ]
         assert buttons(question)
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
         admin = discord.interactions.press(question["id"], ANN, NO)
         await discord.until(lambda: not buttons(question) and bool(admin.follow_ups))
         assert admin.follow_ups == [("Rejected. My memory stays unchanged.", True)]

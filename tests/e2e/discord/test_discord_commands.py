@@ -22,10 +22,10 @@ from tests.fakes.web_services import FakePageServices
 
 @asynccontextmanager
 async def registered(
-    house: FakePageServices, discord: DiscordServer, where: str = "global"
+    services: FakePageServices, discord: DiscordServer, where: str = "global"
 ) -> AsyncIterator[NotedChannel]:
     """Run the channel; its commands are there when the block begins."""
-    async with connected(house, discord, commands=where) as channel:
+    async with connected(services, discord, commands=where) as channel:
         await discord.until(lambda: discord.interactions.registered)
         yield channel
 
@@ -43,46 +43,48 @@ def answer(channel: NotedChannel, message: InboundMessage, text: str, *, private
     return list(channel.render(row))
 
 
-async def wait_command(house: FakePageServices, discord: DiscordServer, used: FakeInteraction) -> InboundMessage:
-    """Return the command as the house got it, once Discord shows that we think."""
-    message = (await house.wait_deliveries(1))[-1]
+async def wait_command(services: FakePageServices, discord: DiscordServer, used: FakeInteraction) -> InboundMessage:
+    """Return the command as the gateway got it, once Discord shows that we think."""
+    message = (await services.wait_deliveries(1))[-1]
     await discord.until(lambda: used.acknowledged)
     return message
 
 
-async def test_commands_are_registered_only_when_they_changed(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_commands_are_registered_only_when_they_changed(
+    discord: DiscordServer, services: FakePageServices
+) -> None:
     """Discord allows 200 creations a day: a restart costs none, a change costs one overwrite."""
     for _ in range(2):
-        async with connected(house, discord, commands="global") as channel:
+        async with connected(services, discord, commands="global") as channel:
             await discord.until(lambda: discord.interactions.registered)
             await channel._commands.register([GUILD])
     assert discord.interactions.registrations == 1
     assert {each["name"] for each in discord.interactions.registered[""]} >= {"help", "new", "stop", "status", "usage"}
-    house.state.notes["commands"] = '{"": "of an older release"}'
-    async with connected(house, discord, commands="global"):
+    services.state.notes["commands"] = '{"": "of an older release"}'
+    async with connected(services, discord, commands="global"):
         await discord.until(lambda: discord.interactions.registrations == 2)
 
 
 async def test_commands_move_between_everywhere_and_the_servers(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """What is registered elsewhere from before is taken away, so that nobody sees a command twice."""
     for where, everywhere, here in (("guild", False, True), ("global", True, False), ("off", False, False)):
-        async with connected(house, discord, commands=where) as channel:
+        async with connected(services, discord, commands=where) as channel:
             await channel._commands.register([GUILD])
         assert bool(discord.interactions.registered.get("")) is everywhere
         assert bool(discord.interactions.registered.get(GUILD)) is here
 
 
 async def test_commands_that_cannot_be_registered_cost_nothing_else(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """A bot that was invited without the scope still hears and answers."""
     discord.fail("PUT", "commands", "403 50001")
-    async with connected(house, discord, commands="global"):
+    async with connected(services, discord, commands="global"):
         discord.say(discord.direct(ANN), ANN, "hello")
-        await house.wait_deliveries(1)
-    assert "commands" not in house.state.notes
+        await services.wait_deliveries(1)
+    assert "commands" not in services.state.notes
 
 
 def test_every_command_fits_discords_rules() -> None:
@@ -100,22 +102,22 @@ def test_every_command_fits_discords_rules() -> None:
     assert stop["description_localizations"]["en-GB"] == translate("commands.help_stop", "en")
 
 
-async def test_a_command_is_what_one_could_have_typed(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_command_is_what_one_could_have_typed(discord: DiscordServer, services: FakePageServices) -> None:
     """Text, facts and an event id; it speaks to us by what it is, and names no message."""
     discord.members[BEN]["roles"] = [ADMIN_ROLE]
-    async with registered(house, discord):
+    async with registered(services, discord):
         used = discord.interactions.use(GENERAL, BEN, "timezone", "Europe/Berlin")
-        message = await wait_command(house, discord, used)
+        message = await wait_command(services, discord, used)
     assert (message.text, message.message_id, message.event_ids) == ("/timezone Europe/Berlin", "", (used.id,))
     assert (str(message.key), message.guild, message.is_addressed) == (f"discord:{GENERAL}", GUILD, True)
     assert (message.sender.id, message.sender.roles, message.sender.is_admin) == (BEN, (ADMIN_ROLE,), True)
 
 
-async def test_a_private_answer_stays_with_its_sender(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_private_answer_stays_with_its_sender(discord: DiscordServer, services: FakePageServices) -> None:
     """In a shared chat all of it is ephemeral, its length notwithstanding; and a repeat changes nothing."""
-    async with registered(house, discord) as channel:
+    async with registered(services, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await wait_command(house, discord, used)
+        message = await wait_command(services, discord, used)
         assert used.is_thinking
         assert used.is_ephemeral
         parts = answer(channel, message, "yours: " + "word " * 600, private=True)
@@ -130,12 +132,12 @@ async def test_a_private_answer_stays_with_its_sender(discord: DiscordServer, ho
 
 
 async def test_what_everybody_may_see_is_a_message_with_its_key(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """That we think goes away, and the answer stands in the chat once."""
-    async with registered(house, discord) as channel:
+    async with registered(services, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "new")
-        (part,) = answer(channel, await wait_command(house, discord, used), "New session started.")
+        (part,) = answer(channel, await wait_command(services, discord, used), "New session started.")
         discord.fail("POST", "messages", "done 502")
         await channel.send(part)
         await discord.until(lambda: used.is_deleted)
@@ -143,12 +145,12 @@ async def test_what_everybody_may_see_is_a_message_with_its_key(
     assert not used.is_thinking
 
 
-async def test_in_a_direct_chat_the_answer_takes_the_place(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_in_a_direct_chat_the_answer_takes_the_place(discord: DiscordServer, services: FakePageServices) -> None:
     """Nobody else is there: nothing is ephemeral, and the chat keeps it."""
     direct = discord.direct(ANN)
-    async with registered(house, discord) as channel:
+    async with registered(services, discord) as channel:
         used = discord.interactions.use(direct, ANN, "usage")
-        message = await wait_command(house, discord, used)
+        message = await wait_command(services, discord, used)
         for part in answer(channel, message, "yours", private=True):
             await channel.send(part)
     assert not used.is_ephemeral
@@ -157,88 +159,90 @@ async def test_in_a_direct_chat_the_answer_takes_the_place(discord: DiscordServe
 
 @pytest.mark.parametrize("private", [True, False])
 async def test_after_fifteen_minutes_the_chat_has_the_answer(
-    discord: DiscordServer, house: FakePageServices, private: bool
+    discord: DiscordServer, services: FakePageServices, private: bool
 ) -> None:
     """The place is gone; what is private becomes a direct message."""
-    async with registered(house, discord) as channel:
+    async with registered(services, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        (part,) = answer(channel, await wait_command(house, discord, used), "yours", private=private)
+        (part,) = answer(channel, await wait_command(services, discord, used), "yours", private=private)
         discord.skew += timedelta(minutes=16)
         await channel.send(part)
     assert discord.chat(discord.direct(ANN) if private else GENERAL) == ["yours"]
 
 
-async def test_a_restart_in_between_answers_in_the_same_place(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_restart_in_between_answers_in_the_same_place(
+    discord: DiscordServer, services: FakePageServices
+) -> None:
     """The place is noted with the row, and forgotten once its time is over."""
-    async with registered(house, discord):
+    async with registered(services, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await wait_command(house, discord, used)
+        message = await wait_command(services, discord, used)
         await discord.until(lambda: used.is_thinking)
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         (part,) = answer(channel, message, "yours", private=True)
         await channel.send(part)
     assert used.original == "yours"
 
 
-async def test_three_seconds_too_late_is_not_lost(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_three_seconds_too_late_is_not_lost(discord: DiscordServer, services: FakePageServices) -> None:
     """Discord forgot the command, we did not: its answer stands in the chat."""
-    async with registered(house, discord) as channel:
-        house.is_down = True
+    async with registered(services, discord) as channel:
+        services.is_down = True
         used = discord.interactions.use(GENERAL, ANN, "new")
-        await house.wait_deliveries(1)
+        await services.wait_deliveries(1)
         assert not used.acknowledged  # nothing is confirmed that is not stored
         discord.skew += timedelta(seconds=4)
-        house.is_down = False
+        services.is_down = False
         await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
-        (part,) = answer(channel, house.accepted[0], "New session started.")
+        (part,) = answer(channel, services.accepted[0], "New session started.")
         await channel.send(part)
     assert discord.chat(GENERAL) == ["New session started."]
 
 
-async def test_a_second_delivery_is_no_second_command(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_second_delivery_is_no_second_command(discord: DiscordServer, services: FakePageServices) -> None:
     """The event id decides, and the place stays the first one's."""
-    async with registered(house, discord) as channel:
+    async with registered(services, discord) as channel:
         used = discord.interactions.use(GENERAL, ANN, "usage")
-        message = await wait_command(house, discord, used)
+        message = await wait_command(services, discord, used)
         discord.interactions.repeat(used)
-        await house.wait_deliveries(2)
-        assert len(house.accepted) == 1
+        await services.wait_deliveries(2)
+        assert len(services.accepted) == 1
         (part,) = answer(channel, message, "yours", private=True)
         await channel.send(part)
     assert used.original == "yours"
 
 
-async def test_a_strangers_command_is_not_even_confirmed(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_strangers_command_is_not_even_confirmed(discord: DiscordServer, services: FakePageServices) -> None:
     """No word, no place, no note."""
-    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
-    async with registered(house, discord):
+    services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
+    async with registered(services, discord):
         used = discord.interactions.use(GENERAL, ANN, "usage")
         discord.interactions.repeat(used)
-        await house.wait_deliveries(2)  # one after the other: the first is done with
+        await services.wait_deliveries(2)  # one after the other: the first is done with
     assert not used.acknowledged
-    assert "interactions" not in house.state.notes
+    assert "interactions" not in services.state.notes
     assert not [each for each in discord.requests if each.kind == "callback"]
 
 
-async def test_a_refused_command_can_be_told_why(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_refused_command_can_be_told_why(discord: DiscordServer, services: FakePageServices) -> None:
     """The line is shown to the sender alone."""
-    house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
-    async with registered(house, discord):
+    services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger", line="Ask Ann to let you in.")
+    async with registered(services, discord):
         discord.interactions.use(GENERAL, BEN, "usage")
         await discord.until(lambda: any(each.kind == "callback" for each in discord.requests))
     body = discord.requests[-1].body
     assert (body["type"], body["data"]["content"], body["data"]["flags"]) == (4, "Ask Ann to let you in.", 64)
 
 
-async def test_a_button_is_its_value(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_button_is_its_value(discord: DiscordServer, services: FakePageServices) -> None:
     """Confirmed without a word; where its answer can be shown to whoever pressed is noted."""
-    async with registered(house, discord):
+    async with registered(services, discord):
         message = discord.say(GENERAL, BOT, "Shall I?")
         pressed = discord.interactions.press(message, ANN, "yes:7")
-        heard = await wait_command(house, discord, pressed)
+        heard = await wait_command(services, discord, pressed)
     assert (heard.kind, heard.text, heard.message_id, heard.event_ids) == (
         InboundKind.BUTTON, "yes:7", "", (pressed.id,),
     )  # fmt: skip
     assert pressed.acknowledged == 6
     assert heard.reply_to == message
-    assert turn_id(heard) in house.state.notes["interactions"]
+    assert turn_id(heard) in services.state.notes["interactions"]

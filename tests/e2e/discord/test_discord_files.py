@@ -30,20 +30,20 @@ async def fetched(channel: NotedChannel, attachment: Attachment) -> bytes:
 
 
 async def send_files(
-    discord: DiscordServer, house: FakePageServices, *files: dict[str, Any], **fields: Any
+    discord: DiscordServer, services: FakePageServices, *files: dict[str, Any], **fields: Any
 ) -> InboundMessage:
-    """Let Ann send files, and return her message as the house gets it."""
+    """Let Ann send files, and return her message as the gateway gets it."""
     discord.say(discord.direct(ANN), ANN, "look", attachments=list(files), **fields)
-    return (await house.wait_deliveries(1))[0]
+    return (await services.wait_deliveries(1))[0]
 
 
-async def test_files_of_a_message_can_be_had_each(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_files_of_a_message_can_be_had_each(discord: DiscordServer, services: FakePageServices) -> None:
     """Nothing is downloaded before it is asked for; then every byte, without our token."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         assert isinstance(channel, SupportsFiles)
         one = discord.cdn.keep("a cat.png", PICTURE, content_type="image/png")
         two = discord.cdn.keep("said.ogg", b"OggS" * 20, content_type="audio/ogg")
-        message = await send_files(discord, house, one, two, flags=1 << 13)
+        message = await send_files(discord, services, one, two, flags=1 << 13)
         assert discord.cdn.served == []
         assert [(each.kind, each.name, each.size) for each in message.attachments] == [
             ("image", "a_cat.png", len(PICTURE)), ("voice", "said.ogg", 80),
@@ -52,11 +52,11 @@ async def test_files_of_a_message_can_be_had_each(discord: DiscordServer, house:
 
 
 async def test_an_address_that_has_ended_is_asked_for_once_more(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """Signed addresses hold a day; the message knows the new one, and when it is gone too, that is said."""
-    async with connected(house, discord) as channel:
-        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE, content_type="image/png"))
+    async with connected(services, discord) as channel:
+        message = await send_files(discord, services, discord.cdn.keep("a.png", PICTURE, content_type="image/png"))
         discord.skew += timedelta(hours=25)
         assert await fetched(channel, message.attachments[0]) == PICTURE
         assert len(discord.cdn.served) == 2
@@ -66,20 +66,20 @@ async def test_an_address_that_has_ended_is_asked_for_once_more(
             await fetched(channel, message.attachments[0])
 
 
-async def test_who_reads_too_much_stops(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_who_reads_too_much_stops(discord: DiscordServer, services: FakePageServices) -> None:
     """The file is streamed: who has had enough closes, and the rest never comes."""
-    async with connected(house, discord) as channel:
-        message = await send_files(discord, house, discord.cdn.keep("big.bin", bytes(40 << 20)))
+    async with connected(services, discord) as channel:
+        message = await send_files(discord, services, discord.cdn.keep("big.bin", bytes(40 << 20)))
         async with aclosing(channel.fetch(message.attachments[0])) as pieces:
             first = await anext(pieces)
         assert 0 < len(first) <= 64 * 1024
     assert discord.cdn.sent < 20 << 20
 
 
-async def test_a_download_that_breaks_off_is_said(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_download_that_breaks_off_is_said(discord: DiscordServer, services: FakePageServices) -> None:
     """Half a file is none."""
-    async with connected(house, discord) as channel:
-        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE))
+    async with connected(services, discord) as channel:
+        message = await send_files(discord, services, discord.cdn.keep("a.png", PICTURE))
         discord.cdn.breaks_after = 1
         with pytest.raises(FileUnavailable, match="broke off"):
             await fetched(channel, message.attachments[0])
@@ -100,22 +100,22 @@ ELSEWHERE = {
 
 @pytest.mark.parametrize("url", ELSEWHERE.values(), ids=ELSEWHERE.keys())
 async def test_an_address_that_discord_did_not_make_is_not_followed(
-    discord: DiscordServer, house: FakePageServices, url: str
+    discord: DiscordServer, services: FakePageServices, url: str
 ) -> None:
     """Attacks 19-42: the payload names it, but only Discord's own hosts are asked, over TLS."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         file = {"id": "1", "filename": "a.png", "size": 3, "url": url}
-        message = await send_files(discord, house, file)
+        message = await send_files(discord, services, file)
         with pytest.raises(FileUnavailable, match="none of Discord's"):
             await fetched(channel, message.attachments[0])
         with pytest.raises(FileUnavailable):
             await fetched(channel, replace(message.attachments[0], url=url))
 
 
-async def test_a_redirect_is_not_followed(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_redirect_is_not_followed(discord: DiscordServer, services: FakePageServices) -> None:
     """Attacks 33-36 of docs/attacks.md."""
-    async with connected(house, discord) as channel:
-        message = await send_files(discord, house, discord.cdn.keep("a.png", PICTURE))
+    async with connected(services, discord) as channel:
+        message = await send_files(discord, services, discord.cdn.keep("a.png", PICTURE))
         discord.cdn.redirects_to = f"http://{discord.base}/api/v10/users/@me"
         with pytest.raises(FileUnavailable):
             await fetched(channel, message.attachments[0])
@@ -125,10 +125,10 @@ async def test_a_redirect_is_not_followed(discord: DiscordServer, house: FakePag
 # Out.
 
 
-async def part_of(house: FakePageServices, data: bytes, **fields: Any) -> MessagePart:
+async def part_of(services: FakePageServices, data: bytes, **fields: Any) -> MessagePart:
     """Return a part that is a file."""
     name = fields.pop("name", "chart.png")
-    blob = await house.blobs.put("people/ann", data)
+    blob = await services.blobs.put("people/ann", data)
     file = Attachment(kind="image", name=name, size=len(data), blob=blob, caption=fields.pop("caption", ""))
     return MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="", file=file, kind=OutboundKind.ANSWER, **fields)
 
@@ -143,11 +143,11 @@ def list_posted_files(discord: DiscordServer) -> list[tuple[str, bytes]]:
     ]
 
 
-async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, services: FakePageServices) -> None:
     """Under its part's id as nonce; the caption is ours to format, pings nobody and shows no preview."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         assert channel.capabilities.file_limit == FILE_LIMIT
-        part = await part_of(house, PICTURE, caption="*The* chart, @everyone: https://a.example")
+        part = await part_of(services, PICTURE, caption="*The* chart, @everyone: https://a.example")
         await channel.send(part)
     assert list_posted_files(discord) == [("*The* chart, @everyone: https://a.example", PICTURE)]
     body = next(each.body for each in discord.requests if each.method == "POST" and each.kind == "messages")
@@ -155,9 +155,9 @@ async def test_a_file_is_sent_once_with_its_caption(discord: DiscordServer, hous
     assert body["allowed_mentions"] == {"parse": [], "replied_user": False}
 
 
-async def test_words_can_be_a_file(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_words_can_be_a_file(discord: DiscordServer, services: FakePageServices) -> None:
     """A long answer's `answer.md` has no blob: its words are the bytes."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         file = Attachment(kind="document", name="answer.md", size=5, media_type="text/markdown")
         part = MessagePart(id=f"{TURN}.1.2", key=KEY, payload="", plain="# Hü", file=file)
         await channel.send(part)
@@ -166,12 +166,12 @@ async def test_words_can_be_a_file(discord: DiscordServer, house: FakePageServic
 
 @pytest.mark.parametrize("how", ["lost", "done 502"])
 async def test_a_file_whose_answer_was_lost_stands_once(
-    discord: DiscordServer, house: FakePageServices, how: str
+    discord: DiscordServer, services: FakePageServices, how: str
 ) -> None:
     """Within the nonce's time a repeat finds it; later the chat is read, and the size tells."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         asked = discord.say(GENERAL, ANN, "chart?")
-        part = await part_of(house, PICTURE, reply_to=asked)
+        part = await part_of(services, PICTURE, reply_to=asked)
         discord.fail("POST", "messages", how)
         if how == "lost":
             with pytest.raises(OutcomeUnknown):
@@ -181,7 +181,7 @@ async def test_a_file_whose_answer_was_lost_stands_once(
         found = await channel.find(part)
         assert found is not None
         assert found.message_id == receipt.message_id
-        assert await channel.find(await part_of(house, PICTURE + b"x", reply_to=asked)) is None
+        assert await channel.find(await part_of(services, PICTURE + b"x", reply_to=asked)) is None
     assert len(list_posted_files(discord)) == 1
 
 
@@ -190,12 +190,12 @@ TOO_MUCH = {"too large": "too large", "no right": "attach_files", "a refusal": "
 
 @pytest.mark.parametrize("what", TOO_MUCH.values(), ids=TOO_MUCH.keys())
 async def test_a_file_that_discord_will_not_have_is_refused_for_good(
-    discord: DiscordServer, house: FakePageServices, what: str
+    discord: DiscordServer, services: FakePageServices, what: str
 ) -> None:
     """Too large (before it leaves), not allowed, or Discord's own limit: never tried again."""
     discord.denied |= {what} if what == "attach_files" else set()
-    async with connected(house, discord) as channel:
-        part = await part_of(house, bytes(FILE_LIMIT + 1) if what == "too large" else PICTURE)
+    async with connected(services, discord) as channel:
+        part = await part_of(services, bytes(FILE_LIMIT + 1) if what == "too large" else PICTURE)
         if what[:1].isdigit():
             discord.fail("POST", "messages", what)
         with pytest.raises(SendRefused) as refused:
@@ -205,11 +205,11 @@ async def test_a_file_that_discord_will_not_have_is_refused_for_good(
     assert list_posted_files(discord) == []
 
 
-async def test_a_file_that_is_lost_here_is_said_to_be(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_file_that_is_lost_here_is_said_to_be(discord: DiscordServer, services: FakePageServices) -> None:
     """Delivery then says so in the file's place."""
-    async with connected(house, discord) as channel:
-        part = await part_of(house, PICTURE)
-        house.blobs.kept.clear()
+    async with connected(services, discord) as channel:
+        part = await part_of(services, PICTURE)
+        services.blobs.kept.clear()
         with pytest.raises(FileUnavailable):
             await channel.send(part)
         assert not issubclass(FileUnavailable, SendFailed)

@@ -120,9 +120,9 @@ class DiscordScene:
 async def open_house(nursery: DiscordForkServer, folder: Path) -> AsyncIterator[DiscordScene]:
     """Serve a Discord; whatever lives at the end is killed."""
     async with open_discord() as discord:
-        house = DiscordScene(discord, nursery, folder)
+        services = DiscordScene(discord, nursery, folder)
         try:
-            yield house
+            yield services
         finally:
             nursery.kill_all()
 
@@ -133,9 +133,9 @@ def row(line: str) -> str:
     return promise
 
 
-def answers(house: DiscordScene, chat: str = GENERAL) -> list[str]:
+def answers(services: DiscordScene, chat: str = GENERAL) -> list[str]:
     """Return what each of our messages answers."""
-    return [text.rpartition("] ")[2].split(" word")[0] for text in house.discord.chat(chat)]
+    return [text.rpartition("] ")[2].split(" word")[0] for text in services.discord.chat(chat)]
 
 
 CASES = {
@@ -152,15 +152,15 @@ async def test_killed_in_a_turn(nursery: DiscordForkServer, tmp_path: Path, line
     """One answer, unmarked, in the preview's place where there was one."""
     when, method, kind, holds = CASES[line]
     assert row(line).startswith("one answer")
-    async with open_house(nursery, tmp_path) as house:
-        await house.live(ago=later, holds=holds)
-        house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.killed_at(when, method, kind)
-        previews = len(house.discord.chat(GENERAL))
-        await house.live()
-        await house.quiet(lambda: house.discord.chat(GENERAL))
-        assert answers(house) == ["@Parlour one"]
-        edited = [each for each in house.discord.messages[GENERAL] if each.get("was")]
+    async with open_house(nursery, tmp_path) as services:
+        await services.live(ago=later, holds=holds)
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.killed_at(when, method, kind)
+        previews = len(services.discord.chat(GENERAL))
+        await services.live()
+        await services.quiet(lambda: services.discord.chat(GENERAL))
+        assert answers(services) == ["@Parlour one"]
+        edited = [each for each in services.discord.messages[GENERAL] if each.get("was")]
         assert len(edited) == previews
 
 
@@ -169,20 +169,20 @@ async def test_killed_around_the_row(nursery: DiscordForkServer, tmp_path: Path,
     """Stopped before it reads what Discord sent, and killed before the next mark: each message has one answer."""
     assert row("before the message's row was written") == "one answer"
     assert row("after the row, before the chat's mark") == "one answer"
-    async with open_house(nursery, tmp_path) as house:
-        await house.live(ago=later)
-        house.discord.say(GENERAL, ANN, f"{CALL} zero")
-        await house.discord.until(lambda: house.discord.chat(GENERAL))
-        os.kill(house.pid, signal.SIGSTOP)
-        house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.end()
-        await house.live(ago=later)
-        await house.discord.until(lambda: len(house.discord.chat(GENERAL)) == 2)
-        house.discord.say(GENERAL, ANN, f"{CALL} two")
-        await house.killed_at("before", "PUT", "reactions")
-        await house.live()
-        await house.quiet(lambda: len(house.discord.chat(GENERAL)) == 3)
-        assert answers(house) == ["@Parlour zero", "@Parlour one", "@Parlour two"]
+    async with open_house(nursery, tmp_path) as services:
+        await services.live(ago=later)
+        services.discord.say(GENERAL, ANN, f"{CALL} zero")
+        await services.discord.until(lambda: services.discord.chat(GENERAL))
+        os.kill(services.pid, signal.SIGSTOP)
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.end()
+        await services.live(ago=later)
+        await services.discord.until(lambda: len(services.discord.chat(GENERAL)) == 2)
+        services.discord.say(GENERAL, ANN, f"{CALL} two")
+        await services.killed_at("before", "PUT", "reactions")
+        await services.live()
+        await services.quiet(lambda: len(services.discord.chat(GENERAL)) == 3)
+        assert answers(services) == ["@Parlour zero", "@Parlour one", "@Parlour two"]
 
 
 ADOPTION = {
@@ -195,34 +195,34 @@ ADOPTION = {
 async def test_killed_with_a_preview(nursery: DiscordForkServer, tmp_path: Path, line: str) -> None:
     """The answer takes the preview's place, whenever we are killed, and however often."""
     assert row(line) == "one answer, in the preview's place"
-    async with open_house(nursery, tmp_path) as house:
-        await house.live(holds=True)
-        ident = house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.discord.until(lambda: house.discord.chat(GENERAL))
-        (preview,) = [each for each in house.discord.messages[GENERAL] if each["id"] != ident]
-        await house.discord.until(lambda: [each for each in house.discord.requests if each.kind == "typing"])
-        await house.end()
+    async with open_house(nursery, tmp_path) as services:
+        await services.live(holds=True)
+        ident = services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.discord.until(lambda: services.discord.chat(GENERAL))
+        (preview,) = [each for each in services.discord.messages[GENERAL] if each["id"] != ident]
+        await services.discord.until(lambda: [each for each in services.discord.requests if each.kind == "typing"])
+        await services.end()
         if line in ADOPTION:
-            await house.live_until(ADOPTION[line], "PATCH", "messages")
-        await house.live()
-        await house.quiet(lambda: preview.get("was"))
-        assert answers(house) == ["@Parlour one"]
+            await services.live_until(ADOPTION[line], "PATCH", "messages")
+        await services.live()
+        await services.quiet(lambda: preview.get("was"))
+        assert answers(services) == ["@Parlour one"]
 
 
 async def test_killed_with_an_old_preview(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Ten minutes later nobody looks any more: the answer is a message that rings."""
     assert row("with a preview older than a minute").startswith("one answer; the preview points to it")
-    async with open_house(nursery, tmp_path) as house:
-        await house.live(ago=LATER, holds=True)
-        house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.discord.until(lambda: len(house.discord.chat(GENERAL)) == 1)
-        while not house.count("SELECT count(*) FROM part WHERE state = ?", "sent"):  # noqa: ASYNC110 - another process's disk
+    async with open_house(nursery, tmp_path) as services:
+        await services.live(ago=LATER, holds=True)
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.discord.until(lambda: len(services.discord.chat(GENERAL)) == 1)
+        while not services.count("SELECT count(*) FROM part WHERE state = ?", "sent"):  # noqa: ASYNC110 - another process's disk
             await asyncio.sleep(0.01)
-        await house.end()
-        await house.live()
-        await house.quiet(lambda: len(house.discord.chat(GENERAL)) == 2)
-        assert house.discord.chat(GENERAL)[0] == translate("delivery.next_message")
-        assert answers(house)[1] == "@Parlour one"
+        await services.end()
+        await services.live()
+        await services.quiet(lambda: len(services.discord.chat(GENERAL)) == 2)
+        assert services.discord.chat(GENERAL)[0] == translate("delivery.next_message")
+        assert answers(services)[1] == "@Parlour one"
 
 
 LONG = {
@@ -237,14 +237,14 @@ async def test_killed_in_a_long_answer(nursery: DiscordForkServer, tmp_path: Pat
     """Each part stands once, in order, unmarked."""
     when, number, promise = LONG[line]
     assert row(line) == promise
-    async with open_house(nursery, tmp_path) as house:
-        direct = house.discord.direct(ANN)
-        await house.live(ago=later, words=1_000)
-        house.discord.say(direct, ANN, "one")
-        await house.killed_at(when, "POST", "messages", number)
-        await house.live()
-        await house.quiet(lambda: len(house.discord.chat(direct)) == 3)
-        shown = " ".join(house.discord.chat(direct))
+    async with open_house(nursery, tmp_path) as services:
+        direct = services.discord.direct(ANN)
+        await services.live(ago=later, words=1_000)
+        services.discord.say(direct, ANN, "one")
+        await services.killed_at(when, "POST", "messages", number)
+        await services.live()
+        await services.quiet(lambda: len(services.discord.chat(direct)) == 3)
+        shown = " ".join(services.discord.chat(direct))
         assert shown.split().count("word") == 1_000
 
 
@@ -255,41 +255,41 @@ FILES = {"before a file was sent": "before", "after a file was posted, before th
 async def test_killed_around_a_file(nursery: DiscordForkServer, tmp_path: Path, line: str) -> None:
     """A long answer in a channel is its beginning and a file, each once."""
     assert row(line) == "one file"
-    async with open_house(nursery, tmp_path) as house:
-        await house.live(ago=LATER, words=3_000)
-        house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.killed_at(FILES[line], "POST", "messages", 2)
-        await house.live()
+    async with open_house(nursery, tmp_path) as services:
+        await services.live(ago=LATER, words=3_000)
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.killed_at(FILES[line], "POST", "messages", 2)
+        await services.live()
 
         def files() -> list[str]:
-            return [file["filename"] for each in house.discord.messages[GENERAL] for file in each["attachments"]]
+            return [file["filename"] for each in services.discord.messages[GENERAL] for file in each["attachments"]]
 
-        await house.quiet(files)
+        await services.quiet(files)
         assert files() == ["answer.md"]
-        assert len(house.discord.chat(GENERAL)) == 2
+        assert len(services.discord.chat(GENERAL)) == 2
 
 
 async def test_killed_around_a_command(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Its place is gone or is held: the answer stands there, or in the chat, once."""
     assert row("after a command's row, before it was confirmed") == "one answer, in the chat"
     assert row("after a command was confirmed, before its answer").startswith('one answer, in place of "is thinking"')
-    async with open_house(nursery, tmp_path) as house:
-        direct = house.discord.direct(ANN)
-        await house.live(ago=timedelta(seconds=4))
-        await house.discord.until(lambda: house.discord.interactions.registered)
-        used = house.discord.interactions.use(direct, ANN, "usage")
-        await house.killed_at("before", "POST", "callback")
-        await house.live()
-        await house.quiet(lambda: house.discord.chat(direct))
+    async with open_house(nursery, tmp_path) as services:
+        direct = services.discord.direct(ANN)
+        await services.live(ago=timedelta(seconds=4))
+        await services.discord.until(lambda: services.discord.interactions.registered)
+        used = services.discord.interactions.use(direct, ANN, "usage")
+        await services.killed_at("before", "POST", "callback")
+        await services.live()
+        await services.quiet(lambda: services.discord.chat(direct))
         assert not used.acknowledged
-        assert len(house.discord.chat(direct)) == 1
-        used = house.discord.interactions.use(GENERAL, ANN, "usage")
-        await house.killed_at("before", "PATCH", "@original")
+        assert len(services.discord.chat(direct)) == 1
+        used = services.discord.interactions.use(GENERAL, ANN, "usage")
+        await services.killed_at("before", "PATCH", "@original")
         assert used.is_thinking
-        await house.live()
-        await house.quiet(lambda: used.original)
+        await services.live()
+        await services.quiet(lambda: used.original)
         assert used.is_ephemeral
-        assert house.discord.chat(GENERAL) == []
+        assert services.discord.chat(GENERAL) == []
 
 
 # Away.
@@ -303,15 +303,15 @@ async def test_away_while_people_went_on(nursery: DiscordForkServer, tmp_path: P
     assert "no answer is repeated" in row("an answered message was edited")
     assert "rejected" in row("a role was revoked")
     eva = "2003"
-    async with open_house(nursery, tmp_path) as house:
-        discord = house.discord
+    async with open_house(nursery, tmp_path) as services:
+        discord = services.discord
         discord.members[eva]["roles"] = [TEAM_ROLE]
-        await house.live(ago=ago)
+        await services.live(ago=ago)
         answered = discord.say(GENERAL, ANN, f"{CALL} answered")
         await discord.until(lambda: discord.chat(GENERAL))
         discord.say(GENERAL, eva, f"{CALL} of the team")
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
-        await house.end()
+        await services.end()
         if ago > timedelta(hours=24):
             discord.skew = -timedelta(hours=24, minutes=30)
             discord.say(GENERAL, BEN, f"{CALL} too old")
@@ -320,63 +320,63 @@ async def test_away_while_people_went_on(nursery: DiscordForkServer, tmp_path: P
             discord.say(GENERAL, user, f"{CALL} {text}")
         discord.edit(answered, f"{CALL} edited")
         discord.members[eva]["roles"] = []
-        await house.live()
-        await house.quiet(lambda: len(discord.chat(GENERAL)) == 4)
-        assert answers(house) == ["@Parlour answered", "@Parlour of the team", "@Parlour first", "@Parlour second"]
-        assert house.knows("@Parlour edited") is (ago < timedelta(hours=24))
-        assert not house.knows("too old")
-        assert not house.knows("revoked")
+        await services.live()
+        await services.quiet(lambda: len(discord.chat(GENERAL)) == 4)
+        assert answers(services) == ["@Parlour answered", "@Parlour of the team", "@Parlour first", "@Parlour second"]
+        assert services.knows("@Parlour edited") is (ago < timedelta(hours=24))
+        assert not services.knows("too old")
+        assert not services.knows("revoked")
 
 
 async def test_a_role_that_is_revoked_while_a_message_waits(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """It was stored before the kill, and is judged again when its turn begins."""
     assert "pending messages are refused too" in row("a role was revoked")
     eva = "2003"
-    async with open_house(nursery, tmp_path) as house:
-        discord = house.discord
+    async with open_house(nursery, tmp_path) as services:
+        discord = services.discord
         discord.members[eva]["roles"] = [TEAM_ROLE]
-        await house.live(ago=LATER, holds=True)
+        await services.live(ago=LATER, holds=True)
         discord.say(GENERAL, ANN, f"{CALL} busy")
         await discord.until(lambda: discord.chat(GENERAL))
         discord.say(GENERAL, eva, f"{CALL} waiting")
         await discord.until(lambda: sum(on for *_, on in discord.reactions) == 2)
-        await house.end()
+        await services.end()
         discord.members[eva]["roles"] = []
-        await house.live()
-        await house.quiet(lambda: discord.find(discord.messages[GENERAL][1]["id"])[1].get("was"))
+        await services.live()
+        await services.quiet(lambda: discord.find(discord.messages[GENERAL][1]["id"])[1].get("was"))
         assert not [text for text in discord.chat(GENERAL) if "waiting" in text]
 
 
 async def test_an_edit_of_what_nobody_answered(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Written and edited while we were away: the newest words are answered."""
     assert row("an unanswered message was edited") == "the latest text is answered"
-    async with open_house(nursery, tmp_path) as house:
-        discord = house.discord
-        await house.live(ago=LATER)
+    async with open_house(nursery, tmp_path) as services:
+        discord = services.discord
+        await services.live(ago=LATER)
         discord.say(GENERAL, ANN, f"{CALL} zero")
         await discord.until(lambda: discord.chat(GENERAL))
-        await house.end()
+        await services.end()
         discord.skew = -timedelta(minutes=5)
         ident = discord.say(GENERAL, ANN, f"{CALL} old-words")
         discord.edit(ident, f"{CALL} new-words")
-        await house.live()
-        await house.quiet(lambda: len(discord.chat(GENERAL)) == 2)
-        assert answers(house) == ["@Parlour zero", "@Parlour new-words"]
+        await services.live()
+        await services.quiet(lambda: len(discord.chat(GENERAL)) == 2)
+        assert answers(services) == ["@Parlour zero", "@Parlour new-words"]
 
 
 async def test_a_connection_that_was_lost(nursery: DiscordForkServer, tmp_path: Path) -> None:
     """Resumed: each message has one answer. An invalid one: test_what_was_said_meanwhile_is_read_back."""
     assert row("the connection was cut").startswith("resumed")
     assert row("the session became invalid").startswith("a new session is started")
-    async with open_house(nursery, tmp_path) as house:
-        discord = house.discord
-        await house.live()
+    async with open_house(nursery, tmp_path) as services:
+        discord = services.discord
+        await services.live()
         discord.say(GENERAL, ANN, f"{CALL} zero")
         await discord.until(lambda: discord.chat(GENERAL))
         await discord.gateway.drop()
         discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.quiet(lambda: len(discord.chat(GENERAL)) == 2)
-        assert answers(house) == ["@Parlour zero", "@Parlour one"]
+        await services.quiet(lambda: len(discord.chat(GENERAL)) == 2)
+        assert answers(services) == ["@Parlour zero", "@Parlour one"]
 
 
 # The reaction on what was heard.
@@ -403,12 +403,12 @@ async def test_no_reaction_stays_after_a_kill(
 ) -> None:
     """Killed between putting it and taking it away: the next life takes it away, the answer delivered or not."""
     assert row("between putting the reaction on a message and taking it away") == "no reaction, shortly after the start"
-    async with open_house(nursery, tmp_path) as house:
-        await house.live()
-        house.discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.killed_at(when, method, kind)
-        await house.live()
-        await house.quiet(lambda: house.discord.chat(GENERAL))
+    async with open_house(nursery, tmp_path) as services:
+        await services.live()
+        services.discord.say(GENERAL, ANN, f"{CALL} one")
+        await services.killed_at(when, method, kind)
+        await services.live()
+        await services.quiet(lambda: services.discord.chat(GENERAL))
         async with asyncio.timeout(15):
-            await house.discord.until(lambda: not standing(house.discord))
-        assert answers(house) == ["@Parlour one"]
+            await services.discord.until(lambda: not standing(services.discord))
+        assert answers(services) == ["@Parlour one"]

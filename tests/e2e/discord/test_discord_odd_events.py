@@ -43,23 +43,23 @@ class QuarantineSkippingServices(FakePageServices):
 
 async def test_a_message_of_another_shape_is_set_aside_and_the_chat_goes_on(discord: DiscordServer) -> None:
     """Set aside under its message id; after a restart history brings it again, and it is passed over."""
-    house = QuarantineSkippingServices()
-    async with connected(house, discord):
+    services = QuarantineSkippingServices()
+    async with connected(services, discord):
         discord.say(GENERAL, ANN, f"{CALL} one")
-        await house.wait_deliveries(1)
+        await services.wait_deliveries(1)
         discord.say(GENERAL, ANN, f"{CALL} bad", mentions=[{"id": None}, 5])
         discord.say(GENERAL, ANN, f"{CALL} two")
-        await house.wait_deliveries(2)
-        notes = dict(house.state.notes)
+        await services.wait_deliveries(2)
+        notes = dict(services.state.notes)
         poison = discord.say(GENERAL, ANN, f"{CALL} poison", mentions=[{"id": None}, 5])
-        while len(house.quarantined) < 2:  # noqa: ASYNC110 - nobody is told
+        while len(services.quarantined) < 2:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
-    house.state.notes = notes  # as a kill would leave them: marks are saved now and then
-    async with connected(house, discord):
+    services.state.notes = notes  # as a kill would leave them: marks are saved now and then
+    async with connected(services, discord):
         discord.say(GENERAL, ANN, f"{CALL} three")
-        await discord.until(lambda: any(each.text == "@Parlour three" for each in house.accepted))
-    assert house.passed_over.count(f"message/{poison}") >= 1
-    assert [each.text for each in house.accepted] == ["@Parlour one", "@Parlour two", "@Parlour three"]
+        await discord.until(lambda: any(each.text == "@Parlour three" for each in services.accepted))
+    assert services.passed_over.count(f"message/{poison}") >= 1
+    assert [each.text for each in services.accepted] == ["@Parlour one", "@Parlour two", "@Parlour three"]
 
 
 @pytest.mark.parametrize(
@@ -76,36 +76,36 @@ async def test_an_event_that_the_library_trips_over_does_not_end_it(
     discord: DiscordServer, name: str, data: dict[str, object]
 ) -> None:
     """discord.py dies on a malformed dispatch; here it is set aside, and the connection stays."""
-    house = QuarantineSkippingServices()
-    async with connected(house, discord):
+    services = QuarantineSkippingServices()
+    async with connected(services, discord):
         discord.gateway.dispatch(name, dict(data), guild=True)
         discord.say(GENERAL, ANN, f"{CALL} still here")
-        await house.wait_deliveries(1)
-        while not house.quarantined:  # noqa: ASYNC110 - nobody is told
+        await services.wait_deliveries(1)
+        while not services.quarantined:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
     assert discord.gateway.identified == 1
-    assert len(house.quarantined) == 1
+    assert len(services.quarantined) == 1
 
 
 async def test_after_two_kills_events_are_handled_one_at_a_time(discord: DiscordServer) -> None:
     """What kills us is then known: no other event is in anybody's hands."""
-    house = QuarantineSkippingServices(is_cautious=True)
-    async with connected(house, discord):
+    services = QuarantineSkippingServices(is_cautious=True)
+    async with connected(services, discord):
         for number in range(4):
             discord.say(GENERAL, ANN, f"{CALL} {number}")
             discord.say(RANDOM, BEN, f"{CALL} {number}")
-        await house.wait_deliveries(8)
-    assert house.most_at_once == 1
-    house = QuarantineSkippingServices()
-    async with connected(house, discord):
+        await services.wait_deliveries(8)
+    assert services.most_at_once == 1
+    services = QuarantineSkippingServices()
+    async with connected(services, discord):
         for number in range(4):
             discord.say(GENERAL, ANN, f"{CALL} {number}")
             discord.say(RANDOM, BEN, f"{CALL} {number}")
-        await house.wait_deliveries(8)
-    assert house.most_at_once == 2  # else it says nothing about caution
+        await services.wait_deliveries(8)
+    assert services.most_at_once == 2  # else it says nothing about caution
 
 
-async def test_an_event_has_one_name_live_and_as_history(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_an_event_has_one_name_live_and_as_history(discord: DiscordServer, services: FakePageServices) -> None:
     """So that what was set aside live is known when history brings it; an edit has another."""
     careful = QuarantineSkippingServices()
     async with connected(careful, discord) as channel:

@@ -23,22 +23,22 @@ async def owned(discord: DiscordServer, model: InstantModel) -> AsyncIterator[In
         "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
         "PARLOUR_CHANNELS__DISCORD__REACTION": "",
     }
-    async with gateway(model=model, environment=environment) as pocket:
+    async with gateway(model=model, environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
-        yield pocket
+        yield parlour
 
 
 async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServer) -> None:
     """Added to a server: Ann is asked with buttons; Ben, who calls, is told in private, and answered after her yes."""
     model = InstantModel()
     discord.has_joined = False
-    async with owned(discord, model) as pocket:
+    async with owned(discord, model) as parlour:
         direct = discord.direct(ANN)
         discord.say(direct, ANN, "hello")
         await discord.until(lambda: bool(discord.chat(direct)))
         discord.join_server(is_in=True)
         question = await asked(discord, direct)
-        (waiting,) = pocket.app.access.pairing.pending_requests()
+        (waiting,) = parlour.app.access.pairing.pending_requests()
         assert waiting.who == f"guild:{GUILD}"
         assert "Should I answer all members there?" in question["content"]
         discord.say(GENERAL, BEN, f"{CALL} hello?")
@@ -46,12 +46,12 @@ async def test_a_server_waits_in_silence_for_the_owners_yes(discord: DiscordServ
         await discord.until(lambda: bool(discord.chat(private)))
         assert "I'm new here" in discord.chat(private)[0]
         assert discord.chat(GENERAL) == []
-        assert [str(each.reason) for each in pocket.app.refusals.recent("discord", BEN)] == ["place-pending"]
+        assert [str(each.reason) for each in parlour.app.refusals.recent("discord", BEN)] == ["place-pending"]
         discord.interactions.press(question["id"], ANN, f"/pair yes {waiting.ref}")
         await discord.until(lambda: len(discord.chat(direct)) == 3)
         discord.say(GENERAL, BEN, f"{CALL} and now?")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
-        await pocket.idle()
+        await parlour.idle()
         assert model.calls == 2
 
 
@@ -60,7 +60,7 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordSer
 
     A direct message afterwards has a line of its own, with the code (docs/adr/0026-floods.md).
     """
-    async with owned(discord, InstantModel()) as pocket:
+    async with owned(discord, InstantModel()) as parlour:
         first = discord.interactions.use(GENERAL, EVA, "status")
         await discord.until(lambda: bool(first.acknowledged))
         discord.say(GENERAL, EVA, f"{CALL} hello?")
@@ -68,16 +68,16 @@ async def test_a_strangers_slash_command_is_answered_at_once(discord: DiscordSer
         discord.say(discord.direct(ANN), ANN, "hello")
         await discord.until(lambda: bool(discord.chat(discord.direct(ANN))))
         await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
-        await pocket.idle()
+        await parlour.idle()
         assert discord.chat(GENERAL) == []
         (line,) = discord.chat(discord.direct(EVA))
         assert "Your code is" in line
-        assert [each.who for each in pocket.app.access.pairing.pending_requests()] == [str(EVA)]
+        assert [each.who for each in parlour.app.access.pairing.pending_requests()] == [str(EVA)]
 
 
 async def test_a_code_in_a_direct_message(discord: DiscordServer) -> None:
     """Eva writes privately and has a code; Ann, who never wrote, is asked in a direct chat that is opened for it."""
-    async with owned(discord, InstantModel()) as pocket:
+    async with owned(discord, InstantModel()) as parlour:
         discord.say(discord.direct(EVA), EVA, "let me in")
         await discord.until(lambda: bool(discord.chat(discord.direct(EVA))))
         code = discord.chat(discord.direct(EVA))[0].partition("code is ")[2][:9]
@@ -86,5 +86,5 @@ async def test_a_code_in_a_direct_message(discord: DiscordServer) -> None:
         assert "/pair yes" in discord.chat(discord.direct(ANN))[0]
         discord.say(discord.direct(ANN), ANN, f"/pair {code}")
         await discord.until(lambda: len(discord.chat(discord.direct(EVA))) == 2)
-        await pocket.idle()
+        await parlour.idle()
         assert discord.chat(discord.direct(EVA))[1] == "Your access was approved. You can write to me now."

@@ -26,10 +26,10 @@ def part(channel: NotedChannel, n: int, chat: str = GENERAL) -> MessagePart:
 
 @pytest.mark.parametrize("seconds", WINDOWS)
 async def test_requests_are_sent_while_any_are_left(
-    discord: DiscordServer, house: FakePageServices, seconds: float
+    discord: DiscordServer, services: FakePageServices, seconds: float
 ) -> None:
     """50 requests in a window of any length are 50 messages, whether one at a time or all at once."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         discord.limit = (50, seconds)
         for n in range(3):
             await channel.send(part(channel, n))
@@ -41,10 +41,10 @@ async def test_requests_are_sent_while_any_are_left(
 
 @pytest.mark.parametrize("seconds", WINDOWS)
 async def test_an_empty_bucket_asks_delivery_to_wait_at_most_fifteen_minutes(
-    discord: DiscordServer, house: FakePageServices, seconds: float
+    discord: DiscordServer, services: FakePageServices, seconds: float
 ) -> None:
     """With nothing left no request is sent, and delivery hears how long to wait; another chat does not notice."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         discord.limit = (1, seconds)
         await channel.send(part(channel, 1))
         posts = len(discord.requests)
@@ -58,10 +58,10 @@ async def test_an_empty_bucket_asks_delivery_to_wait_at_most_fifteen_minutes(
 
 
 async def test_a_429_of_a_day_is_tried_again_after_fifteen_minutes(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """A wait that Discord names in the answer itself has the same bound."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         for what in ("limit", "cloudflare"):
             discord.fail("POST", "messages", what, seconds=102_737)
             with pytest.raises(RetryLater) as raised:
@@ -70,10 +70,10 @@ async def test_a_429_of_a_day_is_tried_again_after_fifteen_minutes(
 
 
 async def test_the_last_request_of_a_window_is_not_held_back_itself(
-    discord: DiscordServer, house: FakePageServices
+    discord: DiscordServer, services: FakePageServices
 ) -> None:
     """A request that empties its bucket returns at once; the window is the next one's to wait for."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         discord.limit = (1, 29.0)
         async with asyncio.timeout(20):
             await channel.send(part(channel, 1))

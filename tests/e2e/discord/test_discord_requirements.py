@@ -77,7 +77,7 @@ class PieceModel(InstantModel):
 
 
 @asynccontextmanager
-async def house_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProcessGateway]:
+async def open_gateway_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann."""
     environment = {
         "PARLOUR_CHANNELS__DISCORD__TOKEN": TOKEN,
@@ -85,9 +85,9 @@ async def house_of(discord: DiscordServer, model: Any) -> AsyncIterator[InProces
         "PARLOUR_CHANNELS__DISCORD__GATEWAY_URL": f"ws://{discord.base}/gateway",
         "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": ANN,
     }
-    async with gateway(model=model, environment=environment) as pocket:
+    async with gateway(model=model, environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
-        yield pocket
+        yield parlour
 
 
 def test_every_row_names_tests_that_exist() -> None:
@@ -100,13 +100,13 @@ def test_every_row_names_tests_that_exist() -> None:
         assert (here / name).is_file() if name.endswith(".py") else f"def {name}(" in there, name
 
 
-async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_a_forum_post_is_a_session_of_its_own(discord: DiscordServer, services: FakePageServices) -> None:
     """`<forum>/<post>`, from its first message on."""
-    async with connected(house, discord):
+    async with connected(services, discord):
         discord.add_channel("4009", "ideas", kind=15)
         discord.gateway.dispatch("CHANNEL_CREATE", discord.channels["4009"], guild=True)
         post = discord.open_forum_post("4009", "a garden", ANN, f"{CALL} what grows here?")
-        (message,) = await house.wait_deliveries(1)
+        (message,) = await services.wait_deliveries(1)
     assert (str(message.key), message.message_id) == (f"discord:4009/{post}", post)
 
 
@@ -114,22 +114,24 @@ async def test_first_words_that_are_too_long_for_one_message(discord: DiscordSer
     """Nanobot bug 6: a first delta of 3,000 characters is a preview within the limit, and the answer is whole."""
     words = "word " * 600
     model = PieceModel(words, f"{words}end.")
-    async with house_of(discord, model) as pocket:
+    async with open_gateway_of(discord, model) as parlour:
         direct = discord.direct(ANN)
         discord.say(direct, ANN, "tell me")
         await discord.until(lambda: discord.chat(direct))
         assert len(discord.chat(direct)) == 1
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
         shown = discord.chat(direct)
         assert all(len(each) <= 2_000 for each in shown)
         assert " ".join(shown).split() == [*["word"] * 1_200, "end."]
 
 
-async def test_an_edit_that_is_repeated_says_everything_once(discord: DiscordServer, house: FakePageServices) -> None:
+async def test_an_edit_that_is_repeated_says_everything_once(
+    discord: DiscordServer, services: FakePageServices
+) -> None:
     """Nanobot bug 5: the text of a stream is all of it so far, so that a failed edit can come again."""
     key = SessionKey("discord", GENERAL)
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         first, second = (
             channel.render(OutboundMessage(id="tabcdefghijklmnop.0", key=key, text=text, kind=OutboundKind.PREVIEW))[0]
             for text in ("Hello", "Hello world")
@@ -146,10 +148,10 @@ async def test_a_long_answer_in_a_channel_is_a_file(discord: DiscordServer) -> N
     text = "\n\n".join(f"Section {n}\n\n```python\n" + f"print({n})\n" * 150 + "```" for n in range(15))
     model = PieceModel(text)
     model.go_on.set()
-    async with house_of(discord, model) as pocket:
+    async with open_gateway_of(discord, model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me all")
         await discord.until(lambda: any(each["attachments"] for each in discord.messages[GENERAL]))
-        await pocket.idle()
+        await parlour.idle()
         beginning, file = (each for each in discord.messages[GENERAL] if each["author"]["id"] == BOT)
         assert beginning["content"].count("```") % 2 == 0
         (name, data) = discord.cdn.files[file["attachments"][0]["id"]]
@@ -160,12 +162,12 @@ async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
     """Fetched when the turn runs, after its sender was let in, and once."""
     model = PieceModel("I see.")
     model.go_on.set()
-    async with house_of(discord, model) as pocket:
+    async with open_gateway_of(discord, model) as parlour:
         direct = discord.direct(ANN)
         file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
         discord.say(direct, ANN, "what is it?", attachments=[file])
         await discord.until(lambda: discord.chat(direct))
-        await pocket.idle()
+        await parlour.idle()
     assert discord.cdn.served == [file["id"]]
     assert "a.png" in str(model.requests[0].messages[-1]["content"])
 
@@ -173,7 +175,7 @@ async def test_a_picture_reaches_the_model(discord: DiscordServer) -> None:
 async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> None:
     """Nanobot bug 8: no download, no typing, no reaction, no model, no word; in a direct chat and by our name."""
     model = PieceModel("never")
-    async with house_of(discord, model) as pocket:
+    async with open_gateway_of(discord, model) as parlour:
         before = len(discord.requests)
         file = discord.cdn.keep("a.png", PICTURE, content_type="image/png")
         direct = discord.direct(EVA)
@@ -183,7 +185,7 @@ async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> N
         model.go_on.set()
         discord.say(RANDOM, ANN, f"{CALL} hello")
         await discord.until(lambda: discord.chat(RANDOM))
-        await pocket.idle()
+        await parlour.idle()
         done = [each for each in discord.requests[before:] if each.method != "GET"]
         assert {each.path.split("/")[4] for each in done} == {RANDOM}
         assert discord.cdn.served == []
@@ -191,9 +193,9 @@ async def test_a_stranger_with_a_file_costs_nothing(discord: DiscordServer) -> N
 
 
 @pytest.mark.parametrize("how", ["limit", "global"])
-async def test_a_global_limit_is_waited_out(discord: DiscordServer, house: FakePageServices, how: str) -> None:
+async def test_a_global_limit_is_waited_out(discord: DiscordServer, services: FakePageServices, how: str) -> None:
     """A 429 for one chat or for all: what waits goes out afterwards, in order and once, other chats beside it."""
-    async with connected(house, discord) as channel:
+    async with connected(services, discord) as channel:
         discord.fail("POST", "messages", how, seconds=0.3)
         parts = [
             channel.render(

@@ -55,26 +55,26 @@ async def team(
         "PARLOUR_CHANNELS__DISCORD__ALLOW_FROM": allow_from,
         "PARLOUR_CHANNELS__DISCORD__REACTION": "",
     }
-    async with gateway(model=model, environment=environment) as pocket:
+    async with gateway(model=model, environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified and discord.interactions.registered)
-        yield pocket
+        yield parlour
 
 
-def reasons(pocket: InProcessGateway, who: str) -> list[str]:
+def reasons(parlour: InProcessGateway, who: str) -> list[str]:
     """Return why somebody was not heard."""
-    return [str(each.reason) for each in pocket.app.refusals.recent("discord", who)]
+    return [str(each.reason) for each in parlour.app.refusals.recent("discord", who)]
 
 
 async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: DiscordServer) -> None:
     """In the channel, in its threads, by an edit, by a command and a press; and a role is no way into a direct chat."""
     model = GatedRequestModel()
     discord.members[BEN]["roles"] = [TEAM_ROLE]
-    async with team(discord, model) as pocket:
+    async with team(discord, model) as parlour:
         thread = discord.open_thread(GENERAL, "plans")
         for number, place in enumerate((GENERAL, thread), 1):
             discord.say(place, BEN, f"{CALL} hello in {place}")
             await model.wait_asked(number)
-        await pocket.idle()
+        await parlour.idle()
         ours = discord.messages[GENERAL][-1]["id"]
         discord.say(discord.direct(BEN), BEN, "and here?")
         discord.members[BEN]["roles"] = []
@@ -85,8 +85,8 @@ async def test_a_role_that_is_revoked_is_refused_at_the_next_message(discord: Di
         discord.interactions.use(GENERAL, BEN, "status")
         discord.say(RANDOM, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(RANDOM)))
-        await pocket.idle()
-        refused = pocket.app.refusals.recent("discord", BEN)
+        await parlour.idle()
+        refused = parlour.app.refusals.recent("discord", BEN)
         assert sum(each.times for each in refused) in (5, 6)  # an edit may count with its message
         assert {str(each.reason) for each in refused} == {"stranger"}
         assert len(discord.chat(GENERAL)) == len(discord.chat(thread)) == 1
@@ -98,7 +98,7 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
     """Ben's row waits behind his first; his role goes; his next word says so. Neither is answered, nor is he quoted."""
     model = GatedRequestModel()
     discord.members[BEN]["roles"] = [TEAM_ROLE]
-    async with team(discord, model) as pocket:
+    async with team(discord, model) as parlour:
         discord.say(GENERAL, BEN, "nothing for bots, at seven")
         model.go_on.clear()
         discord.say(GENERAL, BEN, f"{CALL} first")
@@ -106,11 +106,11 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
         discord.say(GENERAL, BEN, f"{CALL} second")
         discord.members[BEN]["roles"] = []
         discord.say(GENERAL, BEN, "that was all")
-        while "stranger" not in reasons(pocket, BEN):  # noqa: ASYNC110 - nobody is told
+        while "stranger" not in reasons(parlour, BEN):  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
         model.go_on.set()
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.prompts) == 1
         discord.say(GENERAL, ANN, f"{CALL} what did he say?")
         await discord.until(lambda: len(discord.chat(GENERAL)) == 3)
@@ -121,20 +121,20 @@ async def test_what_waits_and_what_was_overheard_go_with_the_role(discord: Disco
 async def test_who_left_the_server_is_not_answered_any_more(discord: DiscordServer, entry: str) -> None:
     """They were let in by the server or the channel, wrote, and left before their turn came."""
     model = GatedRequestModel()
-    async with team(discord, model, entry) as pocket:
+    async with team(discord, model, entry) as parlour:
         model.go_on.clear()
         discord.say(GENERAL, EVA, f"{CALL} first")
         await model.wait_asked(1)
         discord.say(GENERAL, EVA, f"{CALL} second")
-        while (await pocket.app.store.journal.depth())["queued"] < 1:  # noqa: ASYNC110 - nobody is told
+        while (await parlour.app.store.journal.depth())["queued"] < 1:  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.005)
         del discord.members[EVA]
-        pocket.app.channels["discord"]._members.members.expire()  # type: ignore[attr-defined]  # as five minutes do
+        parlour.app.channels["discord"]._members.members.expire()  # type: ignore[attr-defined]  # as five minutes do
         model.go_on.set()
         await discord.until(lambda: len(discord.chat(GENERAL)) == 2)
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.prompts) == 1
-        assert reasons(pocket, EVA) == ["guest"]
+        assert reasons(parlour, EVA) == ["guest"]
 
 
 async def test_who_decides_in_a_channel_is_judged_when_it_is_decided(discord: DiscordServer) -> None:
@@ -172,10 +172,10 @@ async def test_an_admin_who_cannot_be_looked_up_is_refused(discord: DiscordServe
     discord.members[ANN]["roles"] = [ADMIN_ROLE]
     discord.takes_direct = True
     direct = discord.direct(ANN)
-    async with team(discord, GatedRequestModel(), ANN) as pocket:
+    async with team(discord, GatedRequestModel(), ANN) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} hello")
         await discord.until(lambda: bool(discord.chat(GENERAL)))
-        lookups = pocket.app.channels["discord"]._members  # type: ignore[attr-defined]
+        lookups = parlour.app.channels["discord"]._members  # type: ignore[attr-defined]
         lookups.members.timeout = 0.1
         lookups.record = lambda *_: None
         lookups.members.expire()

@@ -38,7 +38,7 @@ class HeldModel(InstantModel):
 
 
 @asynccontextmanager
-async def house(
+async def open_gateway(
     discord: DiscordServer, *, home: Path | None = None, model: Any = None, **block: str
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
@@ -50,14 +50,14 @@ async def house(
         **{f"PARLOUR_CHANNELS__DISCORD__{name}": value for name, value in block.items()},
     }
     before = discord.gateway.identified
-    async with gateway(home=home, model=model or InstantModel(), environment=environment) as pocket:
+    async with gateway(home=home, model=model or InstantModel(), environment=environment) as parlour:
         await discord.until(lambda: discord.gateway.identified > before)
-        yield pocket
+        yield parlour
 
 
 async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> None:
     """In a direct message, a channel and a thread; without a mention, and to a stranger, nothing."""
-    async with open_discord() as discord, house(discord) as pocket:
+    async with open_discord() as discord, open_gateway(discord) as parlour:
         direct, thread = discord.direct(ANN), discord.open_thread(GENERAL, "plans")
         discord.say(direct, ANN, "good evening")
         discord.say(GENERAL, EVA, f"{CALL} stranger")
@@ -65,7 +65,7 @@ async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> N
         discord.say(GENERAL, ANN, f"{CALL} to all")
         discord.say(thread, BEN, f"{CALL} in here")
         await discord.until(lambda: all(discord.chat(chat) for chat in (direct, GENERAL, thread)))
-        await pocket.idle()
+        await parlour.idle()
         for chat, end in ((direct, "good evening"), (GENERAL, "@Parlour to all"), (thread, "@Parlour in here")):
             (shown,) = discord.chat(chat)
             assert shown.endswith(end)
@@ -76,14 +76,14 @@ async def test_people_are_answered_where_they_wrote_and_a_stranger_is_not() -> N
 async def test_an_answer_streams_and_survives_the_loss_of_its_connection() -> None:
     """The preview rings, the answer takes its place; a cut of the gateway in between costs nothing."""
     model = HeldModel()
-    async with open_discord() as discord, house(discord, model=model) as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))
         assert discord.chat(GENERAL)[0].startswith("These are the first words")
         assert discord.is_typing(GENERAL)
         await discord.gateway.drop()
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
         (shown,) = discord.chat(GENERAL)
         assert "answer to:" in shown
 
@@ -92,29 +92,29 @@ async def test_a_kill_in_mid_turn_and_messages_that_wait_are_answered_once(tmp_p
     """Accepted before, said while down, and delivered twice: one answer each after the restart."""
     model = HeldModel()
     async with open_discord() as discord:
-        async with house(discord, home=tmp_path / "home", model=model) as pocket:
+        async with open_gateway(discord, home=tmp_path / "home", model=model) as parlour:
             first = discord.say(GENERAL, ANN, f"{CALL} before the kill")
             await discord.until(lambda: discord.chat(GENERAL))
-            copy = pocket.kill(tmp_path / "copy")
+            copy = parlour.kill(tmp_path / "copy")
             discord.closed.add(GENERAL)  # what the killed one would still do reaches nobody
             model.go_on.set()
         discord.closed.clear()
         discord.say(GENERAL, BEN, f"{CALL} while down")
-        async with house(discord, home=copy) as pocket:
+        async with open_gateway(discord, home=copy) as parlour:
             discord.repeat(first)
             await discord.until(lambda: len(discord.chat(GENERAL)) == 2 and "while down" in discord.chat(GENERAL)[1])
-            await pocket.idle()
+            await parlour.idle()
         assert ["answer to:" in shown for shown in discord.chat(GENERAL)] == [True, True]
         assert "before the kill" in discord.chat(GENERAL)[0]
 
 
 async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
     """The nonce finds the message that stands; nothing is doubled and nothing marked."""
-    async with open_discord() as discord, house(discord) as pocket:
+    async with open_discord() as discord, open_gateway(discord) as parlour:
         discord.fail("POST", "messages", "lost")
         discord.say(discord.direct(ANN), ANN, "once")
         await discord.until(lambda: discord.chat(discord.direct(ANN)))
-        await pocket.idle()
+        await parlour.idle()
         (shown,) = discord.chat(discord.direct(ANN))
         assert shown.endswith("once")
 
@@ -122,12 +122,12 @@ async def test_posted_but_the_reply_was_lost_is_one_answer() -> None:
 async def test_two_channels_answering_at_once_keep_their_streams_apart() -> None:
     """Each chat shows its own words alone, and ends with one message."""
     model = HeldModel()
-    async with open_discord() as discord, house(discord, model=model) as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         for chat, word in ((GENERAL, "apples"), (RANDOM, "pears")):
             discord.say(chat, ANN, f"{CALL} {word}")
         await discord.until(lambda: discord.chat(GENERAL) and discord.chat(RANDOM))
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
         for chat, word, other in ((GENERAL, "apples", "pears"), (RANDOM, "pears", "apples")):
             (shown,) = discord.chat(chat)
             assert word in shown
@@ -136,24 +136,24 @@ async def test_two_channels_answering_at_once_keep_their_streams_apart() -> None
 
 async def test_a_command_in_a_channel_is_answered_to_its_sender_alone() -> None:
     """What a command says about somebody is a direct message."""
-    async with open_discord() as discord, house(discord) as pocket:
+    async with open_discord() as discord, open_gateway(discord) as parlour:
         direct = discord.direct(ANN)
         discord.say(GENERAL, ANN, f"{CALL} /usage")
         await discord.until(lambda: discord.chat(direct))
-        await pocket.idle()
+        await parlour.idle()
         assert discord.chat(GENERAL) == []
 
 
 async def test_a_stopped_answer_keeps_its_words_and_no_reaction_stays() -> None:
     """One message: the words that had streamed, marked as stopped. 👀 goes from the question and from /stop."""
     model = HeldModel()
-    async with open_discord() as discord, house(discord, model=model) as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=model) as parlour:
         discord.say(GENERAL, ANN, f"{CALL} tell me")
         await discord.until(lambda: discord.chat(GENERAL))
         (words,) = discord.chat(GENERAL)
         discord.say(GENERAL, ANN, f"{CALL} !stop")
         await discord.until(lambda: discord.chat(GENERAL) != [words])
-        await pocket.idle()
+        await parlour.idle()
         assert discord.chat(GENERAL) == [f"{words}\n\n{translate('delivery.stopped_here')}"]
         await discord.until(lambda: _reactions(discord) == [])
         model.go_on.set()
@@ -169,11 +169,11 @@ def _reactions(discord: DiscordServer) -> list[Any]:
 
 async def test_a_native_command_is_answered_to_its_sender_alone() -> None:
     """`/help` and `/status` in a channel: nobody else sees what was typed, and nobody else the answer."""
-    async with open_discord() as discord, house(discord) as pocket:
+    async with open_discord() as discord, open_gateway(discord) as parlour:
         await discord.until(lambda: bool(discord.interactions.registered))
         used = [discord.interactions.use(GENERAL, ANN, name) for name in ("help", "status")]
         await discord.until(lambda: all(each.original for each in used))
-        await pocket.idle()
+        await parlour.idle()
         assert all(each.is_ephemeral for each in used)
         assert "`/stop`" in str(used[0].original)
         assert discord.chat(GENERAL) == []
@@ -182,14 +182,14 @@ async def test_a_native_command_is_answered_to_its_sender_alone() -> None:
 
 async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
     """One chat waits 15 minutes at most and its answer is kept; the next chat is answered, and says so in /status."""
-    async with open_discord() as discord, house(discord) as pocket:
+    async with open_discord() as discord, open_gateway(discord) as parlour:
         discord.limit = (1, 102_737.0)
         discord.say(GENERAL, ANN, f"{CALL} one")
         await discord.until(lambda: discord.chat(GENERAL))
         discord.say(GENERAL, ANN, f"{CALL} two")
-        while not pocket.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
+        while not parlour.app.dispatcher.delayed():  # noqa: ASYNC110 - nobody is told
             await asyncio.sleep(0.01)
-        (delayed,) = pocket.app.dispatcher.delayed()
+        (delayed,) = parlour.app.dispatcher.delayed()
         assert (str(delayed.key), delayed.reason) == (f"discord:{GENERAL}", "rate limited by Discord")
         assert delayed.until - delayed.since <= timedelta(minutes=15)
         discord.say(RANDOM, BEN, f"{CALL} !status")
@@ -202,7 +202,7 @@ async def test_an_empty_bucket_of_a_day_delays_its_chat_and_is_seen() -> None:
 async def test_stop_in_a_channel_finds_the_askers_turn_in_its_thread(*, is_native: bool) -> None:
     """With `reply_in: thread` the turn runs in a thread; `/stop` and `@bot stop` in the channel end it."""
     model = HeldModel()
-    async with open_discord() as discord, house(discord, model=model, REPLY_IN="thread") as pocket:
+    async with open_discord() as discord, open_gateway(discord, model=model, REPLY_IN="thread") as parlour:
         await discord.until(lambda: bool(discord.interactions.registered))
         thread = discord.say(GENERAL, ANN, f"{CALL} tell me")
         await model.asked.wait()
@@ -214,6 +214,6 @@ async def test_stop_in_a_channel_finds_the_askers_turn_in_its_thread(*, is_nativ
             discord.say(GENERAL, ANN, f"{CALL} stop")
             await discord.until(lambda: translate("commands.stopped_turn") in discord.chat(discord.direct(ANN)))
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
         assert model.calls == 0
         assert set(discord.channels) - {discord.direct(ANN)} <= known | {thread}

@@ -184,8 +184,8 @@ async def served(folder: Path, *, is_cut: bool) -> AsyncIterator[tuple[NginxFron
     """Serve the page behind nginx; the session knows the public name, and trusts what stands there."""
     port, front_port, plain_port = free_port(), free_port(), free_port()
     async with nginx(folder, port, front_port, plain_port, is_cut=is_cut) as front:
-        house = FakePageServices(folder=folder / "uploads")
-        async with serve_page(house, port=port, public_url=front.url, trusted_proxies=("127.0.0.1",)) as page:
+        services = FakePageServices(folder=folder / "uploads")
+        async with serve_page(services, port=port, public_url=front.url, trusted_proxies=("127.0.0.1",)) as page:
             headers = {"Host": urlsplit(front.url).netloc}
             connector = aiohttp.TCPConnector(ssl=False)
             async with aiohttp.ClientSession(

@@ -26,10 +26,10 @@ from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import free_port
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.fakes.proxies import FAR_NAME, far_away, microsocks, open_socks
-from tests.fakes.slack_gateway import house as slack_house
+from tests.fakes.slack_gateway import open_gateway as open_slack_gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOT_TOKEN, BOT_USER, DM, slack_server
 from tests.fakes.telegram_gateway import EchoModel
-from tests.fakes.telegram_gateway import house as telegram_house
+from tests.fakes.telegram_gateway import open_gateway as open_telegram_gateway
 from tests.fakes.telegram_server import open_telegram
 
 PASSWORD = "the-password-of-the-proxy"
@@ -59,7 +59,7 @@ async def test_telegram_by_polling_with_a_file(tmp_path: Path) -> None:
         async with open_behind_proxy(server.base, tmp_path) as (place, settings):
             server.base = f"http://{place}"
             model = EchoModel(lambda _: "Read.")
-            async with telegram_house(server, model, None, **settings) as up:
+            async with open_telegram_gateway(server, model, None, **settings) as up:
                 ident = server.files.keep(WORDS)
                 fields = {"file_id": ident, "file_name": "a.txt", "mime_type": "text/plain", "file_size": len(WORDS)}
                 server.say(None, caption="what is in it?", document=fields)
@@ -72,7 +72,7 @@ async def test_slack_by_socket_mode_with_files_both_ways(tmp_path: Path) -> None
     """The WebSocket, the Web API, a download and an upload, each through the proxy."""
     async with slack_server() as server, open_behind_proxy(server.base, tmp_path) as (place, settings):
         server.base = f"http://{place}"
-        async with slack_house(server, environment=settings) as up:
+        async with open_slack_gateway(server, environment=settings) as up:
             server.say(DM, ANN, "look", subtype="file_share", files=[server.attach("a.txt", WORDS, "text/plain")])
             answers = server.places[DM].messages
             await server.until(lambda: any(each["user"] == BOT_USER for each in answers))
@@ -112,7 +112,7 @@ async def test_messages_wait_while_the_proxy_is_away_and_nothing_is_lost_or_said
         async with open_socks({"telegram.example": ("127.0.0.1", port)}) as proxy:
             server.base = "http://telegram.example"
             model = EchoModel()
-            async with telegram_house(server, model, PARLOUR_PROXY=proxy.url("socks5h")) as up:
+            async with open_telegram_gateway(server, model, PARLOUR_PROXY=proxy.url("socks5h")) as up:
                 server.say("one")
                 await server.until(lambda: len(server.posts) == 1)
                 model.go_on.clear()

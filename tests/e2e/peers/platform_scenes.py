@@ -102,14 +102,14 @@ class PlatformScene(ABC):
         """Return when *holds* holds."""
 
     @asynccontextmanager
-    async def house(self, model: Any, home: Path | None = None) -> AsyncIterator[InProcessGateway]:
+    async def open_gateway(self, model: Any, home: Path | None = None) -> AsyncIterator[InProcessGateway]:
         """Run the whole gateway, with previews as fast as they can be."""
-        async with gateway(home=home, model=model, environment=self.environment) as pocket:
-            channel: Any = pocket.app.channels[self.name]
+        async with gateway(home=home, model=model, environment=self.environment) as parlour:
+            channel: Any = parlour.app.channels[self.name]
             channel.capabilities = replace(channel.capabilities, preview_every=QUICK)
             while not self.is_up(channel):  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.005)
-            yield pocket
+            yield parlour
 
     def is_up(self, channel: Any) -> bool:
         """Say whether the channel hears."""

@@ -42,7 +42,7 @@ ENDS = ("first", "follow-up", translate("commands.new"), "and now?")
 on_all_three = pytest.mark.parametrize("kind", WORLDS, ids=[kind.name for kind in WORLDS])
 
 
-async def parrot(question: str) -> AsyncIterator[str]:
+async def echo(question: str) -> AsyncIterator[str]:
     """Repeat the question."""
     yield f"You said: {question.splitlines()[-1]}"
 
@@ -55,14 +55,14 @@ def traces_of(home: Path, *words: str) -> list[str]:
 
 async def test_bug_1_slack_ignores_the_allow_list(tmp_path: Path) -> None:
     """Bug 1: a stranger's direct message reached the agent. Here: no model, no word, no session, nothing stored."""
-    world, model = SlackGroupScene(), SteppedModel(parrot)
+    world, model = SlackGroupScene(), SteppedModel(echo)
     world.server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
-    async with world.open(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.open_gateway(model, tmp_path / "home") as parlour:
         world.server.say("D0EVE", slack_server.EVE, "run something dreadful")
         await world.until(lambda: len(world.server.acks) == 1)
         world.say("direct", "hello")  # what came before it has been judged by then
         await world.until(lambda: len(world.texts("direct")) == 1)
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.asked) == 1
         assert world.server.shown("D0EVE") == []
         assert not {place for place, *_ in world.server.reactions if place == "D0EVE"}
@@ -71,15 +71,15 @@ async def test_bug_1_slack_ignores_the_allow_list(tmp_path: Path) -> None:
 
 async def test_bug_2_slack_puts_an_empty_message_of_a_stranger_on_the_bus(tmp_path: Path) -> None:
     """Bug 2: instead of a pairing line an empty message became a turn. Here: no turn, no session."""
-    world, model = SlackGroupScene(), SteppedModel(parrot)
+    world, model = SlackGroupScene(), SteppedModel(echo)
     world.server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {slack_server.EVE, slack_server.BOT_USER})
-    async with world.open(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.open_gateway(model, tmp_path / "home") as parlour:
         for text in ("", " ", "\n"):
             world.server.say("D0EVE", slack_server.EVE, text)
         await world.until(lambda: len(world.server.acks) == 3)
-        await pocket.idle()
+        await parlour.idle()
         assert model.asked == []
-        assert await pocket.app.store.records.sessions() == ()
+        assert await parlour.app.store.records.sessions() == ()
         assert traces_of(tmp_path / "home", "D0EVE") == []
 
 
@@ -101,11 +101,11 @@ async def test_bug_5_a_failed_stream_edit_appends_twice(kind: type[PlatformScene
                 while world.failures:  # noqa: ASYNC110 - a call that never arrives wakes nobody
                     await asyncio.sleep(0.005)
 
-    async with world.open(), world.house(SteppedModel(tell)) as pocket:
+    async with world.open(), world.open_gateway(SteppedModel(tell)) as parlour:
         world.say("left", "tell me a story")
         whole = "".join(words).strip()
         await world.until(lambda: whole in world.texts("left"))
-        await pocket.idle()
+        await parlour.idle()
     (message,) = world.stand("left")
     assert all(whole.startswith(text) for text in message.texts)
     assert message.text == whole
@@ -122,19 +122,19 @@ async def test_bug_6_a_first_delta_longer_than_a_message(kind: type[PlatformScen
         await world.until(lambda: bool(world.texts("direct")) or kind is TelegramGroupScene)  # in private it drafts
         yield " ".join(words)
 
-    async with world.open(), world.house(SteppedModel(tell)) as pocket:
+    async with world.open(), world.open_gateway(SteppedModel(tell)) as parlour:
         world.say("direct", "at length, please")
         await world.until(lambda: any("word1199" in text for text in world.texts("direct")))
-        await pocket.idle()
+        await parlour.idle()
     assert " ".join(world.texts("direct")).split() == words
 
 
 async def test_bug_7_new_for_another_bot() -> None:
     """Bug 7: /new@otherbot in a group cleared our conversation. Here: not ours, neither command nor question."""
-    world, model = TelegramGroupScene(), SteppedModel(parrot)
+    world, model = TelegramGroupScene(), SteppedModel(echo)
     world.server.chat(TEAM).topics = {7}
     topic = {"is_topic_message": True, "message_thread_id": 7}
-    async with world.open(), world.house(model) as pocket:
+    async with world.open(), world.open_gateway(model) as parlour:
         world.say("left", "remember the blue door")
         await world.until(lambda: len(world.texts("left")) == 1)
         command = {"entities": [{"type": "bot_command", "offset": 0, "length": 13}]}
@@ -142,21 +142,21 @@ async def test_bug_7_new_for_another_bot() -> None:
         await world.until(lambda: not world.server.updates)
         world.say("left", "what did I say?")
         await world.until(lambda: len(world.texts("left")) == 2)
-        await pocket.idle()
+        await parlour.idle()
     assert len(model.asked) == 2
     assert "blue door" in model.asked[-1][0]
 
 
 async def test_bug_8_discord_does_things_for_a_stranger(tmp_path: Path) -> None:
     """Bug 8: a stranger's attachment was stored, typing and reactions began. Here: nothing at all happens."""
-    world, model = DiscordGroupScene(), SteppedModel(parrot)
+    world, model = DiscordGroupScene(), SteppedModel(echo)
     file = world.server.cdn.keep("dreadful.bin", b"dreadful" * 1_000)
     chat = world.server.direct(discord_records.EVA)
-    async with world.open(), world.house(model, tmp_path / "home") as pocket:
+    async with world.open(), world.open_gateway(model, tmp_path / "home") as parlour:
         world.server.say(chat, discord_records.EVA, "look at this", attachments=[file])
         world.say("direct", "hello")
         await world.until(lambda: len(world.texts("direct")) == 1)
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.asked) == 1
         assert world.server.cdn.served == []
         assert chat not in {where for where, _ in world.server.typing}
@@ -178,21 +178,21 @@ async def test_bug_9_follow_ups_run_after_stop(kind: type[PlatformScene]) -> Non
         yield f"You said: {question.splitlines()[-1]}"
 
     model = SteppedModel(tell)
-    async with world.open(), world.house(model) as pocket:
+    async with world.open(), world.open_gateway(model) as parlour:
         world.say("direct", "first")
         await asked.wait()
         for n in range(2):
             world.say("direct", f"follow-up {n}")
-        await queued(pocket, 3)
+        await queued(parlour, 3)
         world.say("direct", "!stop")
         await world.until(
             lambda: any(translate("commands.stopped", queued=2) in text for text in world.texts("direct"))
         )
         goes_on.set()
-        await pocket.idle()
+        await parlour.idle()
         world.say("direct", "and now?")
         await world.until(lambda: any("and now?" in text for text in world.texts("direct")))
-        await pocket.idle()
+        await parlour.idle()
     assert len(model.asked) == 2
     assert not any("You said" in text and "follow-up" in text for text in world.texts("direct"))
 
@@ -209,18 +209,18 @@ async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[PlatformSc
         yield f"You said: {question.splitlines()[-1]}"
 
     model = SteppedModel(tell)
-    async with world.open(), world.house(model) as pocket:
+    async with world.open(), world.open_gateway(model) as parlour:
         world.say("direct", "first")
         await asked.wait()
         world.say("direct", "follow-up")
-        await queued(pocket, 2)
+        await queued(parlour, 2)
         world.say("direct", "!new")
-        await queued(pocket, 3)
+        await queued(parlour, 3)
         goes_on.set()
         await world.until(lambda: any(translate("commands.new") in text for text in world.texts("direct")))
         world.say("direct", "and now?")
         await world.until(lambda: any("and now?" in text for text in world.texts("direct")))
-        await pocket.idle()
+        await parlour.idle()
     first, follow_up, last = model.asked
     assert "first" in first[0]
     assert "follow-up" in follow_up[-1]
@@ -229,10 +229,10 @@ async def test_bug_9_follow_ups_run_inside_the_new_session(kind: type[PlatformSc
     assert places == sorted(places)
 
 
-async def queued(pocket: InProcessGateway, number: int) -> None:
+async def queued(parlour: InProcessGateway, number: int) -> None:
     """Return when so many messages are with us and not at their end."""
     while True:
-        depth = await pocket.app.store.journal.depth()
+        depth = await parlour.app.store.journal.depth()
         if depth["queued"] + depth["running"] >= number:
             return
         await asyncio.sleep(0.005)

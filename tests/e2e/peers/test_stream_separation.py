@@ -37,13 +37,13 @@ async def test_two_streams_keep_apart(kind: type[PlatformScene]) -> None:
             await together.wait()
         yield f"{text}That was all about {word}."
 
-    async with world.open(), world.house(SteppedModel(tell)) as pocket:
+    async with world.open(), world.open_gateway(SteppedModel(tell)) as parlour:
         for word, place in places.items():
             world.say(place, f"tell me about {word}")
         for word, place in places.items():
             end = f"That was all about {word}."
             await world.until(lambda p=place, e=end: any(text.endswith(e) for text in world.texts(p)))  # type: ignore[misc]
-        await pocket.idle()
+        await parlour.idle()
     for word, place in places.items():
         (message,) = world.stand(place)
         assert len(message.texts) > 2, "there was a stream to look at"

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_gateway import CALL, house
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_http_events import SIGNING_SECRET
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, SlackServer, slack_server
 from tests.fakes.staged_changes import FACT, memory, scope_in, staged
@@ -27,11 +27,11 @@ async def asked(server: SlackServer, place: str) -> dict[str, Any]:
 
 async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> None:
     """One line with Yes and No; pressed twice and delivered twice, it is done once and the row is gone."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         server.say(DM, ANN, "hello")
         await server.until(lambda: bool(server.shown(DM)))
-        scope = await scope_in(pocket, f"slack:{DM}")
-        await staged(pocket, scope, f"slack:{DM}")
+        scope = await scope_in(parlour, f"slack:{DM}")
+        await staged(parlour, scope, f"slack:{DM}")
         question = await asked(server, DM)
         assert buttons(question) == [["Yes", "No"]]
         assert FACT in question["blocks"][0]["text"]["text"]
@@ -39,7 +39,7 @@ async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> No
         server.press(DM, ANN, question, "Yes", again=trigger)
         server.press(DM, ANN, question, "Yes")
         await server.until(lambda: not buttons(question) and len(server.shown(DM)) >= 4)
-        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert memory(parlour, scope) == f"- {FACT}\n"
         said = [text.split(".")[0] for text in server.shown(DM)[2:]]
         assert said == ["Approved", "You already approved this"]
         assert server.acks.count(trigger) == 2
@@ -47,36 +47,36 @@ async def test_a_yes_in_a_direct_message_is_done_once_and_its_buttons_go() -> No
 
 async def test_in_a_channel_admins_decide_in_private_and_strangers_are_not_heard() -> None:
     """A stranger's press leaves no trace; a member's is refused to them alone; an admin's is done, and said to them."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         thread = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, thread)))
-        scope = await scope_in(pocket, f"slack:{ROOM}/{thread}")
-        await staged(pocket, scope, f"slack:{ROOM}/{thread}")
+        scope = await scope_in(parlour, f"slack:{ROOM}/{thread}")
+        await staged(parlour, scope, f"slack:{ROOM}/{thread}")
         question = await asked(server, ROOM)
         assert question["thread_ts"] == thread  # where it arose
         stranger = server.press(ROOM, EVE, question, "Yes")
         await server.until(lambda: stranger in server.acks)
-        assert [each.reason for each in pocket.app.refusals.recent("slack", EVE)] == ["stranger"]  # at the door
+        assert [each.reason for each in parlour.app.refusals.recent("slack", EVE)] == ["stranger"]  # at the door
         server.press(ROOM, BOB, question, "Yes")
         whispers = server.places[ROOM].whispers
         await server.until(lambda: len(whispers) == 1)
         assert (whispers[0]["user"], whispers[0]["text"][:23]) == (BOB, "Only an admin of this c")
         assert buttons(question)
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
         server.press(ROOM, ANN, question, "Yes")
         await server.until(lambda: len(whispers) == 2 and not buttons(question))
         assert (whispers[1]["user"], whispers[1]["text"][:9]) == (ANN, "Approved.")
-        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert memory(parlour, scope) == f"- {FACT}\n"
         assert len(server.shown(ROOM, thread)) == 2  # the answer and the question: nothing else for everybody
 
 
 async def test_what_one_person_alone_sees_has_buttons_too() -> None:
     """`/memory pending` in a channel is ephemeral; a press there is done, and what was pressed is taken away."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         thread = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, thread)))
-        scope = await scope_in(pocket, f"slack:{ROOM}/{thread}")
-        await staged(pocket, scope, f"slack:{ROOM}/{thread}")
+        scope = await scope_in(parlour, f"slack:{ROOM}/{thread}")
+        await staged(parlour, scope, f"slack:{ROOM}/{thread}")
         question = await asked(server, ROOM)
         server.slash(ROOM, ANN, "/parlour", "memory pending")
         whispers = server.places[ROOM].whispers
@@ -93,20 +93,20 @@ async def test_what_one_person_alone_sees_has_buttons_too() -> None:
         server.press(ROOM, ANN, question, "Yes")
         await server.until(lambda: not buttons(question))
         assert any(each["text"].startswith("This was already decided") for each in whispers)
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
 
 
 async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the journal cannot write Slack gets no ack, and the press is done when it comes again."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         server.ack_within = 0.3
         server.say(DM, ANN, "hello")
         await server.until(lambda: bool(server.shown(DM)))
-        scope = await scope_in(pocket, f"slack:{DM}")
-        await staged(pocket, scope, f"slack:{DM}")
+        scope = await scope_in(parlour, f"slack:{DM}")
+        await staged(parlour, scope, f"slack:{DM}")
         question = await asked(server, DM)
-        await pocket.idle()
-        journal = pocket.app.store.journal
+        await parlour.idle()
+        journal = parlour.app.store.journal
         accept = journal.accept
         failed: list[bool] = []
 
@@ -121,7 +121,7 @@ async def test_a_press_that_is_not_stored_is_not_acknowledged(monkeypatch: pytes
         await server.until(lambda: not buttons(question))
         assert server.deliveries.count(trigger) == 2
         assert server.acks.count(trigger) == 1
-        assert memory(pocket, scope) == f"- {FACT}\n"
+        assert memory(parlour, scope) == f"- {FACT}\n"
 
 
 async def test_presses_come_by_http_too() -> None:
@@ -132,20 +132,20 @@ async def test_presses_come_by_http_too() -> None:
             "PARLOUR_CHANNELS__SLACK__SIGNING_SECRET": SIGNING_SECRET,
             "PARLOUR_WEB__PUBLIC_URL": "https://parlour.example",
         }
-        async with house(server, environment=environment) as pocket:
-            server.hook = f"{pocket.app.web.url}hooks/slack"
-            await asyncio.wait_for(_serving(pocket), 10)
+        async with open_gateway(server, environment=environment) as parlour:
+            server.hook = f"{parlour.app.web.url}hooks/slack"
+            await asyncio.wait_for(_serving(parlour), 10)
             server.say(DM, ANN, "hello")
             await server.until(lambda: bool(server.shown(DM)))
-            scope = await scope_in(pocket, f"slack:{DM}")
-            await staged(pocket, scope, f"slack:{DM}")
+            scope = await scope_in(parlour, f"slack:{DM}")
+            await staged(parlour, scope, f"slack:{DM}")
             question = await asked(server, DM)
             server.press(DM, ANN, question, "Yes")
             await server.until(lambda: not buttons(question))
-            assert memory(pocket, scope) == f"- {FACT}\n"
+            assert memory(parlour, scope) == f"- {FACT}\n"
 
 
-async def _serving(pocket: Any) -> None:
-    channel = pocket.app.channels["slack"]
+async def _serving(parlour: Any) -> None:
+    channel = parlour.app.channels["slack"]
     while not channel.is_ready():  # noqa: ASYNC110 - nobody is told
         await asyncio.sleep(0.005)

@@ -10,7 +10,7 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from gateway.errors import InvalidModelReply
 from tests.fakes.inprocess_gateway import InstantModel
-from tests.fakes.slack_gateway import CALL, HeldModel, house
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, SlackServer, slack_server
 
 
@@ -43,7 +43,7 @@ def whispers(server: SlackServer) -> list[str]:
 
 async def test_hints_name_what_works_where_they_are_read() -> None:
     """In a thread and in a direct message `!new`, at the top of a channel `/parlour new`: never a bare slash."""
-    async with slack_server() as server, house(server):
+    async with slack_server() as server, open_gateway(server):
         server.say(ROOM, ANN, f"{CALL} /nwe")
         await server.until(lambda: len(whispers(server)) == 1)
         server.slash(ROOM, ANN, "/parlour", "nwe")
@@ -65,7 +65,7 @@ async def test_hints_name_what_works_where_they_are_read() -> None:
 
 async def test_a_failure_says_how_to_try_again_there() -> None:
     """The line below a failed question names `!retry`, and that works in its thread."""
-    async with slack_server() as server, house(server, model=FailingModel()):
+    async with slack_server() as server, open_gateway(server, model=FailingModel()):
         ts = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: len(server.shown(ROOM, ts)) == 1)
         assert "!retry tries your last message again" in server.shown(ROOM, ts)[0]
@@ -87,7 +87,7 @@ def by_mention(server: SlackServer) -> None:
 async def test_stop_at_the_top_of_a_channel_finds_the_askers_turn(stop: Callable[[SlackServer], None]) -> None:
     """Ann's turn stands in its thread: it stops, she alone is told, and Bob's goes on."""
     model = PairModel()
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         bobs = server.say(ROOM, BOB, f"{CALL} Bob asks")
         anns = server.say(ROOM, ANN, f"{CALL} Ann asks")
         await model.both.wait()
@@ -96,7 +96,7 @@ async def test_stop_at_the_top_of_a_channel_finds_the_askers_turn(stop: Callable
         assert whispers(server) == ["Stopped."]
         model.go_on.set()
         await server.until(lambda: bool(server.shown(ROOM, bobs)))
-        await pocket.idle()
+        await parlour.idle()
         assert server.shown(ROOM, bobs)[0].endswith("Bob asks")
         assert not any("Ann asks" in each for each in server.shown(ROOM, anns))
 
@@ -104,7 +104,7 @@ async def test_stop_at_the_top_of_a_channel_finds_the_askers_turn(stop: Callable
 async def test_stop_in_a_thread_is_about_that_thread() -> None:
     """In another thread there is nothing to stop, and what runs elsewhere goes on."""
     model = HeldModel()
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         other = server.say(ROOM, BOB, "talk of others")
         anns = server.say(ROOM, ANN, f"{CALL} Ann asks")
         await model.asked.wait()
@@ -112,16 +112,16 @@ async def test_stop_in_a_thread_is_about_that_thread() -> None:
         await server.until(lambda: bool(server.shown(ROOM, other)) or bool(whispers(server)))
         model.go_on.set()
         await server.until(lambda: bool(server.shown(ROOM, anns)))
-        await pocket.idle()
+        await parlour.idle()
         assert server.shown(ROOM, anns)[0].endswith("Ann asks")
 
 
 @pytest.mark.parametrize("command", ["help", "status", "queue", "start", "nonsense"])
 async def test_a_slash_command_is_answered_to_its_sender_alone(command: str) -> None:
     """Nobody saw it typed, and nobody else sees what came of it."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         server.slash(ROOM, ANN, "/parlour", command)
         await server.until(lambda: len(whispers(server)) == 1)
-        await pocket.idle()
+        await parlour.idle()
         assert server.shown(ROOM) == []
         assert len(server.places[ROOM].whispers) == 1

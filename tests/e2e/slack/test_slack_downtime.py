@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.i18n import translate
-from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, transcripts
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOB, DM, EVE, ROOM, SlackServer, slack_server
 
@@ -39,22 +39,22 @@ async def test_down_for_ten_minutes(tmp_path: Path) -> None:
     assert promised("down for 10 minutes") == "one answer to each message"
     async with slack_server() as server:
         with ago(server, 700):
-            async with house(server, home=tmp_path / "home", environment=MEMBERS) as pocket:
+            async with open_gateway(server, home=tmp_path / "home", environment=MEMBERS) as parlour:
                 server.say(DM, ANN, "first")
                 thread = server.say(ROOM, BOB, f"{CALL} hello")
                 await server.until(lambda: len(server.shown(DM)) == len(server.shown(ROOM, thread)) == 1)
-                await pocket.idle()
-                home = pocket.kill(tmp_path / "copy")
+                await parlour.idle()
+                home = parlour.kill(tmp_path / "copy")
         with ago(server, 500):
             server.say(DM, ANN, "one", quiet=True)
             server.say(ROOM, ANN, "a follow-up", thread=thread, quiet=True)
             called = server.say(ROOM, ANN, f"{CALL} anybody?", quiet=True)
         with ago(server, 120):
             server.say(DM, ANN, "two", quiet=True)
-        async with house(server, home=home, environment=MEMBERS) as pocket:
+        async with open_gateway(server, home=home, environment=MEMBERS) as parlour:
             await server.until(lambda: len(server.shown(DM)) == 3 and bool(server.shown(ROOM, called)))
             await server.until(lambda: len(server.shown(ROOM, thread)) == 2)
-            await pocket.idle()
+            await parlour.idle()
         assert [shown.split()[-1] for shown in server.shown(DM)] == ["first", "one", "two"]
         assert server.shown(ROOM, thread)[1].endswith("a follow-up")
 
@@ -71,14 +71,14 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
     assert promised("two people writing while down") == "two answers"
     model = HeldModel(held=False)
     async with slack_server() as server:
-        async with house(server, home=tmp_path / "home", environment=MEMBERS) as pocket:
+        async with open_gateway(server, home=tmp_path / "home", environment=MEMBERS) as parlour:
             edited = server.say(DM, ANN, "the date is the 5th")
             await server.until(lambda: len(server.shown(DM)) == 1)
             taken_back = server.say(DM, ANN, "and a secret")
             thread = server.say(ROOM, BOB, f"{CALL} hello")
             await server.until(lambda: len(server.shown(DM)) == 2 and bool(server.shown(ROOM, thread)))
-            await pocket.idle()
-            home = pocket.kill(tmp_path / "copy")
+            await parlour.idle()
+            home = parlour.kill(tmp_path / "copy")
         age_marks(home, 26 * HOUR)
         with ago(server, 25 * HOUR):
             server.say(DM, ANN, "too old", quiet=True)
@@ -93,11 +93,11 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
         server.edit(DM, edited, "the date is the 6th", quiet=True)
         server.delete(DM, taken_back, quiet=True)
         answers = len(server.shown(DM))
-        async with house(server, home=home, model=model, environment=MEMBERS) as pocket:
+        async with open_gateway(server, home=home, model=model, environment=MEMBERS) as parlour:
             await server.until(lambda: len(server.shown(DM)) == answers + 2)
             await server.until(lambda: len(server.shown(ROOM, thread)) == 3)
-            await pocket.idle()
-            kept = transcripts(pocket.home)
+            await parlour.idle()
+            kept = transcripts(parlour.home)
         line, answer = server.shown(DM)[answers:]
         assert line == translate("queue.expired")
         assert answer.endswith("hello, hello")
@@ -114,18 +114,18 @@ async def test_down_for_a_day_and_an_hour_with_everything_going_on(tmp_path: Pat
 async def test_the_edit_is_noted_once(tmp_path: Path) -> None:
     """The next start reads the same history again, and knows the edit by when it was made."""
     async with slack_server() as server:
-        async with house(server, home=tmp_path / "a", environment=MEMBERS) as pocket:
+        async with open_gateway(server, home=tmp_path / "a", environment=MEMBERS) as parlour:
             ts = server.say(DM, ANN, "the 5th")
             await server.until(lambda: len(server.shown(DM)) == 1)
-            await pocket.idle()
-            home = pocket.kill(tmp_path / "b")
+            await parlour.idle()
+            home = parlour.kill(tmp_path / "b")
         server.edit(DM, ts, "the 6th", quiet=True)
         for number in range(2):
-            async with house(server, home=home, environment=MEMBERS) as pocket:
+            async with open_gateway(server, home=home, environment=MEMBERS) as parlour:
                 server.say(DM, ANN, f"hello {number}")
                 await server.until(lambda: len(server.shown(DM)) == 2 + number)  # noqa: B023 - waited for right here
-                await pocket.idle()
-                kept = transcripts(pocket.home)
+                await parlour.idle()
+                kept = transcripts(parlour.home)
         assert kept.count("an earlier message edited to") == 1
         assert server.reactions == set()
 
@@ -134,14 +134,14 @@ async def test_without_history_what_slack_gave_up_is_not_known(tmp_path: Path) -
     """With the least scopes nothing is read after the silence; what Slack still brings is answered."""
     async with slack_server() as server:
         server.scopes -= {"im:history", "channels:history"}
-        async with house(server, home=tmp_path / "a") as pocket:
+        async with open_gateway(server, home=tmp_path / "a") as parlour:
             server.say(DM, ANN, "first")
             await server.until(lambda: len(server.shown(DM)) == 1)
-            await pocket.idle()
-            home = pocket.kill(tmp_path / "b")
+            await parlour.idle()
+            home = parlour.kill(tmp_path / "b")
         server.say(DM, ANN, "nobody hears this", quiet=True)
         server.say(DM, ANN, "but this")
-        async with house(server, home=home) as pocket:
+        async with open_gateway(server, home=home) as parlour:
             await server.until(lambda: len(server.shown(DM)) == 2)
-            await pocket.idle()
+            await parlour.idle()
         assert server.shown(DM)[1].endswith("but this")

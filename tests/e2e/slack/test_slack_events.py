@@ -1,4 +1,4 @@
-"""Every payload of Slack's goes through the door of the house: what cannot be read is set aside and acknowledged."""
+"""Every payload of Slack's goes through the door of the gateway: what cannot be read is set aside and acknowledged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.web_services import FakePageServices
 
 
 class QuarantineServices(FakePageServices):
-    """A house with the real quarantine, in which some words break us."""
+    """A gateway with the real quarantine, in which some words break us."""
 
     def __init__(self, folder: Path, *, unclean_stops: int = 0) -> None:
         super().__init__()
@@ -63,60 +63,60 @@ UNREADABLE: list[dict[str, Any]] = [
 
 async def test_what_cannot_be_read_is_quarantined_and_acknowledged(tmp_path: Path) -> None:
     """A poisoned shape is kept for the operator, Slack is told, and the messages around it are answered."""
-    house = QuarantineServices(tmp_path)
-    async with slack_server() as server, running(server, house):
+    services = QuarantineServices(tmp_path)
+    async with slack_server() as server, running(server, services):
         server.say(DM, ANN, "before")
         events = [server.event(event) for event in UNREADABLE]
         server.say(DM, ANN, "after")
         await server.until(lambda: len(server.acks) == len(UNREADABLE) + 2)
-        assert sorted(heard.text for heard in house.accepted) == ["after", "before"]
+        assert sorted(heard.text for heard in services.accepted) == ["after", "before"]
         assert {each.channel for each in list_events(tmp_path)} == {"slack"}
         assert len(list_events(tmp_path)) == len(UNREADABLE)
-        assert set(events) <= set(house.ids)
+        assert set(events) <= set(services.ids)
         assert len(server.deliveries) == len(UNREADABLE) + 2
 
 
 async def test_what_breaks_us_comes_again_twice_and_is_then_set_aside(tmp_path: Path) -> None:
     """Not acknowledged twice, quarantined and acknowledged the third time; its chat goes on all the while."""
-    house = QuarantineServices(tmp_path)
-    async with slack_server() as server, running(server, house):
+    services = QuarantineServices(tmp_path)
+    async with slack_server() as server, running(server, services):
         server.ack_within = 0.05
         server.say(DM, ANN, "poison")
         server.say(DM, ANN, "and on")
         await server.until(lambda: len(server.acks) == 2)
-        assert house.poisoned == 3
-        assert [heard.text for heard in house.accepted] == ["and on"]
+        assert services.poisoned == 3
+        assert [heard.text for heard in services.accepted] == ["and on"]
         assert "it failed 3 times: ZeroDivisionError" in [each.reason for each in list_events(tmp_path)]
 
 
 @pytest.mark.parametrize("unclean_stops", [0, 2])
 async def test_after_two_kills_events_are_handled_one_at_a_time(tmp_path: Path, unclean_stops: int) -> None:
     """Then whatever kills us is known: one event at a time over all chats; else chats go beside each other."""
-    house = QuarantineServices(tmp_path, unclean_stops=unclean_stops)
-    async with slack_server() as server, running(server, house):
+    services = QuarantineServices(tmp_path, unclean_stops=unclean_stops)
+    async with slack_server() as server, running(server, services):
         for place, user in ((DM, ANN), (ROOM, BOB), (DM, ANN), (ROOM, ANN)):
             server.say(place, user, "hello")
         await server.until(lambda: len(server.acks) == 4)
-        assert len(house.accepted) == 4
-        assert (house.most_inside == 1) is (unclean_stops == 2)
+        assert len(services.accepted) == 4
+        assert (services.most_inside == 1) is (unclean_stops == 2)
         assert list_events(tmp_path) == ()
 
 
 async def test_an_event_keeps_its_name(tmp_path: Path) -> None:
     """Slack's id where it gives one, a command's trigger; in history kind, chat and ts: always the same."""
-    house = QuarantineServices(tmp_path)
+    services = QuarantineServices(tmp_path)
     async with slack_server() as server:
-        async with running(server, house):
+        async with running(server, services):
             server.say(DM, ANN, "first")
             await server.until(lambda: len(server.acks) == 1)
             trigger = server.slash(DM, ANN, "/parlour", "help")
             await server.until(lambda: len(server.acks) == 2)
-            assert house.ids == server.acks
-            assert house.ids[1] == trigger
+            assert services.ids == server.acks
+            assert services.ids[1] == trigger
         ts = server.say(DM, ANN, "while away", quiet=True)
-        house.ids.clear()
-        async with running(server, house):
-            assert house.ids == [f"message/{DM}/{ts}"]
+        services.ids.clear()
+        async with running(server, services):
+            assert services.ids == [f"message/{DM}/{ts}"]
 
 
 async def test_frames_that_are_no_events_change_nothing() -> None:
@@ -126,7 +126,7 @@ async def test_frames_that_are_no_events_change_nothing() -> None:
             await up.server.garble(frame)
         up.server.say(DM, ANN, "still there?")
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert [heard.text for heard in up.house.accepted] == ["still there?"]
+        assert [heard.text for heard in up.services.accepted] == ["still there?"]
         assert up.server.connections == 1
 
 

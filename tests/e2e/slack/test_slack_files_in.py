@@ -26,7 +26,7 @@ async def share(up: RunningSlack, *files: dict[str, object], text: str = "look")
     """Let Ann write with files, and return what was heard."""
     up.server.say(DM, ANN, text, subtype="file_share", files=list(files))
     await up.server.until(lambda: len(up.server.acks) == 1)
-    (heard,) = up.house.accepted
+    (heard,) = up.services.accepted
     return heard
 
 

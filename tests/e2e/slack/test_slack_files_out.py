@@ -33,7 +33,7 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
     """Bytes as they were, one file a message, in the thread, and the caption in Slack's dialect."""
     async with slack() as up:
         ts = up.server.say(ROOM, ANN, "hi", quiet=True)
-        blob = await up.house.blobs.put("chats/x", b"\x00\x01" * 5_000)
+        blob = await up.services.blobs.put("chats/x", b"\x00\x01" * 5_000)
         part = file_part(f"{ROOM}/{ts}", caption="the **picture** <!channel>", blob=blob)
         receipt = await up.channel.send(part)
         (message,) = (m for m in up.server.places[ROOM].messages if m["user"] == BOT_USER)
@@ -42,7 +42,7 @@ async def test_a_file_stands_in_its_thread_with_its_caption() -> None:
         assert up.server.files[file["id"]].data == b"\x00\x01" * 5_000
         assert receipt.message_id == file["id"]
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert up.house.deliveries == []
+        assert up.services.deliveries == []
 
 
 async def test_an_address_in_a_caption_is_not_fetched() -> None:
@@ -90,7 +90,7 @@ async def test_a_step_whose_outcome_is_unknown_is_asked_for(
             up.server.upload_faults = [fault]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
-        again = build(up.server, up.house)
+        again = build(up.server, up.services)
         found = await again.find(part)
         assert (found is not None) is stands
         if found is None:
@@ -179,7 +179,7 @@ async def test_without_files_write_a_line_says_so() -> None:
         assert up.channel.capabilities.file_limit == 0
         assert await up.channel.find(part) is not None
         assert list_bot_messages(up) == [(line, [])]
-        again = build(up.server, up.house)
+        again = build(up.server, up.services)
         await again._identify()
         assert again.capabilities.file_limit == 0
         await again.close()
@@ -204,6 +204,6 @@ async def test_what_cannot_be_sent_is_refused_before_slack_is_asked() -> None:
         with pytest.raises(FileUnavailable):
             await up.channel.send(file_part(DM, blob="chats/x/" + "0" * 64))
         with pytest.raises(SendRefused):
-            await up.channel.send(file_part(DM, blob=await up.house.blobs.put("c", b"")))
+            await up.channel.send(file_part(DM, blob=await up.services.blobs.put("c", b"")))
         assert up.server.called("files.getUploadURLExternal") == []
-        assert BOT_TOKEN not in str(up.house.state.notes)
+        assert BOT_TOKEN not in str(up.services.state.notes)

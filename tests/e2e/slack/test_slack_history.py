@@ -21,8 +21,8 @@ CALL = f"<@{BOT_USER}>"
 async def receive_message(up: RunningSlack, place: str, user: str, text: str, **more: Any) -> InboundMessage:
     """Let somebody write and return what arrived."""
     ts = up.server.say(place, user, text, **more)
-    await up.server.until(lambda: any(message.message_id == ts for message in up.house.accepted))
-    return next(message for message in up.house.accepted if message.message_id == ts)
+    await up.server.until(lambda: any(message.message_id == ts for message in up.services.accepted))
+    return next(message for message in up.services.accepted if message.message_id == ts)
 
 
 async def before(up: RunningSlack, message: InboundMessage, **more: Any) -> list[str]:
@@ -85,7 +85,7 @@ async def test_a_mention_in_a_channel_reads_the_channel() -> None:
 
 
 async def test_only_admitted_people_are_quoted() -> None:
-    """Guests, strangers, bots and people of elsewhere carry their facts, and the house leaves them out."""
+    """Guests, strangers, bots and people of elsewhere carry their facts, and the gateway leaves them out."""
     server = SlackServer()
     server.users[BOB] |= {"is_restricted": True}
     server.users[EVE] |= {"team_id": "T0FAR"}
@@ -141,15 +141,15 @@ async def test_what_comes_to_us_anyway_costs_no_call() -> None:
 
 
 async def test_without_the_scope_there_is_nothing_and_no_failure() -> None:
-    """A turn can do without; a limit or a broken line is an error that the house takes for nothing as well."""
+    """A turn can do without; a limit or a broken line is an error that the gateway takes for nothing as well."""
     async with slack() as up:
         up.server.say(ROOM, BOB, "word", quiet=True)
         call = await receive_message(up, ROOM, ANN, f"{CALL} hello")
-        house = ChannelHistory({"slack": up.channel}, admits=lambda _: True)
+        services = ChannelHistory({"slack": up.channel}, admits=lambda _: True)
         for fault in (SlackFault(status=429, error="ratelimited", retry_after=30), SlackFault(status=503)):
             up.server.faults["conversations.history"] = [fault]
-            assert await house.messages_before(call, since=None) == ()
-        assert [each.text for each in await house.messages_before(call, since=None)] == ["word"]
+            assert await services.messages_before(call, since=None) == ()
+        assert [each.text for each in await services.messages_before(call, since=None)] == ["word"]
         up.server.scopes.discard("channels:history")
         for _ in range(2):
             assert await before(up, call) == []

@@ -1,4 +1,4 @@
-"""What people write in Slack reaches the house once, and is acknowledged when it is durable: over a real socket."""
+"""What people write in Slack reaches the gateway once, and is acknowledged when it is durable: over a real socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def test_a_direct_message_is_one_session() -> None:
     """Key, id, sender and name arrive; it is acknowledged."""
     async with slack() as up:
         ts = up.server.say(DM, ANN, "good evening &amp; more")
-        (heard,) = await up.house.wait_deliveries(1)
+        (heard,) = await up.services.wait_deliveries(1)
         assert str(heard.key) == f"slack:{DM}"
         assert (heard.message_id, heard.text) == (ts, "good evening & more")
         assert (heard.sender.name, heard.sender.is_admin, heard.sender.is_guest) == ("Ann", True, False)
@@ -32,11 +32,11 @@ async def test_a_mention_is_one_message() -> None:
     async with slack() as up:
         ts = up.server.say(ROOM, BOB, f"{CALL} hello")
         await up.server.until(lambda: len(up.server.acks) == 2)
-        first, second = up.house.deliveries
+        first, second = up.services.deliveries
         assert first.logical_key == second.logical_key == f"{ROOM}/{ts}/{ts}"
         assert first.is_addressed
         assert second.is_addressed
-        assert len(up.house.accepted) == 1
+        assert len(up.services.accepted) == 1
 
 
 async def test_two_people_at_once_are_two_threads() -> None:
@@ -44,12 +44,12 @@ async def test_two_people_at_once_are_two_threads() -> None:
     async with slack() as up:
         times = [up.server.say(ROOM, who, f"{CALL} hello") for who in (ANN, BOB)]
         await up.server.until(lambda: len(up.server.acks) == 4)
-        assert {heard.key.chat for heard in up.house.accepted} == {f"{ROOM}/{ts}" for ts in times}
+        assert {heard.key.chat for heard in up.services.accepted} == {f"{ROOM}/{ts}" for ts in times}
     async with slack(reply_in="channel") as up:
         for who in (ANN, BOB):
             up.server.say(ROOM, who, f"{CALL} hello")
         await up.server.until(lambda: len(up.server.acks) == 4)
-        assert {heard.key.chat for heard in up.house.accepted} == {ROOM}
+        assert {heard.key.chat for heard in up.services.accepted} == {ROOM}
 
 
 async def test_an_edit_and_a_deletion_are_told_an_unfurl_is_not() -> None:
@@ -62,7 +62,7 @@ async def test_an_edit_and_a_deletion_are_told_an_unfurl_is_not() -> None:
         await up.server.until(lambda: len(up.server.acks) == 3)
         up.server.delete(DM, ts)
         await up.server.until(lambda: len(up.server.acks) == 4)
-        first, edited, gone = up.house.deliveries
+        first, edited, gone = up.services.deliveries
         assert (edited.text, edited.message_id, first.revision, edited.revision != "") == ("hello", ts, "", True)
         assert (gone.kind, gone.message_id, gone.sender.id) == (InboundKind.DELETION, ts, ANN)
 
@@ -71,7 +71,7 @@ async def test_a_slash_command_is_heard() -> None:
     """It has no message; its trigger id makes a repeat a repeat."""
     async with slack() as up:
         trigger = up.server.slash(DM, ANN, "/parlour", "stop")
-        (heard,) = await up.house.wait_deliveries(1)
+        (heard,) = await up.services.wait_deliveries(1)
         assert (heard.kind, heard.text, heard.logical_key) == (InboundKind.COMMAND, "/stop", f"event/{trigger}")
         await up.server.until(lambda: up.server.acks == [trigger])
 
@@ -81,9 +81,9 @@ async def test_a_slash_command_is_heard() -> None:
 
 async def test_a_thread_we_were_called_into_needs_no_second_mention() -> None:
     """Until its people address somebody else; a mention brings us back. It survives a restart."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
-        async with running(server, house) as up:
+        async with running(server, services) as up:
             ts = server.say(ROOM, ANN, "shall we?", quiet=True)
             server.say(ROOM, BOB, "hm", thread=ts)
             server.say(ROOM, ANN, f"{CALL} what do you think?", thread=ts)
@@ -91,7 +91,7 @@ async def test_a_thread_we_were_called_into_needs_no_second_mention() -> None:
             server.say(ROOM, BOB, "and why?", thread=ts)
             await server.until(lambda: len(server.acks) == 4)
             assert up.channel.is_ready()
-        async with running(server, house):
+        async with running(server, services):
             server.say(ROOM, EVE, "still?", thread=ts)
             await server.until(lambda: len(server.acks) == 5)
             server.say(ROOM, BOB, f"<@{ANN}> come to lunch", thread=ts)
@@ -102,29 +102,38 @@ async def test_a_thread_we_were_called_into_needs_no_second_mention() -> None:
             await server.until(lambda: len(server.acks) == 9)
             server.say(ROOM, ANN, "please", thread=ts)
             await server.until(lambda: len(server.acks) == 10)
-        assert [heard.is_addressed for heard in house.accepted] == [False, True, True, True, False, False, True, True]
+        assert [heard.is_addressed for heard in services.accepted] == [
+            False,
+            True,
+            True,
+            True,
+            False,
+            False,
+            True,
+            True,
+        ]
 
 
 async def test_a_stranger_neither_calls_us_in_nor_sends_us_away() -> None:
     """What somebody says whom admission refuses changes nothing about a thread."""
     async with slack() as up:
         ts = up.server.say(ROOM, ANN, "shall we?", quiet=True)
-        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
+        up.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         up.server.say(ROOM, EVE, f"{CALL} hi", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 2)
-        up.house.verdict = None
+        up.services.verdict = None
         up.server.say(ROOM, ANN, "well?", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 3)
-        assert not up.house.deliveries[-1].is_addressed
+        assert not up.services.deliveries[-1].is_addressed
         up.server.say(ROOM, ANN, f"{CALL} you", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 5)
-        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
+        up.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
         up.server.say(ROOM, EVE, f"<@{BOB}> hi", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 6)
-        up.house.verdict = None
+        up.services.verdict = None
         up.server.say(ROOM, ANN, "go on", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 7)
-        assert up.house.deliveries[-1].is_addressed
+        assert up.services.deliveries[-1].is_addressed
 
 
 async def test_threads_can_be_left_alone() -> None:
@@ -134,7 +143,7 @@ async def test_threads_can_be_left_alone() -> None:
         await up.server.until(lambda: len(up.server.acks) == 2)
         up.server.say(ROOM, ANN, "more", thread=ts)
         await up.server.until(lambda: len(up.server.acks) == 3)
-        assert not up.house.deliveries[-1].is_addressed
+        assert not up.services.deliveries[-1].is_addressed
 
 
 # -- durability
@@ -145,14 +154,14 @@ async def test_what_is_not_stored_is_delivered_again(fault: str) -> None:
     """No row, no ack: the same event comes again, and is taken once the journal is back."""
     async with slack() as up:
         up.server.ack_within = 0.05
-        up.house.is_down, up.house.is_broken = fault == "down", fault == "broken"
+        up.services.is_down, up.services.is_broken = fault == "down", fault == "broken"
         up.server.say(DM, ANN, "lost?")
-        await up.house.wait_deliveries(2)
+        await up.services.wait_deliveries(2)
         assert up.server.acks == []
-        up.house.is_down = up.house.is_broken = False
+        up.services.is_down = up.services.is_broken = False
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert len({heard.logical_key for heard in up.house.deliveries}) == 1
-        assert len(up.house.accepted) == 1
+        assert len({heard.logical_key for heard in up.services.deliveries}) == 1
+        assert len(up.services.accepted) == 1
 
 
 async def test_the_same_event_twice_is_one_message() -> None:
@@ -169,21 +178,21 @@ async def test_the_same_event_twice_is_one_message() -> None:
         up.server.event(event, event_id="Ev1")
         up.server.event(event, event_id="Ev1")
         await up.server.until(lambda: up.server.acks == ["Ev1", "Ev1"])
-        assert up.house.deliveries[0] == up.house.deliveries[1]
-        assert len(up.house.accepted) == 1
+        assert up.services.deliveries[0] == up.services.deliveries[1]
+        assert len(up.services.accepted) == 1
 
 
 async def test_messages_that_wait_are_taken_after_a_restart() -> None:
     """What was said while nobody listened comes in order once somebody does."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
-        async with running(server, house):
+        async with running(server, services):
             pass
         for n in range(5):
             server.say(DM, ANN, f"message {n}")
-        async with running(server, house):
+        async with running(server, services):
             await server.until(lambda: len(server.acks) == 5)
-        assert [heard.text for heard in house.accepted] == [f"message {n}" for n in range(5)]
+        assert [heard.text for heard in services.accepted] == [f"message {n}" for n in range(5)]
 
 
 @pytest.mark.parametrize("how", ["refresh_requested", "warning", "cut"])
@@ -196,7 +205,7 @@ async def test_a_connection_that_ends_is_followed_by_another(how: str) -> None:
         await up.server.until(lambda: up.server.connections == 2)
         up.server.say(DM, ANN, "after")
         await up.server.until(lambda: len(up.server.acks) == 2)
-        assert [heard.text for heard in up.house.accepted] == ["before", "after"]
+        assert [heard.text for heard in up.services.accepted] == ["before", "after"]
         await eventually(up.channel.is_ready)
 
 
@@ -212,9 +221,9 @@ async def test_guests_and_strangers_from_elsewhere_are_known() -> None:
         for who in (ANN, BOB, EVE, BOB):
             server.say(ROOM, who, f"hello {who}")
         await server.until(lambda: len(server.acks) == 4)
-        facts = [(heard.sender.id, heard.sender.is_guest, heard.sender.team) for heard in up.house.deliveries]
+        facts = [(heard.sender.id, heard.sender.is_guest, heard.sender.team) for heard in up.services.deliveries]
         assert facts == [(ANN, False, "T0HOME"), (BOB, True, "T0HOME"), (EVE, True, "T0FAR"), (BOB, True, "T0HOME")]
-        assert not up.house.deliveries[2].sender.is_admin
+        assert not up.services.deliveries[2].sender.is_admin
         assert len(server.called("users.info")) == 3
 
 
@@ -224,7 +233,7 @@ async def test_a_look_up_that_is_refused_fails_closed() -> None:
         up.server.scopes.discard("users:read")
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert up.house.deliveries[0].sender.is_guest
+        assert up.services.deliveries[0].sender.is_guest
 
 
 async def test_a_look_up_that_breaks_leaves_the_message_with_slack() -> None:
@@ -235,7 +244,7 @@ async def test_a_look_up_that_breaks_leaves_the_message_with_slack() -> None:
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert len(up.server.deliveries) == 2
-        (heard,) = up.house.deliveries
+        (heard,) = up.services.deliveries
         assert not heard.sender.is_guest
 
 
@@ -245,13 +254,13 @@ async def test_where_people_are_named_a_look_up_only_names_them() -> None:
         up.server.faults["users.info"] = [SlackFault(status=503)]
         up.server.say(DM, ANN, "hi")
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert up.house.deliveries[0].sender.name == ""
+        assert up.services.deliveries[0].sender.name == ""
 
 
 async def test_a_line_for_the_sender_reaches_them_alone() -> None:
     """What the gateway says beside a message is ephemeral in a channel."""
     async with slack() as up:
-        up.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="capped", line="Come back tomorrow.")
+        up.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="capped", line="Come back tomorrow.")
         up.server.say(ROOM, BOB, f"{CALL} hi")
         await up.server.until(lambda: bool(up.server.places[ROOM].whispers))
         assert up.server.places[ROOM].whispers[0]["user"] == BOB

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from channels.slack import catchup, joined, pages
 from tests.fakes.slack import eventually, running
-from tests.fakes.slack_gateway import CALL, house
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, FakeSlackChat, SlackFault, SlackServer, slack_server
 from tests.fakes.web_services import FakePageServices
@@ -25,9 +25,9 @@ def join(server: SlackServer, *chats: str, kind: str = "channel") -> None:
         server.places[chat] = FakeSlackChat(chat, kind, {ANN, BOB, BOT_USER})
 
 
-def texts(house: FakePageServices) -> list[str]:
+def texts(services: FakePageServices) -> list[str]:
     """Return what was taken in, without the mention."""
-    return [heard.text.removeprefix("@parlour").strip() for heard in house.accepted]
+    return [heard.text.removeprefix("@parlour").strip() for heard in services.accepted]
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -36,59 +36,59 @@ async def test_a_mention_while_down_is_answered_once(tmp_path: Path, how: str) -
     assert promised("a mention while down, in a channel where it never spoke") == "one answer"
     async with slack_server() as server:
         join(server, HALL)
-        async with house(server, home=tmp_path / "home", environment=TEAM) as pocket:
+        async with open_gateway(server, home=tmp_path / "home", environment=TEAM) as parlour:
             server.say(DM, ANN, "hello")
             await server.until(lambda: len(server.shown(DM)) == 1)
-            await pocket.idle()
-            home = pocket.kill(tmp_path / "copy")
+            await parlour.idle()
+            home = parlour.kill(tmp_path / "copy")
         home = home if how == "killed" else tmp_path / "home"
         server.say(HALL, BOB, "just talk", quiet=True)
         asked = server.say(HALL, BOB, f"{CALL} anybody there?", quiet=True)
         for _ in range(2):
-            async with house(server, home=home, environment=TEAM) as pocket:
+            async with open_gateway(server, home=home, environment=TEAM) as parlour:
                 await server.until(lambda: bool(server.shown(HALL, asked)))
-                await pocket.idle()
+                await parlour.idle()
         assert len(server.shown(HALL, asked)) == 1
         assert server.shown(HALL) == []
 
 
 async def test_only_what_calls_us_is_handed_over() -> None:
     """Other people's talk costs no look-up of anybody; a mention below a message of that time counts."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL, YARD)
         join(server, "G0DEN", kind="group")
-        async with running(server, house):
+        async with running(server, services):
             assert server.called("users.conversations") == []  # the very first start: nothing was missed
         root = server.say(HALL, BOB, "a plan", quiet=True)
         server.say(HALL, ANN, f"{CALL} in the thread", thread=root, quiet=True)
         server.say(HALL, BOB, "not for the bot", thread=root, quiet=True)
         server.say(YARD, ANN, f"{CALL} in the yard", quiet=True)
         server.say("G0DEN", ANN, f"{CALL} in private", quiet=True)
-        async with running(server, house):
-            assert sorted(texts(house)) == ["in private", "in the thread", "in the yard"]
+        async with running(server, services):
+            assert sorted(texts(services)) == ["in private", "in the thread", "in the yard"]
         assert {each["user"] for each in server.called("users.info")} == {ANN}
-        assert {heard.key.thread for heard in house.accepted if heard.key.parent.chat == HALL} == {root}
+        assert {heard.key.thread for heard in services.accepted if heard.key.parent.chat == HALL} == {root}
 
 
 async def test_where_no_mention_is_needed_everything_is_read() -> None:
     """With an open group policy each message is for the bot."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
-        async with running(server, house, group_policy="open"):
+        async with running(server, services, group_policy="open"):
             pass
         server.say(HALL, BOB, "to whom it concerns", quiet=True)
-        async with running(server, house, group_policy="open"):
-            assert texts(house) == ["to whom it concerns"]
+        async with running(server, services, group_policy="open"):
+            assert texts(services) == ["to whom it concerns"]
 
 
 async def test_a_live_mention_does_not_hide_the_earlier_one() -> None:
     """Somebody writes there while the channels are still being listed: both are taken."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
-        async with running(server, house):
+        async with running(server, services):
             pass
         server.say(HALL, BOB, f"{CALL} while down", quiet=True)
 
@@ -97,31 +97,31 @@ async def test_a_live_mention_does_not_hide_the_earlier_one() -> None:
                 server.say(HALL, BOB, f"{CALL} live")
 
         server.on_call = speak
-        async with running(server, house):
-            await eventually(lambda: len(house.accepted) == 2)
-        assert sorted(texts(house)) == ["live", "while down"]
+        async with running(server, services):
+            await eventually(lambda: len(services.accepted) == 2)
+        assert sorted(texts(services)) == ["live", "while down"]
 
 
 async def test_more_channels_than_calls_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls for one stop are bounded, over all pages of the list; how many channels stay unread is in the log."""
     monkeypatch.setattr(joined, "_LISTED", 3)
     monkeypatch.setattr(joined, "_CALLS", 9)
-    house = FakePageServices()
+    services = FakePageServices()
     chats = [f"C0HALL{n}" for n in range(10)]
     async with slack_server() as server:
         join(server, *chats)
-        async with running(server, house):
+        async with running(server, services):
             pass
         for chat in chats:
             server.say(chat, ANN, f"{CALL} {chat}", quiet=True)
         before = len(server.called("conversations.history"))
         with capture_logs() as logs:
-            async with running(server, house):
+            async with running(server, services):
                 pass
         assert len(server.called("users.conversations")) == 4
         assert len(server.called("conversations.history")) - before == 5
         # The room that every workspace of these tests has is the first of eleven.
-        assert texts(house) == chats[:4]
+        assert texts(services) == chats[:4]
         (line,) = [each for each in logs if each["event"] == "slack.channels_unread"]
         assert (line["channels"], line["log_level"]) == (6, "warning")
 
@@ -130,13 +130,13 @@ async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyP
     """A list without end is read to its bound."""
     monkeypatch.setattr(joined, "_LISTED", 2)
     monkeypatch.setattr(joined, "_LISTS", 2)
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, *(f"C0HALL{n}" for n in range(10)))
-        async with running(server, house):
+        async with running(server, services):
             pass
         with capture_logs() as logs:
-            async with running(server, house):
+            async with running(server, services):
                 pass
         assert len(server.called("users.conversations")) == 2
         assert [each["listed"] for each in logs if each["event"] == "slack.channels_not_listed"] == [4]
@@ -144,35 +144,35 @@ async def test_more_channels_than_are_listed_is_said(monkeypatch: pytest.MonkeyP
 
 async def test_what_was_said_too_long_ago_stays_unread() -> None:
     """Down for ten days: a week is read."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
-        async with running(server, house):
+        async with running(server, services):
             pass
         day = 24 * 3_600
-        house.state.notes["heard-until"] = str(int(time.time()) - 10 * day)
+        services.state.notes["heard-until"] = str(int(time.time()) - 10 * day)
         for days, text in ((8, "too old"), (6, "a week")):
             server.ago, server._last = days * day, 0
             server.say(HALL, ANN, f"{CALL} {text}", quiet=True)
         server.ago = 0
-        async with running(server, house):
-            assert texts(house) == ["a week"]
+        async with running(server, services):
+            assert texts(services) == ["a week"]
 
 
 async def test_without_a_scope_the_log_says_what_is_not_read() -> None:
     """Private channels need groups:read; the public ones are read all the same."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
         join(server, "G0DEN", kind="group")
         server.scopes.discard("groups:read")
-        async with running(server, house):
+        async with running(server, services):
             pass
         for chat in (HALL, "G0DEN"):
             server.say(chat, ANN, f"{CALL} {chat}", quiet=True)
         with capture_logs() as logs:
-            async with running(server, house):
-                assert texts(house) == [HALL]
+            async with running(server, services):
+                assert texts(services) == [HALL]
         (line,) = [each for each in logs if each["event"] == "slack.channels_not_listed"]
         assert line["needs"] == "groups:read, groups:history"
 
@@ -181,17 +181,17 @@ async def test_a_limit_delays_the_reading_and_loses_nothing(monkeypatch: pytest.
     """Slack says no twice: tried again later, from where it stood; the stop is remembered until then."""
     monkeypatch.setattr(pages, "_LONGEST_WAIT", 0.01)
     monkeypatch.setattr(catchup, "_AGAIN", 0.01)
-    house = FakePageServices()
+    services = FakePageServices()
     async with slack_server() as server:
         join(server, HALL)
-        async with running(server, house):
+        async with running(server, services):
             pass
-        stopped = house.state.notes["heard-until"] = str(int(time.time()) - 600)
+        stopped = services.state.notes["heard-until"] = str(int(time.time()) - 600)
         server.say(HALL, ANN, f"{CALL} hello", quiet=True)
         for method in ("users.conversations", "conversations.history"):
             server.faults[method] = [SlackFault(status=429, error="ratelimited", retry_after=1)] * 2
-        async with running(server, house) as up:
-            assert (texts(house), house.state.notes["heard-until"]) == ([], stopped)
+        async with running(server, services) as up:
+            assert (texts(services), services.state.notes["heard-until"]) == ([], stopped)
             up.channel._catch_up.every = 0.1
-            await eventually(lambda: texts(house) == ["hello"])
-            await eventually(lambda: house.state.notes["heard-until"] != stopped)
+            await eventually(lambda: texts(services) == ["hello"])
+            await eventually(lambda: services.state.notes["heard-until"] != stopped)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway.i18n import translate
 from tests.fakes.gateway import gateway as gateway_process
 from tests.fakes.inprocess_gateway import InProcessGateway
-from tests.fakes.slack_gateway import CALL, TwoPieceModel, house, variables
+from tests.fakes.slack_gateway import CALL, TwoPieceModel, open_gateway, variables
 from tests.fakes.slack_guarantees import promised
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackServer, slack_server
 from tests.faults.process_pool import ForkServer
@@ -66,7 +66,7 @@ class SlackSnapshots:
 
     def __init__(self, server: SlackServer, folder: Path, wanted: Iterable[str]) -> None:
         self.moments: dict[str, SlackSnapshot] = {}
-        self.pocket: InProcessGateway | None = None
+        self.parlour: InProcessGateway | None = None
         self._server = server
         self._folder = folder
         self._wanted = set(wanted)
@@ -80,18 +80,18 @@ class SlackSnapshots:
 
     def take(self, name: str) -> None:
         """Keep what a kill now would leave."""
-        assert self.pocket is not None
+        assert self.parlour is not None
         there = SlackServer()
         for field in _KEPT:
             setattr(there, field, deepcopy(getattr(self._server, field)))
-        self.moments[name] = SlackSnapshot(self._copy(self.pocket, self._folder / name.replace(" ", "-")), there)
+        self.moments[name] = SlackSnapshot(self._copy(self.parlour, self._folder / name.replace(" ", "-")), there)
 
     @staticmethod
-    def _copy(pocket: InProcessGateway, into: Path) -> Path:
+    def _copy(parlour: InProcessGateway, into: Path) -> Path:
         """Copy the home; a half-written file that was renamed meanwhile is copied the next time."""
         while True:
             try:
-                return pocket.kill(into)
+                return parlour.kill(into)
             except shutil.Error:
                 shutil.rmtree(into)
 
@@ -101,14 +101,14 @@ ENVIRONMENT = {"PARLOUR_CHANNELS__SLACK__REACTION": ""}
 
 async def film(server: SlackServer, camera: SlackSnapshots, model: TwoPieceModel, place: str, text: str) -> str:
     """Let Ann ask and the whole answer come, before the camera; return the thread of the answer."""
-    async with house(server, model=model, environment=ENVIRONMENT) as pocket:
-        camera.pocket = pocket
+    async with open_gateway(server, model=model, environment=ENVIRONMENT) as parlour:
+        camera.parlour = parlour
         server.on_call = camera.see
         ts = server.say(place, ANN, text)
         thread = ts if place == ROOM else ""
         await server.until(lambda: bool(server.shown(place, thread)) and not server.pending)
         model.go_on.set()
-        await pocket.idle()
+        await parlour.idle()
         camera.take("at the end")
         server.on_call = lambda method, when: None
     return thread
@@ -120,11 +120,11 @@ async def what_stands_after(
     """Start again with what was left, and return what stands there when everything is quiet."""
     async with (
         slack_server(moment.server) as server,
-        house(server, model=model, home=moment.home, environment=ENVIRONMENT) as pocket,
+        open_gateway(server, model=model, home=moment.home, environment=ENVIRONMENT) as parlour,
     ):
         server.deliver_again()
         await server.until(lambda: not server.pending and len(stands(server, place, thread)) >= messages)
-        await pocket.idle()
+        await parlour.idle()
         return stands(server, place, thread)
 
 

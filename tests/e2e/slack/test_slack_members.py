@@ -20,7 +20,7 @@ async def decision(up: RunningSlack, user: str, place: str = ROOM) -> InboundMes
     told = len(up.server.acks) + (1 if place == DM else 2)
     ts = up.server.say(place, user, f"<@{BOT_USER}> /new")
     await up.server.until(lambda: len(up.server.acks) == told)
-    heard = next(each for each in up.house.accepted if each.message_id == ts)
+    heard = next(each for each in up.services.accepted if each.message_id == ts)
     return replace(heard, kind=InboundKind.COMMAND)
 
 
@@ -102,9 +102,9 @@ async def test_a_look_up_that_hangs_keeps_nobody_elses_words_waiting() -> None:
             up.server.say(ROOM, user, "hello")
         await eventually(lambda: len(up.server.called("users.info")) == 11)
         up.server.say(ROOM, BOB, "and I?")
-        await up.server.until(lambda: [each.text for each in up.house.accepted][1:] == ["and I?"])
+        await up.server.until(lambda: [each.text for each in up.services.accepted][1:] == ["and I?"])
         assert asyncio.get_running_loop().time() - began < 10 * 0.5
-        assert {each.sender.id for each in up.house.deliveries} == {BOB}  # the ten are brought again
+        assert {each.sender.id for each in up.services.deliveries} == {BOB}  # the ten are brought again
 
 
 async def test_who_is_removed_or_made_a_guest_is_so_at_once_where_slack_says_it() -> None:
@@ -126,15 +126,15 @@ async def test_being_added_and_taken_away_is_told_with_its_name_and_by_whom() ->
     async with slack() as up:
         up.server.places[SECRET].name = "board\n*room*"
         joined = up.server.invite(SECRET, by=BOB)
-        await up.house.wait_places(1)
+        await up.services.wait_places(1)
         stranger = {"type": "member_joined_channel", "user": EVE, "channel": ROOM, "team": TEAM, "inviter": BOB}
         up.server.event(stranger)
         up.server.scopes -= {"users:read"}
         up.channel._inbound.users.profiles.forget(BOB)
         gone = up.server.put_out(SECRET, by=BOB)
-        await up.house.wait_places(2)
+        await up.services.wait_places(2)
         up.server.say(DM, ANN, "hello")
-        await up.house.wait_deliveries(1)
+        await up.services.wait_deliveries(1)
     here = MembershipChange(
         channel="slack",
         id=f"place/{joined}",
@@ -144,7 +144,7 @@ async def test_being_added_and_taken_away_is_told_with_its_name_and_by_whom() ->
         by=Sender(id=BOB, name="Bob", team=TEAM),
     )
     left = replace(here, id=f"place/{gone}", is_gone=True, by=Sender(id=BOB, team=TEAM))
-    assert up.house.places == [here, left]
+    assert up.services.places == [here, left]
     assert here.entry == f"chat:{SECRET}"
 
 
@@ -152,9 +152,9 @@ async def test_a_place_that_is_not_kept_is_brought_again() -> None:
     """The journal is down: no ack, and Slack delivers it again."""
     async with slack() as up:
         up.server.ack_within = 0.05
-        up.house.is_down = True
+        up.services.is_down = True
         event = up.server.invite(SECRET)
         await up.server.until(lambda: up.server.deliveries.count(event) == 2)
-        up.house.is_down = False
-        (place, *_) = await up.house.wait_places(1)
+        up.services.is_down = False
+        (place, *_) = await up.services.wait_places(1)
         assert (place.chat, place.by, place.title) == (SECRET, None, "")

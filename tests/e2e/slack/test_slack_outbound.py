@@ -36,7 +36,7 @@ async def test_our_own_words_are_not_heard() -> None:
         receipt = await up.channel.send(part)
         await up.channel.edit(receipt.message_id, part)
         await up.server.until(lambda: len(up.server.acks) == 2)
-        assert up.house.deliveries == []
+        assert up.services.deliveries == []
 
 
 async def test_twenty_thousand_characters_arrive_whole() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.e2e.slack.test_slack_killed import SlackSnapshot, SlackSnapshots
-from tests.fakes.slack_gateway import TwoPieceModel, house
+from tests.fakes.slack_gateway import TwoPieceModel, open_gateway
 from tests.fakes.slack_server import ANN, DM, SlackServer, slack_server
 
 # Killed when -> whether the reaction stands then.
@@ -26,8 +26,8 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
     async with slack_server() as server:
         camera = SlackSnapshots(server, tmp_path, MOMENTS)
         model = TwoPieceModel("The answer.", held=True)
-        async with house(server, model=model) as up:
-            camera.pocket = up
+        async with open_gateway(server, model=model) as up:
+            camera.parlour = up
             server.on_call = camera.see
             server.say(DM, ANN, "hello")
             await server.until(lambda: bool(server.reactions) and not server.pending)
@@ -44,7 +44,7 @@ async def left_over(moment: SlackSnapshot) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
     async with (
         slack_server(moment.server) as server,
-        house(server, model=TwoPieceModel("The answer."), home=moment.home) as up,
+        open_gateway(server, model=TwoPieceModel("The answer."), home=moment.home) as up,
     ):
         server.deliver_again()
         await server.until(lambda: not server.pending and bool(server.shown(DM)))

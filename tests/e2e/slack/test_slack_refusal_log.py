@@ -20,7 +20,7 @@ from gateway.errors import UserError
 from gateway.ports.access import OPERATOR, DecisionActor
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_gateway import CALL, HeldModel, house, variables
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, variables
 from tests.fakes.slack_server import ANN, BOB, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 
 MAL, BAD, FAR, NEW, QUIET = "U0MAL", "U0BAD", "U0FAR", "C0NEW", "C0QUIET"
@@ -58,9 +58,9 @@ async def gateway(server: SlackServer, home: Path, model: Any) -> AsyncIterator[
     """Run the gateway, which writes as fast as the workspace takes it."""
     settle(home)
     environment = {"PARLOUR_CHANNELS__SLACK__ALLOW_FROM": f"{ANN},chat:{ROOM}"}
-    async with house(server, home=home, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
-        yield pocket
+    async with open_gateway(server, home=home, model=model, environment=environment) as app:
+        app.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
+        yield app
 
 
 async def parlour(server: SlackServer, home: Path, *words: str) -> str:
@@ -71,9 +71,9 @@ async def parlour(server: SlackServer, home: Path, *words: str) -> str:
     return str(result.exception) if isinstance(result.exception, UserError) else result.output
 
 
-async def the_morning(server: SlackServer, pocket: InProcessGateway) -> None:
+async def the_morning(server: SlackServer, app: InProcessGateway) -> None:
     """Let everything happen that is answered by silence, and twice what is answered."""
-    await pocket.app.access.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
+    await app.app.access.decisions.block(f"slack:{BAD}", DecisionActor(by=OPERATOR, where="", id="b1"))
     server.say(DM, ANN, "good morning")
     await server.until(lambda: len(server.shown(DM)) == 1)
     thread = server.say(ROOM, BOB, f"{CALL} good morning")
@@ -92,7 +92,7 @@ async def the_morning(server: SlackServer, pocket: InProcessGateway) -> None:
     await server.until(lambda: not server.pending)
     server.say(NEW, MAL, f"{CALL} hello there")
     await server.until(lambda: not server.pending)
-    await pocket.idle()
+    await app.idle()
 
 
 ALLOW = "parlour people allow slack:"
@@ -115,8 +115,8 @@ async def test_each_refusal_of_a_morning_is_explained(tmp_path: Path) -> None:
     """To show 4: each silence has its line with who, why, how often and what to paste; no word of what was said."""
     home = tmp_path / "home"
     model = HeldModel(held=False)
-    async with workspace() as server, gateway(server, home, model) as pocket:
-        await the_morning(server, pocket)
+    async with workspace() as server, gateway(server, home, model) as app:
+        await the_morning(server, app)
         nothing_else_was_said(server)
         asked_to_hear, *lines = [
             json.loads(line)
@@ -184,7 +184,7 @@ async def the_ways_to_ask(server: SlackServer, home: Path) -> None:
 
 async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
     """Ann presses Yes twice in her own chat: Mal is told and answered, and so is everybody in the new channel."""
-    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as pocket:
+    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as app:
         server.say(DM, ANN, "good morning")
         await server.until(lambda: len(server.shown(DM)) == 1)
         server.say("D0MAL", MAL, "let me in")
@@ -200,14 +200,14 @@ async def test_the_owner_lets_both_in_by_buttons(tmp_path: Path) -> None:
         await server.until(lambda: len(server.shown("D0MAL")) == 3)
         thread = server.say(NEW, BOB, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(NEW, thread)))
-        await pocket.idle()
-        assert not pocket.app.access.pairing.pending_requests()
-        assert [line.what for line in await pocket.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
+        await app.idle()
+        assert not app.app.access.pairing.pending_requests()
+        assert [line.what for line in await app.app.store.access.audit(limit=9)] == ["pair yes", "pair yes"]
 
 
 async def test_an_owner_who_never_wrote_is_asked_in_a_direct_chat(tmp_path: Path) -> None:
     """Ann has not written to the bot yet: the question and its buttons reach her all the same."""
-    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as pocket:
+    async with workspace() as server, gateway(server, tmp_path / "home", HeldModel(held=False)) as app:
         server.say("D0MAL", MAL, "let me in")
         await server.until(lambda: bool(server.shown(DM)))
         (question,) = [each for each in server.places[DM].messages if buttons(each)]
@@ -215,4 +215,4 @@ async def test_an_owner_who_never_wrote_is_asked_in_a_direct_chat(tmp_path: Path
         await server.until(lambda: len(server.shown("D0MAL")) == 2)
         await server.until(lambda: len(server.shown(DM)) == 2)
         assert "can now write to me on slack" in server.shown(DM)[1]
-        await pocket.idle()
+        await app.idle()

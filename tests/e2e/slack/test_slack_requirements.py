@@ -35,7 +35,7 @@ import re
 from pathlib import Path
 
 from tests.fakes.slack import slack
-from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, transcripts
 from tests.fakes.slack_server import ANN, DM, EVE, ROOM, FakeSlackChat, slack_server
 from tests.fakes.web_services import FakePageServices
 
@@ -57,7 +57,7 @@ def test_every_row_is_a_test() -> None:
 async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
     """Nanobot bugs 1 and 2: `allow_from` is effective, in direct messages too: no turn, no file, no row, no session."""
     model = HeldModel(held=False)
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {EVE, "U0PARLOUR"})
         picture = server.attach("cat.png", PNG, "image/png")
         server.say("D0EVE", EVE, "run `rm -rf /` for me", files=[picture])
@@ -67,14 +67,14 @@ async def test_a_stranger_costs_nothing_and_leaves_nothing() -> None:
         changed = server.say("D0EVE", EVE, "first", quiet=True)
         server.edit("D0EVE", changed, "second")
         await server.until(lambda: len(server.acks) == 6)
-        await pocket.idle()
+        await parlour.idle()
         assert model.prompts == []
         assert server.shown("D0EVE") == server.shown(ROOM) == []
         assert (server.downloads, server.reactions, server.statuses) == ([], set(), {})
-        assert transcripts(pocket.home) == ""
-        assert (await pocket.app.store.journal.depth())["queued"] == 0
-        assert await pocket.app.store.records.sessions() == ()
-        assert {refused.sender for refused in pocket.app.refusals.recent("slack")} == {EVE}
+        assert transcripts(parlour.home) == ""
+        assert (await parlour.app.store.journal.depth())["queued"] == 0
+        assert await parlour.app.store.records.sessions() == ()
+        assert {refused.sender for refused in parlour.app.refusals.recent("slack")} == {EVE}
 
 
 async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
@@ -83,18 +83,18 @@ async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
     async with slack_server() as server:
         event = {"type": "message", "channel": DM, "channel_type": "im", "user": ANN, "text": "hi", "ts": "1.000001"}
         event["ts"] = server.say(DM, ANN, "hi", quiet=True)
-        async with house(server, home=tmp_path / "a", model=model) as pocket:
+        async with open_gateway(server, home=tmp_path / "a", model=model) as parlour:
             for _ in range(2):
                 server.event(event, event_id="Ev0SAME")
             await server.until(lambda: server.acks == ["Ev0SAME"] * 2)
             await server.until(lambda: len(server.shown(DM)) == 1)
-            await pocket.idle()
-            home = pocket.kill(tmp_path / "b")
-        async with house(server, home=home, model=model) as pocket:
+            await parlour.idle()
+            home = parlour.kill(tmp_path / "b")
+        async with open_gateway(server, home=home, model=model) as parlour:
             server.event(event, event_id="Ev0SAME")
             server.event(event, event_id="Ev0OTHER")
             await server.until(lambda: len(server.acks) == 4)
-            await pocket.idle()
+            await parlour.idle()
         assert len(model.prompts) == 1
         assert len(server.shown(DM)) == 1
 
@@ -102,18 +102,18 @@ async def test_the_same_event_twice_is_one_answer(tmp_path: Path) -> None:
 async def test_a_picture_and_a_document_reach_their_turn() -> None:
     """Fetched with the token when the turn runs, kept in the chat's scope under their own sum; the text is read."""
     model = HeldModel(held=False)
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         files = [
             server.attach("cat.png", PNG, "image/png"),
             server.attach("note.txt", b"the number is 4711", "text/plain"),
         ]
         server.say(DM, ANN, "what do you see?", subtype="file_share", files=files)
         await server.until(lambda: bool(server.shown(DM)))
-        await pocket.idle()
+        await parlour.idle()
         (prompt,) = model.prompts
         assert "cat.png" in prompt
         assert "4711" in prompt
-        kept = {path.name for path in pocket.home.rglob("attachments/*")}
+        kept = {path.name for path in parlour.home.rglob("attachments/*")}
         assert hashlib.sha256(PNG).hexdigest() in kept
         assert len(server.downloads) == 2
 

@@ -124,4 +124,4 @@ async def test_a_gateway_that_runs_loses_nothing_to_the_question() -> None:
         await verify(server)
         server.say(DM, ANN, "meanwhile")
         await server.until(lambda: len(server.acks) == 1)
-        assert [heard.text for heard in up.house.accepted] == ["meanwhile"]
+        assert [heard.text for heard in up.services.accepted] == ["meanwhile"]

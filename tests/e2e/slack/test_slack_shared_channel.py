@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from gateway.events import SessionKey
-from tests.fakes.slack_gateway import CALL, HeldModel, house, transcripts
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway, transcripts
 from tests.fakes.slack_server import ANN, BOB, EVE, ROOM, slack_server
 
 CANARY, STRANGE = "marmalade7731", "stranger5518"
@@ -15,12 +15,12 @@ CANARY, STRANGE = "marmalade7731", "stranger5518"
 async def test_two_people_at_once_get_two_answers_each_in_its_thread() -> None:
     """One sender a turn: neither waits for the other, and neither reads the other's answer."""
     model = HeldModel()
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         times = {who: server.say(ROOM, who, f"{CALL} {who} asks") for who in (ANN, BOB)}
         await server.until(lambda: len(model.prompts) == 2)  # at once: the model is still held
         model.go_on.set()
         await server.until(lambda: all(server.shown(ROOM, ts) for ts in times.values()))
-        await pocket.idle()
+        await parlour.idle()
         for who, ts in times.items():
             (answer,) = server.shown(ROOM, ts)
             assert answer.endswith(f"{who} asks")
@@ -29,7 +29,7 @@ async def test_two_people_at_once_get_two_answers_each_in_its_thread() -> None:
 
 async def test_a_follow_up_in_a_thread_needs_no_mention() -> None:
     """Whoever of the admitted writes on in the thread is answered there; elsewhere in the channel it stays silent."""
-    async with slack_server() as server, house(server) as pocket:
+    async with slack_server() as server, open_gateway(server) as parlour:
         ts = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: len(server.shown(ROOM, ts)) == 1)
         server.say(ROOM, BOB, "and why?", thread=ts)
@@ -37,7 +37,7 @@ async def test_a_follow_up_in_a_thread_needs_no_mention() -> None:
         server.say(ROOM, EVE, "a stranger's word", thread=ts)
         server.say(ROOM, BOB, "among ourselves")
         await server.until(lambda: len(server.acks) >= 5)
-        await pocket.idle()
+        await parlour.idle()
         assert server.shown(ROOM, ts)[1].endswith("and why?")
         assert len(server.shown(ROOM, ts)) == 2
         assert server.shown(ROOM) == []
@@ -46,7 +46,7 @@ async def test_a_follow_up_in_a_thread_needs_no_mention() -> None:
 async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> None:
     """In the model's request, with names; not in what the transcript says, the search finds or the page shows."""
     model = HeldModel(held=False)
-    async with slack_server() as server, house(server, model=model) as pocket:
+    async with slack_server() as server, open_gateway(server, model=model) as parlour:
         root = server.say(ROOM, BOB, f"the word is {CANARY}", quiet=True)
         server.say(ROOM, EVE, f"and mine {STRANGE}", thread=root, quiet=True)
         server.say(ROOM, BOB, "remember it", thread=root, quiet=True)
@@ -54,7 +54,7 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         await server.until(lambda: bool(server.shown(ROOM, root)))
         server.say(ROOM, ANN, "and now?", thread=root)
         await server.until(lambda: len(server.shown(ROOM, root)) == 2)
-        await pocket.idle()
+        await parlour.idle()
 
         first, second = model.prompts
         assert CANARY in first
@@ -63,15 +63,15 @@ async def test_what_was_said_before_is_known_to_the_turn_and_nowhere_else() -> N
         assert STRANGE not in first  # whom the chat does not admit is not read
         assert CANARY not in second  # said once, where it was asked for
 
-        said = [line for line in map(_line, transcripts(pocket.home).splitlines()) if "content" in line]
+        said = [line for line in map(_line, transcripts(parlour.home).splitlines()) if "content" in line]
         assert not any(CANARY in str(line["content"]) for line in said)
         assert [CANARY in str(line.get("quoted", "")) for line in said if line["role"] == "user"] == [True, False]
         key = SessionKey("slack", f"{ROOM}/{root}")
-        shown = await pocket.app.sessions.displayed_messages(key, limit=100)
+        shown = await parlour.app.sessions.displayed_messages(key, limit=100)
         assert shown
         assert not any(CANARY in line.text for line in shown)
-        search = pocket.app.recall
-        scope = next(str(path.parent.relative_to(pocket.home)) for path in pocket.home.glob("chats/*/sessions"))
+        search = parlour.app.recall
+        scope = next(str(path.parent.relative_to(parlour.home)) for path in parlour.home.glob("chats/*/sessions"))
         assert await search.search(scope, "think")
         assert not await search.search(scope, CANARY)
 

@@ -16,7 +16,7 @@ from gateway.errors import OutcomeUnknown, RetryLater
 from gateway.events import MessagePart, OutboundKind
 from tests.fakes.inprocess_gateway import InstantModel
 from tests.fakes.slack import RunningSlack, build, slack
-from tests.fakes.slack_gateway import CALL, house
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, SlackFault, slack_server
 
 NATIVE: dict[str, Any] = {"streaming": "native"}
@@ -137,7 +137,7 @@ async def test_a_stream_that_began_unheard_is_found() -> None:
         up.server.faults["chat.startStream"] = [SlackFault(does=True, drops=True)]
         with pytest.raises(OutcomeUnknown):
             await up.channel.send(part)
-        again = build(up.server, up.house, **NATIVE)
+        again = build(up.server, up.services, **NATIVE)
         found = await again.find(part)
         assert found is not None
         (answer,) = up.render(place, "It is late.", reply_to=ts)
@@ -173,21 +173,21 @@ async def test_the_whole_gateway_streams_and_survives_a_kill_in_the_middle(tmp_p
     pieces = ["A beginning that is long enough to be worth showing, ", "and an **end**."]
     async with slack_server() as server:
         model = GatedPieceModel(pieces)
-        async with house(server, home=tmp_path / "home", model=model, environment=environment) as pocket:
+        async with open_gateway(server, home=tmp_path / "home", model=model, environment=environment) as parlour:
             ts = server.say(ROOM, ANN, f"{CALL} tell me")
             await server.until(lambda: bool(server.shown(ROOM, ts)))
             assert server.called("chat.postMessage") == []
-            home = pocket.kill(tmp_path / "copy")
+            home = parlour.kill(tmp_path / "copy")
             stood = next(dict(message) for message in server.places[ROOM].messages if message.get("streams"))
             model.go_on.release()
-            await pocket.idle()
+            await parlour.idle()
             assert server.shown(ROOM, ts) == ["A beginning that is long enough to be worth showing, and an *end*."]
         server.places[ROOM].messages = [*(m for m in server.places[ROOM].messages if m["user"] != BOT_USER), stood]
         model = GatedPieceModel(pieces)
         model.go_on.release()
-        async with house(server, home=home, model=model, environment=environment) as pocket:
+        async with open_gateway(server, home=home, model=model, environment=environment) as parlour:
             await server.until(lambda: server.shown(ROOM, ts)[0].endswith("*end*."))
-            await pocket.idle()
+            await parlour.idle()
         assert len(server.shown(ROOM, ts)) == 1
         assert not any(m.get("streams") for m in server.places[ROOM].messages)
 

@@ -11,7 +11,7 @@ from channels.kit.background import ChatRateLimits
 from tests.e2e.slack.test_slack_buttons import asked
 from tests.fakes.inprocess_gateway import InProcessGateway
 from tests.fakes.slack_buttons import buttons
-from tests.fakes.slack_gateway import CALL, HeldModel, house
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, EVE, ROOM, TEAM, FakeSlackChat, SlackServer, slack_server
 from tests.fakes.staged_changes import memory, scope_in, staged
 
@@ -37,9 +37,9 @@ async def quick(
     server: SlackServer, model: Any, environment: Mapping[str, str] = QUIET
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway; it writes as fast as the workspace takes it."""
-    async with house(server, model=model, environment=environment) as pocket:
-        pocket.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
-        yield pocket
+    async with open_gateway(server, model=model, environment=environment) as parlour:
+        parlour.app.channels["slack"]._outbound.posts = ChatRateLimits(1_000, lambda _: 0.001)  # type: ignore[attr-defined]
+        yield parlour
 
 
 def answers(server: SlackServer) -> list[str]:
@@ -51,21 +51,21 @@ def answers(server: SlackServer) -> list[str]:
 async def test_a_team_of_forty_is_let_in_with_one_entry() -> None:
     """Each of the forty is answered in the channel and directly; a guest and a stranger of elsewhere are not."""
     model = HeldModel(held=False)
-    async with workspace() as server, quick(server, model) as pocket:
+    async with workspace() as server, quick(server, model) as parlour:
         team = [ANN, *server.hire(39)]
         for user in (EVE, *team[:20], FAR, *team[20:]):
             away: dict[str, Any] = {"team": "T0FAR", "user_team": "T0FAR"} if user == FAR else {}
             server.say(ROOM, user, f"{CALL} all of you, {user}", **away)
             server.say(DM if user == ANN else f"D{user[1:]}", user, f"alone, {user}", **away)
         await server.until(lambda: len(answers(server)) == 80)
-        await pocket.idle()
+        await parlour.idle()
         assert not server.given_up
         assert len(answers(server)) == 80
         for user in team:
             assert sum(text.endswith(user) for text in answers(server)) == 2
-        assert {each.sender for each in pocket.app.refusals.recent("slack")} == {EVE, FAR}
-        assert {each.reason for each in pocket.app.refusals.recent("slack")} == {"guest"}
-        sessions = [str(each.key) for each in await pocket.app.store.records.sessions()]
+        assert {each.sender for each in parlour.app.refusals.recent("slack")} == {EVE, FAR}
+        assert {each.reason for each in parlour.app.refusals.recent("slack")} == {"guest"}
+        sessions = [str(each.key) for each in await parlour.app.store.records.sessions()]
     assert len(model.prompts) == 80
     assert not [text for text in model.prompts if EVE in text or FAR in text]
     assert not [key for key in sessions if key.endswith(("D0EVE", "D0FAR"))]
@@ -74,11 +74,11 @@ async def test_a_team_of_forty_is_let_in_with_one_entry() -> None:
 async def test_no_way_in_is_open_to_guests_and_strangers() -> None:
     """Not by a slash command, a press, an edit or what was said before; named by their own id they are heard."""
     model = HeldModel(held=False)
-    async with workspace() as server, quick(server, model) as pocket:
+    async with workspace() as server, quick(server, model) as parlour:
         thread = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, thread)))
-        scope = await scope_in(pocket, f"slack:{ROOM}/{thread}")
-        await staged(pocket, scope, f"slack:{ROOM}/{thread}")
+        scope = await scope_in(parlour, f"slack:{ROOM}/{thread}")
+        await staged(parlour, scope, f"slack:{ROOM}/{thread}")
         question = await asked(server, ROOM)
         for user in (EVE, FAR):
             tried = [server.slash(ROOM, user, "/parlour", "status"), server.press(ROOM, user, question, "Yes")]
@@ -89,25 +89,25 @@ async def test_no_way_in_is_open_to_guests_and_strangers() -> None:
         asking = len(model.prompts)
         server.say(ROOM, ANN, f"{CALL} what now?", thread=thread)
         await server.until(lambda: len(model.prompts) == asking + 1)
-        await pocket.idle()
+        await parlour.idle()
         assert buttons(question)
-        assert memory(pocket, scope) == ""
+        assert memory(parlour, scope) == ""
         assert len(model.prompts) == 2
         assert "ear" not in model.prompts[-1]
-        assert {each.sender for each in pocket.app.refusals.recent("slack")} == {EVE, FAR}
+        assert {each.sender for each in parlour.app.refusals.recent("slack")} == {EVE, FAR}
     named = {**QUIET, ENTRY: f"team:{TEAM},{EVE},{FAR}"}
-    async with workspace() as server, quick(server, HeldModel(held=False), named) as pocket:
+    async with workspace() as server, quick(server, HeldModel(held=False), named) as parlour:
         for user in (EVE, FAR):
             server.say(ROOM, user, f"{CALL} all of you, {user}")
             server.say(f"D{user[1:]}", user, f"alone, {user}")
         await server.until(lambda: len(answers(server)) == 4)
-        assert pocket.app.refusals.recent("slack") == ()
+        assert parlour.app.refusals.recent("slack") == ()
 
 
 async def test_who_is_removed_while_a_message_waits_is_not_answered() -> None:
     """Eve was a member when she wrote, and is none when her turn comes: it is judged again, and told to her."""
     model = HeldModel()
-    async with slack_server() as server, quick(server, model) as pocket:
+    async with slack_server() as server, quick(server, model) as parlour:
         server.places["D0EVE"] = FakeSlackChat("D0EVE", "im", {EVE, BOT_USER})
         server.say("D0EVE", EVE, "first")
         await model.asked.wait()
@@ -117,21 +117,21 @@ async def test_who_is_removed_while_a_message_waits_is_not_answered() -> None:
         await server.until(lambda: len(server.acks) == 3)
         model.go_on.set()
         await server.until(lambda: len(server.shown("D0EVE")) == 2)
-        await pocket.idle()
+        await parlour.idle()
         assert len(model.prompts) == 1
         assert server.shown("D0EVE")[0].startswith("answer to: ")
-        assert [each.reason for each in pocket.app.refusals.recent("slack", EVE)] == ["guest"]
+        assert [each.reason for each in parlour.app.refusals.recent("slack", EVE)] == ["guest"]
 
 
 async def test_who_made_a_channel_decides_there_and_others_do_not() -> None:
     """`/parlour new` in a channel: refused to a member, done for who made it; slow, failing and stale are refusals."""
-    async with slack_server() as server, quick(server, HeldModel(held=False)) as pocket:
+    async with slack_server() as server, quick(server, HeldModel(held=False)) as parlour:
         server.places[ROOM].creator = "U0BOB"
         whispers = server.places[ROOM].whispers
         thread = server.say(ROOM, EVE, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, thread)))
         refused = "Only an admin of this c"
-        pocket.app.channels["slack"]._inbound.members.chats.lookups.timeout = 0.1  # type: ignore[attr-defined]
+        parlour.app.channels["slack"]._inbound.members.chats.lookups.timeout = 0.1  # type: ignore[attr-defined]
         for user, hangs, expected in (("U0BOB", True, refused), (EVE, False, refused), ("U0BOB", False, "")):
             server.holds.clear()
             if hangs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.i18n import translate
-from tests.fakes.slack_gateway import CALL, HeldModel, house
+from tests.fakes.slack_gateway import CALL, HeldModel, open_gateway
 from tests.fakes.slack_server import ANN, BOT_USER, DM, ROOM, slack_server
 
 UTC = {"PARLOUR_TIMEZONE": "UTC"}
@@ -14,11 +14,11 @@ async def test_the_zone_of_a_profile_is_the_clock_of_the_direct_chat_alone() -> 
     model = HeldModel(held=False)
     async with slack_server() as server:
         server.users[ANN]["tz"] = "Asia/Kolkata"
-        async with house(server, model=model, environment=UTC) as pocket:
+        async with open_gateway(server, model=model, environment=UTC) as parlour:
             server.say(DM, ANN, "what time is it")
             server.say(ROOM, ANN, f"{CALL} and here?")
             await server.until(lambda: len(model.prompts) == 2)
-            await pocket.idle()
+            await parlour.idle()
             alone = next(prompt for prompt in model.prompts if "what time" in prompt)
             shared = next(prompt for prompt in model.prompts if "and here" in prompt)
             assert " IST, Ann]" in alone
@@ -30,7 +30,7 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
     model = HeldModel(held=False)
     async with slack_server() as server:
         server.users[ANN]["tz"] = "Mars/Olympus"
-        async with house(server, model=model, environment=UTC) as pocket:
+        async with open_gateway(server, model=model, environment=UTC) as parlour:
             server.say(DM, ANN, "!timezone")
             await server.until(
                 lambda: translate("commands.timezone", zone="UTC").split("`")[0] in list_bot_texts(server)
@@ -40,7 +40,7 @@ async def test_a_choice_goes_before_the_profile_and_nonsense_changes_nothing() -
                 lambda: translate("commands.timezone_set", zone="Europe/Berlin") in list_bot_texts(server)
             )
             server.users[ANN]["tz"] = "Asia/Kolkata"
-            pocket.app.channels["slack"]._inbound.users.profiles.forget(ANN)  # type: ignore[attr-defined]
+            parlour.app.channels["slack"]._inbound.users.profiles.forget(ANN)  # type: ignore[attr-defined]
             server.say(DM, ANN, "!language de")
             await server.until(lambda: translate("commands.language_set", "de") in list_bot_texts(server))
             server.say(DM, ANN, "!timezone")

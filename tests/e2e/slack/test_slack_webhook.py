@@ -13,7 +13,7 @@ from channels.slack import plugin
 from gateway.events import InboundKind
 from gateway.web.server import WebServer
 from tests.fakes.slack import RunningSlack, build, running
-from tests.fakes.slack_gateway import CALL, house
+from tests.fakes.slack_gateway import CALL, open_gateway
 from tests.fakes.slack_http_events import SIGNING_SECRET, encode, post, sign
 from tests.fakes.slack_server import ANN, BOB, DM, ROOM, SlackServer, slack_server
 from tests.fakes.web_services import FakePageServices
@@ -24,10 +24,10 @@ FORM = "application/x-www-form-urlencoded"
 
 @asynccontextmanager
 async def called(
-    house: FakePageServices | None = None, server: SlackServer | None = None
+    services: FakePageServices | None = None, server: SlackServer | None = None
 ) -> AsyncIterator[tuple[RunningSlack, str]]:
     """Run the channel in HTTP mode behind the real web server; give it and its address."""
-    async with slack_server(server) as there, running(there, house or FakePageServices(), **HTTP) as up:
+    async with slack_server(server) as there, running(there, services or FakePageServices(), **HTTP) as up:
         web = WebServer("127.0.0.1", 0, plugin.routes(up.channel))
         await web.bind()
         serving = asyncio.create_task(web.serve(), name="web server")
@@ -54,7 +54,7 @@ async def test_events_commands_and_clicks_come_by_http() -> None:
         up.server.say(ROOM, BOB, f"{CALL} you?")
         trigger = up.server.slash(DM, ANN, "/parlour", "stop now")
         await up.server.until(lambda: len(up.server.acks) == 4)
-        heard = {message.text: message for message in up.house.accepted}
+        heard = {message.text: message for message in up.services.accepted}
         assert set(heard) == {"hello & welcome", "@parlour you?", "/stop now"}
         command = heard["/stop now"]
         assert (command.kind, command.logical_key) == (InboundKind.COMMAND, f"event/{trigger}")
@@ -69,7 +69,7 @@ async def test_the_address_is_proved_by_its_challenge() -> None:
         body = json.dumps({"type": "url_verification", "challenge": "3eZbrw1aB", "token": "x"}).encode()
         assert (await post(url, body))[:2] == (200, "3eZbrw1aB")
         assert (await post(url, body, headers={}))[:2] == (401, "")
-        assert up.house.deliveries == []
+        assert up.services.deliveries == []
 
 
 def forged() -> dict[str, tuple[bytes, dict[str, str]]]:
@@ -100,10 +100,10 @@ async def test_what_slack_did_not_sign_is_refused() -> None:
         calls = len(up.server.calls)
         for name, (body, headers) in forged().items():
             assert (name, *(await post(url, body, headers=headers))[:2]) == (name, 401, "")
-        assert up.house.deliveries == []
+        assert up.services.deliveries == []
         assert len(up.server.calls) == calls
         assert (await post(url, event()))[0] == 200
-        assert len(up.house.accepted) == 1
+        assert len(up.services.accepted) == 1
 
 
 async def test_a_replay_within_five_minutes_has_no_effect() -> None:
@@ -113,9 +113,9 @@ async def test_a_replay_within_five_minutes_has_no_effect() -> None:
         headers = sign(body, at=int(time.time()) - 100)
         for _ in range(3):
             assert (await post(url, body, headers=headers))[0] == 200
-        assert len(up.house.deliveries) == 1
+        assert len(up.services.deliveries) == 1
         assert (await post(url, body))[0] == 200
-        assert len(up.house.accepted) == 1
+        assert len(up.services.accepted) == 1
 
 
 async def test_a_replayed_command_is_not_run_again() -> None:
@@ -126,22 +126,22 @@ async def test_a_replayed_command_is_not_run_again() -> None:
         headers = sign(body)
         for _ in range(2):
             assert (await post(url, body, content, headers))[:2] == (200, "")
-        assert len(up.house.deliveries) == 1
+        assert len(up.services.deliveries) == 1
 
 
 async def test_nothing_is_confirmed_that_is_not_stored() -> None:
     """503 while the journal is down, without a word that would keep Slack from trying again; then it is taken once."""
     async with called() as (up, url):
         up.server.ack_within = 0.02
-        up.house.is_down = True
+        up.services.is_down = True
         status, _, headers = await post(url, event())
         assert status == 503
         assert "X-Slack-No-Retry" not in headers
         up.server.say(DM, ANN, "again and again")
-        await up.house.wait_deliveries(3)
-        up.house.is_down = False
+        await up.services.wait_deliveries(3)
+        up.services.is_down = False
         await up.server.until(lambda: len(up.server.acks) == 1)
-        assert [message.text for message in up.house.accepted] == ["again and again"]
+        assert [message.text for message in up.services.accepted] == ["again and again"]
 
 
 async def test_before_slack_knows_us_nothing_is_taken() -> None:
@@ -173,7 +173,7 @@ async def test_no_body_is_read_that_is_too_long() -> None:
         )
         assert b"413" in await reader.readline()  # not a byte of the body was sent
         writer.close()
-        assert up.house.deliveries == []
+        assert up.services.deliveries == []
 
 
 UNREADABLE = [
@@ -191,8 +191,8 @@ async def test_what_cannot_be_read_is_an_end() -> None:
     async with called() as (up, url):
         for body, content, status in UNREADABLE:
             assert (await post(url, body, content))[0] == status
-        assert up.house.accepted == []
-        assert list(up.house.quarantined) == ["Ev9"]
+        assert up.services.accepted == []
+        assert list(up.services.quarantined) == ["Ev9"]
 
 
 async def test_a_page_of_somebody_else_cannot_post_there() -> None:
@@ -208,12 +208,12 @@ async def test_the_whole_gateway_by_http() -> None:
         "PARLOUR_CHANNELS__SLACK__APP_TOKEN": "",  # taken away
         "PARLOUR_CHANNELS__SLACK__SIGNING_SECRET": SIGNING_SECRET,
     }
-    async with slack_server() as server, house(server, environment=environment) as pocket:
+    async with slack_server() as server, open_gateway(server, environment=environment) as parlour:
         await server.until(lambda: bool(server.called("auth.test")))
-        server.ack_within, server.hook = 0.05, f"{pocket.app.web.url}hooks/slack"
+        server.ack_within, server.hook = 0.05, f"{parlour.app.web.url}hooks/slack"
         ts = server.say(ROOM, ANN, f"{CALL} hello")
         await server.until(lambda: bool(server.shown(ROOM, ts)))
         server.tell(ROOM, server._message(ROOM, ts))
         await server.until(lambda: len(server.acks) == 4)
-        await pocket.idle()
+        await parlour.idle()
         assert len(server.shown(ROOM, ts)) == 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.i18n import translate
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import BOT, TelegramFault, TelegramServer, open_telegram
 
 
@@ -27,7 +27,7 @@ async def test_a_day_in_the_life(server: TelegramServer) -> None:
     """Private talk, a command, a group, a topic, a stranger, a second delivery: each what it should be, and once."""
     model = EchoModel()
     server.privacy = False
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("hello **you**")
         (update,) = server.updates
         await server.until(lambda: len(server.posts) == 1)
@@ -59,7 +59,7 @@ async def test_an_answer_is_drafted_and_then_rings(server: TelegramServer) -> No
     """In private the words grow in a draft, typing goes on, and the answer is one new message; both end with it."""
     model = EchoModel(lambda text: f"A long answer to that: {text}, with words that are worth a preview.")
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("hello")
         await server.until(lambda: bool(server.drafts and server.actions))
         assert server.posts == []
@@ -76,7 +76,7 @@ async def test_a_group_sees_one_message_grow(server: TelegramServer) -> None:
     """In a group the preview is the message that becomes the answer."""
     model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
         await server.until(lambda: len(server.posts) == 1)
         model.go_on.set()
@@ -91,7 +91,7 @@ async def test_killed_with_messages_waiting(server: TelegramServer, tmp_path: Pa
     """Killed while it thinks: the next start answers what was stored, and what Telegram kept meanwhile, once each."""
     model = EchoModel()
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("first")
         await model.thinks.wait()
         server.say("second")
@@ -102,7 +102,7 @@ async def test_killed_with_messages_waiting(server: TelegramServer, tmp_path: Pa
         await up.idle()
     server.posts.clear()
     server.say("third")
-    async with house(server, EchoModel(), home=copy) as up:
+    async with open_gateway(server, EchoModel(), home=copy) as up:
         await server.until(lambda: len(server.posts) == 3)
         await server.until(lambda: not server.updates)
         await up.idle()
@@ -111,7 +111,7 @@ async def test_killed_with_messages_waiting(server: TelegramServer, tmp_path: Pa
 
 async def test_an_answer_whose_reply_was_lost_is_marked(server: TelegramServer) -> None:
     """Telegram showed it and the reply was lost: it comes again, and says of itself that it may repeat."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.fail("sendMessage", TelegramFault("lost"))
         server.say("hello")
         await server.until(lambda: len(server.posts) == 2)
@@ -123,7 +123,7 @@ async def test_an_answer_whose_reply_was_lost_is_marked(server: TelegramServer) 
 
 async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) -> None:
     """429 for one chat: its answer comes when it may, in order; the other chat's comes at once."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.fail("sendMessage", TelegramFault("status", 429, retry_after=1))
         server.say("slow")
         await server.until(lambda: not server.faults["sendMessage"])
@@ -135,7 +135,7 @@ async def test_a_chat_that_must_wait_delays_nobody_else(server: TelegramServer) 
 
 async def test_what_cannot_be_set_is_said_plainly(server: TelegramServer) -> None:
     """Entities that Telegram refuses cost their setting, not the answer."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.fail(
             "sendMessage", TelegramFault("status", 400, description="Bad Request: can't parse entities: no reason")
         )
@@ -148,7 +148,7 @@ async def test_what_cannot_be_set_is_said_plainly(server: TelegramServer) -> Non
 
 async def test_who_blocks_us_hears_no_more_and_others_do(server: TelegramServer) -> None:
     """A blocked bot's answer is dead at once, not tried again; the next chat is served."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.chat(42).blocked = True
         server.say("hello")
         await server.until(lambda: "sendMessage" in [name for name, _ in server.calls])
@@ -162,7 +162,7 @@ async def test_an_edit_before_the_turn_changes_it(server: TelegramServer) -> Non
     """What is edited while it waits is answered as it reads by then; once."""
     model = EchoModel()
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("first")
         await model.thinks.wait()
         message = server.say("color")
@@ -176,7 +176,7 @@ async def test_an_edit_before_the_turn_changes_it(server: TelegramServer) -> Non
 
 async def test_a_name_added_later_is_heard_when_it_is_added(server: TelegramServer) -> None:
     """What did not name us days ago and is edited to: said now, and answered; an answered message is not, again."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         old = server.message(TEAM, 43, text="why?") | {"date": server.now() - 2 * 24 * 3600}
         server.edit({**old, **mention("@parlour_bot why?")}, "@parlour_bot why?")
         await server.until(lambda: len(server.posts) == 1)
@@ -191,7 +191,7 @@ async def test_a_name_added_later_is_heard_when_it_is_added(server: TelegramServ
 async def test_twenty_thousand_characters(server: TelegramServer) -> None:
     """Nanobot bug 12: a long answer with code comes whole and in order; a fence that is cut is closed and opened."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 + f"\n\n```python\nprint({n})\n```" for n in range(60))
-    async with house(server, EchoModel(lambda _: text)) as up:
+    async with open_gateway(server, EchoModel(lambda _: text)) as up:
         server.say("tell me")
         await server.until(lambda: any("print(59)" in post.text for post in server.posts))
         await up.idle()
@@ -203,7 +203,7 @@ async def test_twenty_thousand_characters(server: TelegramServer) -> None:
 
 async def test_added_to_a_group_it_greets(server: TelegramServer) -> None:
     """Added by somebody it knows, it says hello there; added by a stranger, nothing."""
-    async with house(server, EchoModel(), ALLOW_FROM="42") as up:
+    async with open_gateway(server, EchoModel(), ALLOW_FROM="42") as up:
         for person, chat in ((666, TEAM - 1), (42, TEAM)):
             server.chat(chat)
             members = {"old_chat_member": {"status": "left"}, "new_chat_member": {"status": "member"}}
@@ -218,7 +218,7 @@ async def test_a_stream_that_breaks_still_ends_in_one_answer(server: TelegramSer
     """Nanobot bug 5: the last edit is shown and its reply lost: the text is there once, whole and unmarked."""
     model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
         await server.until(lambda: len(server.posts) == 1)
         server.fail("editMessageText", TelegramFault("lost"))
@@ -234,7 +234,7 @@ async def test_two_topics_that_answer_at_once_keep_their_streams_apart(server: T
     server.chat(TEAM).topics = {7, 8}
     model = EchoModel(lambda text: f"In {text[-7:]} " + f"{text[-7:]} is what we talk about here, at some length. " * 3)
     model.go_on.clear()
-    async with house(server, model, REACTION="") as up:
+    async with open_gateway(server, model, REACTION="") as up:
         for topic in (7, 8):
             place: dict[str, Any] = {"is_topic_message": True, "message_thread_id": topic}
             server.say(f"@parlour_bot topic {topic}", chat=TEAM, sender=43, **mention("@parlour_bot"), **place)
@@ -251,7 +251,7 @@ async def test_another_bot_s_command_is_not_ours(server: TelegramServer) -> None
     """Nanobot bug 7: /new@otherbot in a group does nothing here; /help@parlour_bot is answered."""
     server.privacy = False
     model = EchoModel()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         for text in ("/new@otherbot", "/help@parlour_bot"):
             command = {"type": "bot_command", "offset": 0, "length": len(text)}
             server.say(text, chat=TEAM, sender=42, entities=[command])
@@ -266,7 +266,7 @@ async def test_a_private_command_answer_stays_private(server: TelegramServer) ->
     """What a command prints about a person is sent to them; who never pressed Start is told to, in the group."""
     server.chat(43).blocked = True
     entities = {"entities": [{"type": "bot_command", "offset": 0, "length": 6}]}
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.chat(42)
         server.say("/usage", chat=TEAM, sender=42, **entities)
         await server.until(lambda: len(server.posts) == 1)
@@ -282,7 +282,7 @@ async def test_a_stopped_answer_stays_in_its_preview(server: TelegramServer) -> 
     """In a group the preview keeps its words, completed and marked; /stop adds no line, and 👀 goes."""
     model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
         await server.until(lambda: len(server.posts) == 1)
         server.say("@parlour_bot stop", chat=TEAM, sender=43, **mention("@parlour_bot"))
@@ -301,7 +301,7 @@ async def test_a_stopped_answer_of_a_private_chat_is_sent(server: TelegramServer
     """A draft goes when its time is over: what it held becomes a message, marked as stopped."""
     model = EchoModel(lambda text: "Well, this is a long answer, with words that are worth a preview to everybody.")
     model.go_on.clear()
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say("hello")
         await server.until(lambda: bool(server.drafts))
         server.say("/stop")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.i18n import translate
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 
@@ -40,7 +40,7 @@ def stored_file_contents(home: Path) -> list[bytes]:
 async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:
     """Downloaded after admission, stored in the sender's scope, and its words are before the model."""
     model = EchoModel(lambda _: "Read.")
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         words = b"the cellar key hangs behind the clock"
         server.say(None, caption="what is in it?", **document(server, "notes.txt", words))
         await server.until(lambda: len(server.posts) == 1)
@@ -53,7 +53,7 @@ async def test_a_document_is_read_and_kept(server: TelegramServer) -> None:
 async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
     """It is what the sender wrote, and no fact of the file besides; in an album too, and as the history has it."""
     model = EchoModel(lambda _: "Read.")
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         server.say(None, caption="what does it say?", **document(server, "a.txt", b"the key"))
         await server.until(lambda: len(server.posts) == 1)
         for n, caption in enumerate(({"caption": "and these two?"}, {})):
@@ -67,7 +67,7 @@ async def test_a_caption_reaches_the_model_once(server: TelegramServer) -> None:
 
 async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> None:
     """Nanobot bug 8: before the access check nothing is downloaded, stored, typed or reacted to."""
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         server.say(None, chat=666, sender=666, **document(server, "a.txt", b"take this"))
         server.say(None, chat=TEAM, sender=666, caption="@parlour_bot", **document(server, "b.txt", b"and this"))
         server.say("hello")
@@ -82,7 +82,7 @@ async def test_a_stranger_s_file_is_never_fetched(server: TelegramServer) -> Non
 async def test_an_album_is_one_turn_with_all_its_files(server: TelegramServer) -> None:
     """Three documents sent together are one question and one answer, and all three are read."""
     model = EchoModel(lambda _: "All read.")
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         for n in range(3):
             caption: dict[str, Any] = {"caption": "compare"} if n == 0 else {}
             fields = document(server, f"{n}.txt", f"words of file {n}".encode())
@@ -99,7 +99,7 @@ async def test_an_album_is_one_turn_with_all_its_files(server: TelegramServer) -
 async def test_a_file_that_cannot_be_had_is_said(server: TelegramServer) -> None:
     """Too large for bots, or gone: the message is answered, and the model knows what is missing and why."""
     model = EchoModel(lambda _: "I could not read it.")
-    async with house(server, model) as up:
+    async with open_gateway(server, model) as up:
         large = document(server, "film.mkv", b"x")
         large["document"]["file_size"] = 21_000_000
         server.say(None, caption="this?", **large)
@@ -144,7 +144,7 @@ async def test_an_image_comes_back_as_a_photo(server: TelegramServer, fault: str
     Image.new("RGB", (64, 48), "navy").save(out, "PNG")
     if fault:
         server.fail("sendPhoto", TelegramFault(fault))
-    async with house(server, FileReturningModel("cat.png")) as up:
+    async with open_gateway(server, FileReturningModel("cat.png")) as up:
         server.say(None, caption="send it back", **document(server, "cat.png", out.getvalue(), "image/png"))
         await server.until(lambda: len(server.posts) == (3 if fault else 2))
         await up.idle()
@@ -160,7 +160,7 @@ async def test_an_image_comes_back_as_a_photo(server: TelegramServer, fault: str
 async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(server: TelegramServer) -> None:
     """Twenty thousand characters do not flood a group: a part as a reply, and answer.md with every word."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(60))
-    async with house(server, EchoModel(lambda _: text)) as up:
+    async with open_gateway(server, EchoModel(lambda _: text)) as up:
         server.say("@parlour_bot tell us", chat=TEAM, sender=43, **mention("@parlour_bot"))
         await server.until(lambda: any(post.file for post in server.posts))
         await up.idle()

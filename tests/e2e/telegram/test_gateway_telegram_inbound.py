@@ -10,7 +10,7 @@ import pytest
 
 from gateway.quarantine import list_events
 from tests.fakes.gateway import free_port
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 SECRET = "a-secret-that-is-hard-to-guess"
@@ -29,7 +29,7 @@ async def test_a_poison_update_is_set_aside_and_those_beside_it_are_answered(ser
     server.say("before")
     server.push({"message": {"message_id": 7, "chat": {"id": 42, "type": "private"}, "date": "never", "text": "x"}})
     server.say("after", chat=43, sender=43)
-    async with house(server, EchoModel()) as up:
+    async with open_gateway(server, EchoModel()) as up:
         await server.until(lambda: len(server.posts) == 2)
         await server.until(lambda: not server.updates)
         await up.idle()
@@ -42,7 +42,7 @@ async def test_called_into_a_conversation_it_has_read_along(server: TelegramServ
     """What admitted people said before the mention is known to that turn alone; a stranger's words to none."""
     server.privacy = False
     model = EchoModel(lambda _: "At six.")
-    async with house(server, model, ALLOW_FROM="42,43") as up:
+    async with open_gateway(server, model, ALLOW_FROM="42,43") as up:
         server.say("shall we meet at six?", chat=TEAM, sender=42)
         server.say("buy my coins", chat=TEAM, sender=666)
         server.say("@parlour_bot when do we meet?", chat=TEAM, sender=43, **mention("@parlour_bot"))
@@ -67,7 +67,7 @@ async def test_a_webhook_brings_what_polling_would(server: TelegramServer) -> No
     }
     server.say("said while down")
     server.hooks.lost = 1
-    async with house(server, EchoModel(), **settings) as up:
+    async with open_gateway(server, EchoModel(), **settings) as up:
         await server.until(lambda: len(server.posts) == 1)
         server.say("let me in", chat=666, sender=666)
         server.say("hello")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel
-from tests.fakes.telegram_gateway import TEAM, house, mention
+from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 REFUSED = "Only an admin of this chat"
@@ -39,7 +39,7 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 def team(server: TelegramServer) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run the gateway for everybody in the group."""
-    return house(server, InstantModel(), ALLOW_FROM=f"chat:{TEAM}", GROUP_POLICY="open", REACTION="")
+    return open_gateway(server, InstantModel(), ALLOW_FROM=f"chat:{TEAM}", GROUP_POLICY="open", REACTION="")
 
 
 async def send_command(server: TelegramServer, sender: int, text: str = "/new", **fields: Any) -> str:

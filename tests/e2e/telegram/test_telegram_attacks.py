@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import BOT, TelegramServer, open_telegram
 
 STRANGER = {"id": 666, "is_bot": False, "first_name": "42", "username": "42"}  # 7: a name like an allowed id
@@ -58,9 +58,9 @@ def attacks(server: TelegramServer) -> list[dict[str, Any]]:
 
 
 async def test_what_strangers_do_comes_to_nothing(server: TelegramServer) -> None:
-    """No model call, no message, no reaction, no typing, and no chat of theirs in the house; Ann is answered."""
+    """No model call, no message, no reaction, no typing, and no chat of theirs in the gateway; Ann is answered."""
     model = EchoModel()
-    async with house(server, model, ALLOW_FROM="42") as up:
+    async with open_gateway(server, model, ALLOW_FROM="42") as up:
         for update in attacks(server):
             server.push(update)
         server.say("hello")

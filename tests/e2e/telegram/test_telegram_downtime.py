@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import time_machine
 
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 ADMITTED = f"42,43,44,chat:{TEAM}"
@@ -24,7 +24,7 @@ WITHOUT_CARL = f"42,43,chat:{TEAM}"
 async def live_until_killed(server: TelegramServer, folder: Path) -> Path:
     """Answer Ann, take Carl's message in, and be killed while it waits; return what is left of the home."""
     model = EchoModel()
-    async with house(server, model, ALLOW_FROM=ADMITTED, REACTION="") as up:
+    async with open_gateway(server, model, ALLOW_FROM=ADMITTED, REACTION="") as up:
         hello = server.say("hello")
         await server.until(lambda: len(server.posts) == 1)
         await up.idle()
@@ -70,7 +70,7 @@ async def test_what_the_table_says_of_being_down_is_what_happens(down: timedelta
             copy = await live_until_killed(server, tmp_path)
             talk(server)
         model = EchoModel()
-        async with house(server, model, home=copy, ALLOW_FROM=WITHOUT_CARL, REACTION="") as up:
+        async with open_gateway(server, model, home=copy, ALLOW_FROM=WITHOUT_CARL, REACTION="") as up:
             expected = sum(EXPECTED[down].values())
             await server.until(lambda: len(server.posts) >= expected and not server.ready({}))
             await up.idle()

@@ -14,7 +14,7 @@ import pytest
 from gateway.i18n import translate
 from tests.fakes.gateway import free_port
 from tests.fakes.inprocess_gateway import InProcessGateway
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramPost, TelegramServer, open_telegram
 
 WORDS = "hello, and tell me something that is long enough for a draft"
@@ -127,7 +127,7 @@ class TelegramSnapshots:
 
     def __init__(self, server: TelegramServer, folder: Path, wanted: Mapping[str, object]) -> None:
         self.moments: dict[str, TelegramSnapshot] = {}
-        self.pocket: InProcessGateway | None = None
+        self.parlour: InProcessGateway | None = None
         self._server = server
         self._folder = folder
         self._wanted = wanted
@@ -141,13 +141,13 @@ class TelegramSnapshots:
 
     def take(self, name: str) -> None:
         """Keep what a kill now would leave."""
-        assert self.pocket is not None
+        assert self.parlour is not None
         there = TelegramServer()
         for attribute in ("chats", "posts", "updates", "reactions"):
             setattr(there, attribute, deepcopy(getattr(self._server, attribute)))
         there.files.kept = dict(self._server.files.kept)
         there.now = self._server.now
-        self.moments[name] = TelegramSnapshot(self.pocket.kill(self._folder / name.replace(" ", "-")), there)
+        self.moments[name] = TelegramSnapshot(self.parlour.kill(self._folder / name.replace(" ", "-")), there)
 
 
 def settings_of(way: KillCase) -> dict[str, Any]:
@@ -169,8 +169,8 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
         model = EchoModel(way.answer)
         model.go_on.clear()
         server.on_call = camera.see
-        async with house(server, model, **settings_of(way)) as up:
-            camera.pocket = up
+        async with open_gateway(server, model, **settings_of(way)) as up:
+            camera.parlour = up
             way.ask(server)
             await model.thinks.wait()
             await server.until(lambda: bool(server.drafts or server.posts or server.files.kept))
@@ -188,7 +188,7 @@ async def test_what_the_table_says_is_what_happens(name: str, tmp_path: Path) ->
 async def what_stands_after(way: KillCase, moment: TelegramSnapshot, posts: int) -> list[str]:
     """Start again with what was left, and return what stands in the chat when everything is quiet."""
     async with open_telegram(moment.server) as server:
-        async with house(server, EchoModel(way.answer), home=moment.home, **settings_of(way)) as up:
+        async with open_gateway(server, EchoModel(way.answer), home=moment.home, **settings_of(way)) as up:
             await server.until(lambda: len(server.posts) >= posts and not server.updates)
             await up.idle()
         return [described(post) for post in server.posts]

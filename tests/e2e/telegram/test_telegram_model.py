@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.e2e.telegram.test_telegram_buttons import BEN, asked, telegram_now
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 
 MODELS = {
     "PARLOUR_LLM__MODEL": "parrot",
@@ -18,7 +18,7 @@ async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
     model = EchoModel()
     async with telegram_now() as server:
         server.chat(TEAM).admins = {42}
-        async with house(server, model, None, ALLOW_FROM=f"42,{BEN}", **MODELS) as pocket:
+        async with open_gateway(server, model, None, ALLOW_FROM=f"42,{BEN}", **MODELS) as parlour:
             typed = [{"type": "bot_command", "offset": 0, "length": len("/model@parlour_bot")}]
             server.say("/model@parlour_bot", chat=TEAM, sender=BEN, entities=typed)
             post = await asked(server, TEAM)
@@ -35,7 +35,7 @@ async def test_an_admin_presses_a_model_and_a_member_is_told_who_may() -> None:
             await server.until(lambda: any("think long" in each for each in server.shown(TEAM)))
             server.say("@parlour_bot hello", chat=TEAM, sender=BEN, **mention("@parlour_bot hello"))
             await server.until(lambda: any("No language model" in each for each in server.shown(TEAM)))
-            await pocket.idle()
-            audit = [(each.what, each.outcome) for each in await pocket.app.store.access.audit(limit=10)]
+            await parlour.idle()
+            audit = [(each.what, each.outcome) for each in await parlour.app.store.access.audit(limit=10)]
     assert model.asked == ["@parlour_bot think long"]
     assert audit == [("model", "done"), ("model", "refused")]

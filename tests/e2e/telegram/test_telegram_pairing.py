@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.events import SessionKey
 from tests.e2e.telegram.test_telegram_buttons import asked
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 OWNER, STRANGER = 42, 666
@@ -34,7 +34,7 @@ def added(server: TelegramServer, chat: int, by: int) -> None:
 async def test_a_stranger_is_let_in_by_a_press() -> None:
     """Three messages make one line with a code; the owner's press lets them in; only then a model is asked."""
     model = EchoModel()
-    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+    async with telegram_now() as server, open_gateway(server, model, **SETTINGS) as up:
         server.say("hello", sender=OWNER)
         await server.until(lambda: bool(server.shown(OWNER)))
         for text in ("/start", "let me in", "please"):
@@ -57,7 +57,7 @@ async def test_a_stranger_is_let_in_by_a_press() -> None:
 
 async def test_an_owner_who_never_wrote_is_asked_all_the_same() -> None:
     """On Telegram an owner's chat is their id: whoever pressed Start once can be asked."""
-    async with telegram_now() as server, house(server, EchoModel(), **SETTINGS) as up:
+    async with telegram_now() as server, open_gateway(server, EchoModel(), **SETTINGS) as up:
         server.chat(OWNER)
         server.say("hello", chat=STRANGER, sender=STRANGER)
         question = await asked(server, OWNER)
@@ -68,7 +68,7 @@ async def test_an_owner_who_never_wrote_is_asked_all_the_same() -> None:
 async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
     """Added by a stranger: nothing in the group, a private line to who calls; after the yes everybody is heard."""
     model = EchoModel()
-    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+    async with telegram_now() as server, open_gateway(server, model, **SETTINGS) as up:
         server.say("hello", sender=OWNER)
         await server.until(lambda: bool(server.shown(OWNER)))
         server.chat(TEAM)
@@ -92,7 +92,7 @@ async def test_a_group_waits_in_silence_for_the_owners_yes() -> None:
 async def test_strangers_cannot_decide_about_themselves() -> None:
     """Attacks 8, 11, 12: a forged press of the owner's button, and the command with the right code, by a stranger."""
     model = EchoModel()
-    async with telegram_now() as server, house(server, model, **SETTINGS) as up:
+    async with telegram_now() as server, open_gateway(server, model, **SETTINGS) as up:
         server.say("hello", sender=OWNER)
         await server.until(lambda: bool(server.shown(OWNER)))
         server.say("let me in", chat=STRANGER, sender=STRANGER)
@@ -112,7 +112,7 @@ async def test_strangers_cannot_decide_about_themselves() -> None:
 
 async def test_pairing_can_be_switched_off() -> None:
     """`pairing: false`: a stranger is told who lets people in, gets no code, and nobody is asked."""
-    async with telegram_now() as server, house(server, EchoModel(), PAIRING="false", **SETTINGS) as up:
+    async with telegram_now() as server, open_gateway(server, EchoModel(), PAIRING="false", **SETTINGS) as up:
         server.say("let me in", chat=STRANGER, sender=STRANGER)
         await server.until(lambda: bool(server.shown(STRANGER)))
         await up.idle()
@@ -124,7 +124,10 @@ async def test_pairing_can_be_switched_off() -> None:
 async def test_a_group_that_became_a_supergroup_is_asked_about_anew() -> None:
     """Its new id is nobody's that an entry names: an owner is asked with two buttons, once, though it is said twice."""
     old, new = -555, -1005559999
-    async with telegram_now() as server, house(server, EchoModel(), **{**SETTINGS, "ALLOW_FROM": f"chat:{old}"}) as up:
+    async with (
+        telegram_now() as server,
+        open_gateway(server, EchoModel(), **{**SETTINGS, "ALLOW_FROM": f"chat:{old}"}) as up,
+    ):
         server.say("hello", sender=OWNER)
         await server.until(lambda: bool(server.shown(OWNER)))
         for here, words in ((old, {"migrate_to_chat_id": new}), (new, {"migrate_from_chat_id": old})):

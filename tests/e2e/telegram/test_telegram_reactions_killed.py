@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.e2e.telegram.test_telegram_killed import TelegramSnapshot, TelegramSnapshots
-from tests.fakes.telegram_gateway import EchoModel, house
+from tests.fakes.telegram_gateway import EchoModel, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 # Killed when -> whether the reaction stands then.
@@ -36,8 +36,8 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
         model = EchoModel()
         model.go_on.clear()
         server.on_call = camera.see
-        async with house(server, model) as up:
-            camera.pocket = up
+        async with open_gateway(server, model) as up:
+            camera.parlour = up
             server.say("hello")
             await server.until(lambda: bool(list_reactions(server)))
             model.go_on.set()
@@ -50,7 +50,7 @@ async def test_no_reaction_stays_after_a_kill(tmp_path: Path) -> None:
 
 async def left_over(moment: TelegramSnapshot) -> int:
     """Start again with what was left, and return how many reactions stand when everything is answered."""
-    async with open_telegram(moment.server) as server, house(server, EchoModel(), home=moment.home) as up:
+    async with open_telegram(moment.server) as server, open_gateway(server, EchoModel(), home=moment.home) as up:
         await server.until(lambda: bool(server.posts) and not server.updates)
         await up.idle()
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage
 from gateway.text.redaction import REDACTED
-from tests.fakes.telegram_gateway import TEAM, house, mention
+from tests.fakes.telegram_gateway import TEAM, mention, open_gateway
 from tests.fakes.telegram_server import TelegramServer, open_telegram
 
 KEY = "tok-9f8e7d6c5b4a"  # of the settings; no platform issues such
@@ -56,7 +56,7 @@ async def test_a_printed_secret_is_redacted_everywhere(tmp_path: Path, printed: 
     more: dict[str, Any] = {"PARLOUR_LLM__API_KEY": KEY}
     async with open_telegram(server):
         server.now = lambda: int(time.time())
-        async with house(server, model, tmp_path, **more) as up:
+        async with open_gateway(server, model, tmp_path, **more) as up:
             server.say("@parlour_bot hello", chat=TEAM, sender=43, **mention("@parlour_bot"))
             await server.until(lambda: any("today" in post.text for post in server.posts))
             model.go_on.set()
@@ -84,7 +84,7 @@ async def test_a_secret_behind_marks_is_redacted_too(tmp_path: Path) -> None:
     model.go_on.set()
     async with open_telegram(server):
         server.now = lambda: int(time.time())
-        async with house(server, model, tmp_path, PARLOUR_LLM__API_KEY=KEY) as up:
+        async with open_gateway(server, model, tmp_path, PARLOUR_LLM__API_KEY=KEY) as up:
             server.say("hello")
             await server.until(lambda: any("all" in post.text for post in server.posts))
             await up.idle()

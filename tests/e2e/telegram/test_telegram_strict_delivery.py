@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.telegram_gateway import TEAM, EchoModel, house, mention
+from tests.fakes.telegram_gateway import TEAM, EchoModel, mention, open_gateway
 from tests.fakes.telegram_server import TelegramFault, TelegramServer, open_telegram
 
 STRICT: dict[str, Any] = {"PARLOUR_DELIVERY__ONCE": "strict", "REACTION": ""}
@@ -30,7 +30,7 @@ async def test_the_placeholder_is_silent_and_becomes_the_answer(server: Telegram
     chat, fields = PLACES[place]
     model = EchoModel(lambda _: WHOLE)
     model.go_on.clear()
-    async with house(server, model, **STRICT) as up:
+    async with open_gateway(server, model, **STRICT) as up:
         server.say("@parlour_bot hello", chat=chat, sender=42, **fields)
         await server.until(lambda: bool(server.posts) and len(server.posts[0].versions) > 1)
         model.go_on.set()
@@ -47,7 +47,7 @@ async def test_replies_lost_after_placeholder_and_edit_leave_one_answer(server: 
     chat, fields = PLACES[place]
     server.fail("sendMessage", TelegramFault("lost"))
     server.fail("editMessageText", TelegramFault("lost"))
-    async with house(server, EchoModel(lambda _: "Six."), **STRICT) as up:
+    async with open_gateway(server, EchoModel(lambda _: "Six."), **STRICT) as up:
         server.say("@parlour_bot when?", chat=chat, sender=42, **fields)
         await server.until(lambda: any(post.text == "Six." for post in server.posts))
         await up.idle()
@@ -61,7 +61,7 @@ async def test_a_long_answer_fills_a_placeholder_for_each_part(server: TelegramS
     """Every part of it once, in order and unmarked, though one edit's reply was lost."""
     text = "\n\n".join(f"Paragraph {n} " + "word " * 60 for n in range(30))
     server.fail("editMessageText", TelegramFault("lost"))
-    async with house(server, EchoModel(lambda _: text), **STRICT) as up:
+    async with open_gateway(server, EchoModel(lambda _: text), **STRICT) as up:
         server.say("tell me")
         await server.until(lambda: any("Paragraph 29" in post.text for post in server.posts))
         await up.idle()

@@ -150,16 +150,16 @@ def picture(conversation: Conversation) -> str:
 
 
 async def _play(home: Path, window: int, steps: list[tuple[str, int]]) -> None:
-    house = ConversationScene(home, window)
+    scene = ConversationScene(home, window)
     for what, number in steps:
-        await house.step(what, number)
-        hot = await house.conversations.open(house.row, SCOPE)
-        cold = await ConversationCache(home, house.records, window=window).open(house.row, SCOPE)
+        await scene.step(what, number)
+        hot = await scene.conversations.open(scene.row, SCOPE)
+        cold = await ConversationCache(home, scene.records, window=window).open(scene.row, SCOPE)
         assert cold is not hot
         assert picture(cold) == picture(hot), what
         messages = list(hot.messages)
         assert not messages or messages[0]["role"] == "user"
-    await house.projector.close()
+    await scene.projector.close()
 
 
 @given(STEPS, st.sampled_from([0, 1, 4, 10, 100]))

@@ -10,7 +10,7 @@ import pytest
 from gateway.admission import Rejected, RejectionReason
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports.access import OPERATOR, AccessStatus, DecisionActor, DecisionOutcome
-from tests.fakes.access_roster import RosterScene, direct, door
+from tests.fakes.access_roster import RosterScene, direct, scene
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import WallClock
 
@@ -24,10 +24,10 @@ def by() -> DecisionActor:
 
 @pytest.fixture
 async def at() -> AsyncIterator[RosterScene]:
-    """A door with an owner by setting (telegram:1), and one workspace that may write."""
+    """Return admission with an owner by setting (telegram:1), and one workspace that may write."""
     wall = WallClock()
     store = await open_inline_store(clock=wall.now)
-    yield door(store, wall, allow={"slack": ["team:T1", "U7"]}, owners=["telegram:1"])
+    yield scene(store, wall, allow={"slack": ["team:T1", "U7"]}, owners=["telegram:1"])
     await store.close()
 
 
@@ -88,10 +88,10 @@ async def test_a_block_holds_for_the_person(at: RosterScene) -> None:
 
 async def test_no_owner_is_blocked(at: RosterScene) -> None:
     """The settings' owner, a claimed one, and an owner's linked account stay in, and the answer says why."""
-    issued = await door(at.store, at.wall).claims.issue()
+    issued = await scene(at.store, at.wall).claims.issue()
     assert issued is not None
     claimant = direct("2", issued.code)
-    free = door(at.store, at.wall)
+    free = scene(at.store, at.wall)
     await free.claims.intercept(claimant, free.judge(claimant))
     assert (await at.decisions.block("telegram:1", by())).ruling is DecisionOutcome.SET_OWNER
     assert (await at.decisions.block("telegram:2", by())).ruling is DecisionOutcome.OWNER
@@ -108,7 +108,7 @@ async def test_no_owner_is_blocked(at: RosterScene) -> None:
 
 async def test_ownership_that_was_claimed_is_taken_back_by_its_own_command(at: RosterScene) -> None:
     """`people remove` does not take an owner; `owner remove` does, and not the settings' one."""
-    free = door(at.store, at.wall)
+    free = scene(at.store, at.wall)
     issued = await free.claims.issue()
     assert issued is not None
     claimant = direct("2", issued.code)
@@ -186,7 +186,7 @@ async def test_the_list_says_who_came_in_how(at: RosterScene) -> None:
 async def test_a_decision_is_in_force_after_a_restart(at: RosterScene) -> None:
     """Another run of the gateway over the same journal judges as this one did."""
     await at.decisions.block("slack:U7", by())
-    again = door(at.store, at.wall, allow={"slack": ["U7"]})
+    again = scene(at.store, at.wall, allow={"slack": ["U7"]})
     assert again.role(direct("U7", channel="slack")) is None
 
 
@@ -194,7 +194,7 @@ async def test_an_owner_of_a_channel_that_is_gone_is_an_owner() -> None:
     """While the settings name somebody there is no code for anybody else, whether their channel is there or not."""
     wall = WallClock()
     store = await open_inline_store(clock=wall.now)
-    gone = door(store, wall, owners=["discord:5"])
+    gone = scene(store, wall, owners=["discord:5"])
     assert [str(each) for each in gone.roster.owners()] == ["discord:5"]
     assert await gone.claims.issue() is None
     await store.close()

@@ -1,4 +1,4 @@
-"""The door in one line each, as `parlour status` and the doctor print it."""
+"""Admission in one line each, as `parlour status` and the doctor print it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.access.owner_claims import GOOD_FOR, LOCKED_FOR, MOST_WRONG, TRIES
 from gateway.events import ChatKind, InboundMessage, Role
 from gateway.ports import IntakeResult, IntakeVerdict
-from tests.fakes.access_roster import RosterScene, direct, door
+from tests.fakes.access_roster import RosterScene, direct, scene
 from tests.fakes.store import open_inline_store
 from tests.fakes.turns import WallClock
 
@@ -19,10 +19,10 @@ SILENTLY_TAKEN = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="code")
 
 @pytest.fixture
 async def closed() -> AsyncIterator[RosterScene]:
-    """A door that nobody may pass, and that nobody owns."""
+    """Return admission without owner and without entries."""
     wall = WallClock()
     store = await open_inline_store(clock=wall.now)
-    yield door(store, wall)
+    yield scene(store, wall)
     await store.close()
 
 
@@ -166,14 +166,14 @@ async def test_no_code_while_there_is_an_owner(closed: RosterScene) -> None:
     code = await _code(closed)
     await _meet(closed, direct("42", code))
     assert await closed.claims.issue() is None
-    configured = door(closed.store, closed.wall, owners=["slack:U1"])
+    configured = scene(closed.store, closed.wall, owners=["slack:U1"])
     assert await configured.claims.issue() is None
 
 
 async def test_a_code_from_before_the_settings_named_an_owner_makes_none(closed: RosterScene) -> None:
     """What was printed while nobody owned the bot is void once the settings say who does."""
     code = await _code(closed)
-    configured = door(closed.store, closed.wall, owners=["slack:U1"])
+    configured = scene(closed.store, closed.wall, owners=["slack:U1"])
     assert await _meet(configured, direct("42", code)) == SILENTLY_TAKEN
     assert configured.role(direct("42")) is None
 
@@ -191,6 +191,6 @@ async def test_the_page_says_where_the_code_belongs(closed: RosterScene) -> None
 
 async def test_words_of_people_who_may_write_pass(closed: RosterScene) -> None:
     """While a code is out, a word of eight letters from somebody admitted is a message like any other."""
-    open_door = door(closed.store, closed.wall, allow={"telegram": ["7"]})
+    open_door = scene(closed.store, closed.wall, allow={"telegram": ["7"]})
     await _code(open_door)
     assert await _meet(open_door, direct("7", "remember")) is None

@@ -20,102 +20,102 @@ from tests.fakes.store import InlineWriter, kill, open_inline_store
 
 
 @pytest.fixture
-async def door(clock: VirtualClock) -> AsyncIterator[AccessScene]:
-    """A door at which somebody knocked."""
+async def scene(clock: VirtualClock) -> AsyncIterator[AccessScene]:
+    """Return admission with a pending pairing request."""
     store = await open_inline_store(clock=clock.now)
-    door = AccessScene(store, clock.now)
-    await door.knock("66")
-    yield door
+    scene = AccessScene(store, clock.now)
+    await scene.knock("66")
+    yield scene
     await store.close()
 
 
-async def test_a_code_lets_its_owner_in(door: AccessScene, clock: VirtualClock) -> None:
+async def test_a_code_lets_its_owner_in(scene: AccessScene, clock: VirtualClock) -> None:
     """The right code, however it is typed: in the roster as paired, told in one line, one line in the audit."""
-    code = await door.code_of("66")
-    done = await door.pairing.by_code(f" {code.lower().replace('-', ' ')} ", door.by("t1"))
+    code = await scene.code_of("66")
+    done = await scene.pairing.by_code(f" {code.lower().replace('-', ' ')} ", scene.by("t1"))
     assert isinstance(done, PairingDecision)
     assert (done.waiting.who, done.is_yes) == ("66", True)
-    member = door.store.access.members()["telegram", "66"]
+    member = scene.store.access.members()["telegram", "66"]
     assert (member.standing, member.by) == (AccessStatus.PAIRED, "telegram:42")
-    assert (await door.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
-    (line,) = await door.store.access.audit(limit=9)
+    assert (await scene.said_to("66"))[1:] == ["Your access was approved. You can write to me now."]
+    (line,) = await scene.store.access.audit(limit=9)
     assert (line.what, line.whom, line.by) == ("pair yes", "telegram:66", "telegram:42")
-    assert not door.pairing.pending_requests()
+    assert not scene.pairing.pending_requests()
 
 
-async def test_a_code_is_good_once(door: AccessScene) -> None:
+async def test_a_code_is_good_once(scene: AccessScene) -> None:
     """Used again, by whomever, it is no code."""
-    code = await door.code_of("66")
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
-    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingNotFound)
+    code = await scene.code_of("66")
+    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingDecision)
+    assert isinstance(await scene.pairing.by_code(code, scene.by("t2")), PairingNotFound)
 
 
-async def test_a_repeated_turn_is_the_same_decision(door: AccessScene) -> None:
+async def test_a_repeated_turn_is_the_same_decision(scene: AccessScene) -> None:
     """A crash between decision and answer: the turn runs again and says the same; one audit line, one welcome."""
-    code = await door.code_of("66")
-    first = await door.pairing.by_code(code, door.by("t1"))
-    again = await door.pairing.by_code(code, door.by("t1"))
+    code = await scene.code_of("66")
+    first = await scene.pairing.by_code(code, scene.by("t1"))
+    again = await scene.pairing.by_code(code, scene.by("t1"))
     assert isinstance(first, PairingDecision)
     assert isinstance(again, PairingDecision)
     assert (again.waiting.who, again.is_yes) == (first.waiting.who, first.is_yes)
-    assert len(await door.store.access.audit(limit=9)) == 1
-    assert len(await door.said_to("66")) == 2
+    assert len(await scene.store.access.audit(limit=9)) == 1
+    assert len(await scene.said_to("66")) == 2
 
 
-async def test_a_code_ends_with_its_hour(door: AccessScene, clock: VirtualClock) -> None:
+async def test_a_code_ends_with_its_hour(scene: AccessScene, clock: VirtualClock) -> None:
     """After an hour nobody waits under it."""
-    code = await door.code_of("66")
+    code = await scene.code_of("66")
     clock.set_wall(timedelta(minutes=60))
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingNotFound)
-    assert not door.store.access.members()
+    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingNotFound)
+    assert not scene.store.access.members()
 
 
-async def test_guessing_is_locked_for_an_hour(door: AccessScene, clock: VirtualClock) -> None:
+async def test_guessing_is_locked_for_an_hour(scene: AccessScene, clock: VirtualClock) -> None:
     """Five wrong codes, and not even the right one counts for an hour; a button is no guess, others are not locked."""
-    code = await door.code_of("66")
+    code = await scene.code_of("66")
     for number in range(5):
         assert isinstance(
-            await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}")), PairingNotFound
+            await scene.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}")), PairingNotFound
         )
-    locked = await door.pairing.by_code(code, door.by("t1"))
+    locked = await scene.pairing.by_code(code, scene.by("t1"))
     assert isinstance(locked, PairingLocked)
     assert locked.minutes == 60
-    assert isinstance(await door.pairing.by_code("AAAA-AAAA", door.by("c", OPERATOR)), PairingNotFound)
-    (waiting,) = door.pairing.pending_requests()
+    assert isinstance(await scene.pairing.by_code("AAAA-AAAA", scene.by("c", OPERATOR)), PairingNotFound)
+    (waiting,) = scene.pairing.pending_requests()
     clock.set_wall(timedelta(minutes=30))
-    assert isinstance(await door.pairing.by_code(code, door.by("t2")), PairingLocked)
-    assert isinstance(await door.pairing.by_ref(waiting.ref, door.by("t3"), is_yes=True), PairingDecision)
+    assert isinstance(await scene.pairing.by_code(code, scene.by("t2")), PairingLocked)
+    assert isinstance(await scene.pairing.by_ref(waiting.ref, scene.by("t3"), is_yes=True), PairingDecision)
 
 
-async def test_the_lock_survives_a_restart(door: AccessScene, clock: VirtualClock) -> None:
+async def test_the_lock_survives_a_restart(scene: AccessScene, clock: VirtualClock) -> None:
     """Whoever guesses gains nothing by a crash."""
-    code = await door.code_of("66")
+    code = await scene.code_of("66")
     for number in range(5):
-        await door.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", door.by(f"w{number}"))
-    again = AccessScene(door.store, clock.now)
+        await scene.pairing.by_code(f"AAAA-AAA{'BCDEF'[number]}", scene.by(f"w{number}"))
+    again = AccessScene(scene.store, clock.now)
     assert isinstance(await again.pairing.by_code(code, again.by("t1")), PairingLocked)
 
 
-async def test_what_is_no_code_is_no_guess(door: AccessScene) -> None:
+async def test_what_is_no_code_is_no_guess(scene: AccessScene) -> None:
     """A misread word costs no try."""
     for number in range(9):
-        assert isinstance(await door.pairing.by_code("hello", door.by(f"w{number}")), PairingNotFound)
-    code = await door.code_of("66")
-    assert isinstance(await door.pairing.by_code(code, door.by("t1")), PairingDecision)
+        assert isinstance(await scene.pairing.by_code("hello", scene.by(f"w{number}")), PairingNotFound)
+    code = await scene.code_of("66")
+    assert isinstance(await scene.pairing.by_code(code, scene.by("t1")), PairingDecision)
 
 
-async def test_a_no_tells_the_stranger_nothing(door: AccessScene) -> None:
+async def test_a_no_tells_the_stranger_nothing(scene: AccessScene) -> None:
     """Denied: no line, not in the roster, one line in the audit, and not asked again the same day."""
-    (waiting,) = door.pairing.pending_requests()
-    denied = await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=False)
+    (waiting,) = scene.pairing.pending_requests()
+    denied = await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=False)
     assert isinstance(denied, PairingDecision)
     assert not denied.is_yes
-    assert not door.store.access.members()
-    assert len(await door.said_to("66")) == 1
-    assert [line.what for line in await door.store.access.audit(limit=9)] == ["pair no"]
-    await door.knock("66")
-    assert not door.pairing.pending_requests()
-    late = await door.pairing.by_ref(waiting.ref, door.by("t2"), is_yes=True)
+    assert not scene.store.access.members()
+    assert len(await scene.said_to("66")) == 1
+    assert [line.what for line in await scene.store.access.audit(limit=9)] == ["pair no"]
+    await scene.knock("66")
+    assert not scene.pairing.pending_requests()
+    late = await scene.pairing.by_ref(waiting.ref, scene.by("t2"), is_yes=True)
     assert isinstance(late, PairingNotFound)
 
 
@@ -124,27 +124,27 @@ async def test_two_people_never_have_one_code(clock: VirtualClock, monkeypatch: 
     drawn = iter(["ABCDEFGH", "ABCDEFGH", "JKMNPQRS"])
     monkeypatch.setattr("gateway.access.unknown_senders.new_code", lambda: next(drawn))
     store = await open_inline_store(clock=clock.now)
-    door = AccessScene(store, clock.now)
-    await door.knock("66")
-    await door.knock("67")
-    assert (await door.code_of("66"), await door.code_of("67")) == ("ABCD-EFGH", "JKMN-PQRS")
+    scene = AccessScene(store, clock.now)
+    await scene.knock("66")
+    await scene.knock("67")
+    assert (await scene.code_of("66"), await scene.code_of("67")) == ("ABCD-EFGH", "JKMN-PQRS")
     await store.close()
 
 
-async def test_who_was_let_in_otherwise_waits_no_more(door: AccessScene) -> None:
+async def test_who_was_let_in_otherwise_waits_no_more(scene: AccessScene) -> None:
     """An owner's /allow in between ends the waiting."""
-    member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=door._now())
-    await door.store.access.change(AccessChange(put=(member,)))
-    assert not door.pairing.pending_requests()
+    member = AccessEntry(channel="telegram", who="66", standing=AccessStatus.ALLOWED, by=OPERATOR, at=scene._now())
+    await scene.store.access.change(AccessChange(put=(member,)))
+    assert not scene.pairing.pending_requests()
 
 
-async def test_who_was_shut_out_elsewhere_waits_no_more(door: AccessScene, clock: VirtualClock) -> None:
+async def test_who_was_shut_out_elsewhere_waits_no_more(scene: AccessScene, clock: VirtualClock) -> None:
     """Blocked meanwhile under another bot or account: nobody is asked to let them in, and nobody welcomes them."""
-    code = await door.code_of("66")
-    desk = PairingService(NoteStore(door.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
-    assert not desk.pending_requests()
-    assert isinstance(await desk.by_code(code, door.by("t1")), PairingNotFound)
-    assert len(await door.said_to("66")) == 1
+    code = await scene.code_of("66")
+    service = PairingService(NoteStore(scene.store.access), now=clock.now, is_blocked=lambda channel, who: who == "66")
+    assert not service.pending_requests()
+    assert isinstance(await service.by_code(code, scene.by("t1")), PairingNotFound)
+    assert len(await scene.said_to("66")) == 1
 
 
 async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,10 +158,10 @@ async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monke
         return future
 
     async def everything(store: SqliteStore) -> None:
-        door = AccessScene(store, clock.now)
-        await door.knock("66")
-        for waiting in door.pairing.pending_requests():
-            await door.pairing.by_ref(waiting.ref, door.by("t1"), is_yes=True)
+        scene = AccessScene(store, clock.now)
+        await scene.knock("66")
+        for waiting in scene.pairing.pending_requests():
+            await scene.pairing.by_ref(waiting.ref, scene.by("t1"), is_yes=True)
 
     store = await open_inline_store(tmp_path / "journal.db", clock=clock.now)
     with monkeypatch.context() as patched:
@@ -172,20 +172,20 @@ async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monke
     for copy in copies:
         again = await open_inline_store(copy, clock=clock.now)
         await everything(again)
-        door = AccessScene(again, clock.now)
+        scene = AccessScene(again, clock.now)
         assert again.access.members()["telegram", "66"].standing is AccessStatus.PAIRED
-        assert len(await door.said_to("66")) == 2
-        assert len(await door.told(OWNER)) == 1
+        assert len(await scene.said_to("66")) == 2
+        assert len(await scene.told(OWNER)) == 1
         assert [line.id for line in await again.access.audit(limit=9)] == ["t1"]
         await again.close()
 
 
-async def test_who_is_forgotten_has_never_asked(door: AccessScene, clock: VirtualClock) -> None:
+async def test_who_is_forgotten_has_never_asked(scene: AccessScene, clock: VirtualClock) -> None:
     """Forgotten on this channel: neither the request nor that they were told stays; somebody else's does."""
-    await door.knock("67")
-    await door.pairing.forget([("telegram", "66"), ("slack", "67")])
-    assert [each.who for each in door.pairing.pending_requests()] == ["67"]
-    assert [name for name in door.store.access.notes() if name.startswith("told:")] == ["told:telegram:67"]
+    await scene.knock("67")
+    await scene.pairing.forget([("telegram", "66"), ("slack", "67")])
+    assert [each.who for each in scene.pairing.pending_requests()] == ["67"]
+    assert [name for name in scene.store.access.notes() if name.startswith("told:")] == ["told:telegram:67"]
     clock.set_wall(timedelta(seconds=1))
-    await door.knock("66")
-    assert len(await door.said_to("66")) == 2
+    await scene.knock("66")
+    assert len(await scene.said_to("66")) == 2

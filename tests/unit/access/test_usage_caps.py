@@ -124,32 +124,32 @@ class CapScene:
 
 def test_who_came_in_by_a_place_has_twenty_turns_in_ten_minutes() -> None:
     """The 21st is refused and told when it ends; then there is silence, until half of the window is free again."""
-    house = CapScene()
+    scene = CapScene()
     for _ in range(FIRST_TURNS):
-        assert house.ask() is None
-        house.wait(seconds=6)
-    past = house.ask()
+        assert scene.ask() is None
+        scene.wait(seconds=6)
+    past = scene.ask()
     assert past is not None
     assert (past.cap, past.limit, past.until) == (CapKind.PERSON_TURNS, 20, NOON + timedelta(minutes=10, seconds=54))
     assert past.notice is not None
-    silent = house.ask()
+    silent = scene.ask()
     assert silent is not None
     assert silent.notice is None
-    assert house.ask(build_message("carl")) is None  # nobody else is meant
-    house.now = past.until
-    assert [house.ask() is None for _ in range(11)] == [True] * 10 + [False]
+    assert scene.ask(build_message("carl")) is None  # nobody else is meant
+    scene.now = past.until
+    assert [scene.ask() is None for _ in range(11)] == [True] * 10 + [False]
 
 
 def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
     """Whoever writes every second for an hour has at most 120 answers, and 20 in any ten minutes of it."""
-    house = CapScene()
+    scene = CapScene()
     times, notices = [], 0
     for _ in range(3600):
-        past = house.ask()
+        past = scene.ask()
         if past is None:
-            times.append(house.now)
+            times.append(scene.now)
         notices += past is not None and past.notice is not None
-        house.wait(seconds=1)
+        scene.wait(seconds=1)
     assert len(times) <= 120
     for at in times:
         assert sum(at <= each < at + timedelta(minutes=10) for each in times) <= 20
@@ -159,148 +159,148 @@ def test_never_more_than_the_cap_in_any_ten_minutes() -> None:
 @pytest.mark.parametrize(("limits", "free"), [(CapLimits(), True), (CapLimits(person_turns=5), False)])
 def test_who_is_named_has_no_cap_unless_one_is_set(limits: CapLimits, free: bool) -> None:
     """An owner, or who is let in by their own id, is counted for `/usage` alone; a cap that is set is everybody's."""
-    house = CapScene(limits=limits, named=frozenset({"bob"}))
-    assert all(house.ask(tokens=100_000) is None for _ in range(5))
-    assert (house.ask(tokens=100_000) is None) == free
+    scene = CapScene(limits=limits, named=frozenset({"bob"}))
+    assert all(scene.ask(tokens=100_000) is None for _ in range(5))
+    assert (scene.ask(tokens=100_000) is None) == free
 
 
 def test_nought_is_no_cap() -> None:
     """0 takes the caps of those who came in by a place away."""
-    house = CapScene(limits=CapLimits(person_turns=0, person_tokens=0))
-    assert all(house.ask(tokens=FIRST_TOKENS) is None for _ in range(50))
-    assert house.stands() == {}
+    scene = CapScene(limits=CapLimits(person_turns=0, person_tokens=0))
+    assert all(scene.ask(tokens=FIRST_TOKENS) is None for _ in range(50))
+    assert scene.stands() == {}
 
 
 def test_the_accounts_of_one_person_share() -> None:
     """Linked accounts are counted together, over all bots and platforms."""
-    house = CapScene(limits=CapLimits(person_turns=4))
+    scene = CapScene(limits=CapLimits(person_turns=4))
     for n in range(4):
-        assert house.ask(build_message("ann", ("slack:C1", "telegram:9")[n % 2])) is None
-    past = house.ask(build_message("ann", "slack:C1"))
+        assert scene.ask(build_message("ann", ("slack:C1", "telegram:9")[n % 2])) is None
+    past = scene.ask(build_message("ann", "slack:C1"))
     assert past is not None
     assert past.notice is not None
-    assert [where.notice is not None for where in refused(house, "ann", "telegram:9", "slack:C1")] == [True, False]
+    assert [where.notice is not None for where in refused(scene, "ann", "telegram:9", "slack:C1")] == [True, False]
 
 
-def refused(house: CapScene, who: str, *chats: str) -> list[ExceededCap]:
+def refused(scene: CapScene, who: str, *chats: str) -> list[ExceededCap]:
     """Return what somebody who is past a cap gets in each of *chats*."""
-    found = [house.ask(build_message(who, chat)) for chat in chats]
+    found = [scene.ask(build_message(who, chat)) for chat in chats]
     assert None not in found
     return [past for past in found if past is not None]
 
 
 async def test_who_is_past_a_cap_is_told_in_each_of_their_chats_and_in_five_at_most() -> None:
     """One line a window where they write, over a restart too; whoever tries everywhere is soon told nothing more."""
-    house = CapScene(limits=CapLimits(person_turns=1))
-    assert house.ask() is None
-    here, there = refused(house, "bob", "slack:C1", "slack:C2")
+    scene = CapScene(limits=CapLimits(person_turns=1))
+    assert scene.ask() is None
+    here, there = refused(scene, "bob", "slack:C1", "slack:C2")
     assert here.notice is not None
     assert there.notice == replace(here.notice, chat="slack:C2")
-    await house.restart()
+    await scene.restart()
     asked = [f"slack:C{n}" for n in range(1, 10)]
-    assert [past.notice is not None for past in refused(house, "bob", *asked, *asked)] == [False] * 2 + [True] * 3 + [
+    assert [past.notice is not None for past in refused(scene, "bob", *asked, *asked)] == [False] * 2 + [True] * 3 + [
         False
     ] * 13
-    house.now = here.until
-    assert house.ask() is None
-    assert refused(house, "bob", "slack:C1")[0].notice is not None
+    scene.now = here.until
+    assert scene.ask() is None
+    assert refused(scene, "bob", "slack:C1")[0].notice is not None
 
 
 def test_threads_count_for_their_chat() -> None:
     """A chat's cap is that of its threads together, whoever writes there."""
-    house = CapScene(limits=CapLimits(chat_turns=3))
+    scene = CapScene(limits=CapLimits(chat_turns=3))
     for n in range(3):
-        assert house.ask(build_message(f"user{n}", f"slack:C1/{n}")) is None
-    past = house.ask(build_message("somebody", "slack:C1"))
+        assert scene.ask(build_message(f"user{n}", f"slack:C1/{n}")) is None
+    past = scene.ask(build_message("somebody", "slack:C1"))
     assert past is not None
     assert past.cap is CapKind.CHAT_TURNS
-    assert house.ask(build_message("somebody", "slack:C2")) is None
+    assert scene.ask(build_message("somebody", "slack:C2")) is None
 
 
 def test_tokens_of_a_day_end_at_the_houses_midnight() -> None:
     """Spent in Berlin at noon: silence until midnight there, and then the whole of it again."""
-    house = CapScene(limits=CapLimits(person_tokens=1_000))
-    assert house.ask(tokens=600) is None
+    scene = CapScene(limits=CapLimits(person_tokens=1_000))
+    assert scene.ask(tokens=600) is None
     with pytest.raises(CapReached) as reached:
-        house.ask(tokens=600)
+        scene.ask(tokens=600)
     assert (reached.value.exceeded.cap, reached.value.exceeded.until) == (CapKind.PERSON_TOKENS, MIDNIGHT)
     assert reached.value.exceeded.notice is not None
-    past = house.ask(tokens=1)
+    past = scene.ask(tokens=1)
     assert past is not None
     assert past.notice is None  # one line a day
-    assert house.stands()[CapKind.PERSON_TOKENS].used == 1_000
-    house.now = MIDNIGHT
-    assert house.ask(tokens=1_000) is None
-    assert house.stands()[CapKind.PERSON_TOKENS] == CapAllowance(
+    assert scene.stands()[CapKind.PERSON_TOKENS].used == 1_000
+    scene.now = MIDNIGHT
+    assert scene.ask(tokens=1_000) is None
+    assert scene.stands()[CapKind.PERSON_TOKENS] == CapAllowance(
         cap=CapKind.PERSON_TOKENS, used=1_000, limit=1_000, until=MIDNIGHT + timedelta(days=1)
     )
 
 
 def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
     """What is under way is reserved: the total is within the cap when no call takes more than it reserved."""
-    house = CapScene(limits=CapLimits(person_tokens=1_000))
+    scene = CapScene(limits=CapLimits(person_tokens=1_000))
     under_way = []
     for n in range(5):
         assert (
-            house.ledger.admit_turn(
-                build_message(chat=f"slack:C{n}"), f"p{n}", house.sender(build_message(), "slack:bob")
+            scene.ledger.admit_turn(
+                build_message(chat=f"slack:C{n}"), f"p{n}", scene.sender(build_message(), "slack:bob")
             )
             is None
         )
         try:
-            under_way.append(house.ledger.reserve(f"p{n}", 300))
+            under_way.append(scene.ledger.reserve(f"p{n}", 300))
         except CapReached:
             break
     assert len(under_way) == 3
     for release in under_way:
-        house.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
+        scene.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
         release()
-    assert house.ledger.admit_turn(build_message(), "later", house.sender(build_message(), "slack:bob")) is not None
+    assert scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")) is not None
 
 
 def test_every_step_of_a_turn_is_asked_for() -> None:
     """A loop of tools stops at the cap, not 25 calls behind it."""
-    house = CapScene(limits=CapLimits(person_tokens=1_000))
+    scene = CapScene(limits=CapLimits(person_tokens=1_000))
     message = build_message()
-    assert house.ledger.admit_turn(message, "t", house.sender(message, "slack:bob")) is None
+    assert scene.ledger.admit_turn(message, "t", scene.sender(message, "slack:bob")) is None
     for _ in range(6):
-        house.call(message, "t", "slack:bob", 150)
+        scene.call(message, "t", "slack:bob", 150)
     with pytest.raises(CapReached):
-        house.call(message, "t", "slack:bob", 150)
+        scene.call(message, "t", "slack:bob", 150)
 
 
 def test_the_house_tells_each_chat_once() -> None:
     """TOKENS_PER_DAY is everybody's together, and each chat hears of it once."""
-    house = CapScene(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
-    assert house.ask(tokens=1_000) is None
-    told = [house.ask(build_message(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
+    scene = CapScene(limits=CapLimits(installation_tokens=1_000), named=frozenset({"bob"}))
+    assert scene.ask(tokens=1_000) is None
+    told = [scene.ask(build_message(chat=chat)) for chat in ("slack:C1", "slack:C1/7", "slack:C2")]
     assert [past is not None and past.notice is not None for past in told] == [True, False, True]
 
 
 async def test_the_house_can_be_watched() -> None:
     """What alerts ask for: how much of the day's tokens is used, and when the next day begins."""
-    house = CapScene(limits=CapLimits(installation_tokens=1_000))
-    await house.restart()
-    assert house.ask(tokens=800) is None
+    scene = CapScene(limits=CapLimits(installation_tokens=1_000))
+    await scene.restart()
+    assert scene.ask(tokens=800) is None
     day = CapAllowance(cap=CapKind.HOUSE_TOKENS, used=800, limit=1_000, until=MIDNIGHT)
-    assert house.ledger.installation_usage() == day
-    house.now = MIDNIGHT
-    assert house.ledger.installation_usage() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
+    assert scene.ledger.installation_usage() == day
+    scene.now = MIDNIGHT
+    assert scene.ledger.installation_usage() == replace(day, used=0, until=MIDNIGHT + timedelta(days=1))
     assert CapScene().ledger.installation_usage() is None
 
 
 def test_what_nobody_typed_is_capped_too() -> None:
     """A job that asks for the next one, of somebody without caps, stops after twenty, and in the end for the day."""
-    house = CapScene(named=frozenset({"bob"}))
+    scene = CapScene(named=frozenset({"bob"}))
     asked = 0
-    while (past := house.ask(build_message(kind=InboundKind.JOB), tokens=1_000)) is None:
+    while (past := scene.ask(build_message(kind=InboundKind.JOB), tokens=1_000)) is None:
         asked += 1
     assert (asked, past.cap) == (20, CapKind.OWN_TURNS)
-    assert house.ask(build_message()) is None  # the person is answered
+    assert scene.ask(build_message()) is None  # the person is answered
     for _ in range(200):
-        house.wait(minutes=5)
+        scene.wait(minutes=5)
         try:
-            past = house.ask(build_message(kind=InboundKind.JOB), tokens=100_000)
+            past = scene.ask(build_message(kind=InboundKind.JOB), tokens=100_000)
         except CapReached as reached:
             past = reached.exceeded
             break
@@ -310,43 +310,43 @@ def test_what_nobody_typed_is_capped_too() -> None:
 
 async def test_a_restart_knows_what_was_counted() -> None:
     """Turns, tokens and who was told stand in the journal; killed after each turn, twenty are twenty."""
-    house = CapScene()
+    scene = CapScene()
     answered = notices = 0
     for _ in range(40):
-        past = house.ask(tokens=10)
+        past = scene.ask(tokens=10)
         answered += past is None
         notices += past is not None and past.notice is not None
-        await house.restart()
+        await scene.restart()
     assert (answered, notices) == (20, 1)
-    assert house.stands()[CapKind.PERSON_TOKENS].used == 200
+    assert scene.stands()[CapKind.PERSON_TOKENS].used == 200
 
 
 async def test_a_turn_that_is_taken_up_again_is_the_same_turn() -> None:
     """One that was let in is let in again and counts once, whoever was refused behind it meanwhile."""
-    house = CapScene(limits=CapLimits(person_turns=2))
-    assert house.ask(turn="first") is None
-    house.wait(seconds=1)
-    assert house.ask(turn="second") is None
-    house.wait(seconds=1)
-    assert house.ask(turn="third") is not None
+    scene = CapScene(limits=CapLimits(person_turns=2))
+    assert scene.ask(turn="first") is None
+    scene.wait(seconds=1)
+    assert scene.ask(turn="second") is None
+    scene.wait(seconds=1)
+    assert scene.ask(turn="third") is not None
     for _ in range(10):
-        await house.restart()
-        assert house.ask(turn="second") is None
-    assert house.ask(turn="fourth") is not None
+        await scene.restart()
+        assert scene.ask(turn="second") is None
+    assert scene.ask(turn="fourth") is not None
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), timedelta(days=400)])
 async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None:
     """What was counted and told at a time that never was is forgotten when the clock is put right, restart or none."""
-    house = CapScene(limits=CapLimits(person_turns=2))
-    house.now += ahead
-    assert [house.ask() is None for _ in range(3)] == [True, True, False]
+    scene = CapScene(limits=CapLimits(person_turns=2))
+    scene.now += ahead
+    assert [scene.ask() is None for _ in range(3)] == [True, True, False]
     for _ in range(2):
-        house.now = NOON
-        assert [house.ask() is None for _ in range(3)] == [True, True, False]
-        house.wait(hours=-3)
-        await house.restart()
-        assert house.ask() is None
+        scene.now = NOON
+        assert [scene.ask() is None for _ in range(3)] == [True, True, False]
+        scene.wait(hours=-3)
+        await scene.restart()
+        assert scene.ask() is None
 
 
 @pytest.mark.parametrize(
@@ -354,34 +354,34 @@ async def test_a_clock_that_ran_ahead_locks_nobody_out(ahead: timedelta) -> None
 )
 def test_a_day_whose_clock_is_changed_ends_at_its_midnight(day: datetime, hours: float) -> None:
     """23 hours in spring and 25 in autumn: the day's tokens end at the midnight that people see."""
-    house = CapScene(limits=CapLimits(person_tokens=100), now=day)
-    assert house.ask(tokens=100) is None
-    (past,) = refused(house, "bob", "slack:C1")
+    scene = CapScene(limits=CapLimits(person_tokens=100), now=day)
+    assert scene.ask(tokens=100) is None
+    (past,) = refused(scene, "bob", "slack:C1")
     assert past.until == day + timedelta(hours=hours)
-    house.now = past.until - timedelta(seconds=1)
-    assert house.ask(tokens=1) is not None
-    house.now = past.until
-    assert house.ask(tokens=100) is None
+    scene.now = past.until - timedelta(seconds=1)
+    assert scene.ask(tokens=1) is not None
+    scene.now = past.until
+    assert scene.ask(tokens=100) is None
 
 
 async def test_another_limit_is_another_window() -> None:
     """Whoever is locked out until midnight is not when the operator has given them more."""
-    house = CapScene(limits=CapLimits(person_tokens=1_000))
-    assert house.ask(tokens=1_000) is None
-    assert house.ask() is not None
-    house.limits = CapLimits(person_tokens=2_000)
-    await house.restart()
-    assert house.ask(tokens=1_000) is None
+    scene = CapScene(limits=CapLimits(person_tokens=1_000))
+    assert scene.ask(tokens=1_000) is None
+    assert scene.ask() is not None
+    scene.limits = CapLimits(person_tokens=2_000)
+    await scene.restart()
+    assert scene.ask(tokens=1_000) is None
 
 
 def test_a_refusal_can_be_explained() -> None:
     """It is counted by cap, and `parlour why` says what would have let it through."""
-    house = CapScene(limits=CapLimits(person_turns=1))
-    assert house.ask() is None
-    past = house.ask()
+    scene = CapScene(limits=CapLimits(person_turns=1))
+    assert scene.ask() is None
+    past = scene.ask()
     assert past is not None
-    house.ledger.note_refusal([build_message(), build_message(number="2")], past)
-    [refused] = house.refusals.recent()
+    scene.ledger.note_refusal([build_message(), build_message(number="2")], past)
+    [refused] = scene.refusals.recent()
     assert (refused.reason, refused.times) == (CapKind.PERSON_TURNS, 2)
     more = "PARLOUR_CAPS__PERSON_TURNS_PER_10_MIN=2"
     assert refused.would_admit == f"{more}  # or wait until 2026-11-21 12:10 Europe/Berlin"
@@ -389,7 +389,7 @@ def test_a_refusal_can_be_explained() -> None:
 
 def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
-    house = CapScene(limits=CapLimits(installation_tokens=100))
-    house.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
-    house.ledger.reserve("job", 10_000)()
-    assert house.ask(tokens=100) is None
+    scene = CapScene(limits=CapLimits(installation_tokens=100))
+    scene.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
+    scene.ledger.reserve("job", 10_000)()
+    assert scene.ask(tokens=100) is None

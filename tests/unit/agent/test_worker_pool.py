@@ -139,7 +139,7 @@ class PoolScene:
 
 
 @asynccontextmanager
-async def desk(
+async def service(
     clock: VirtualClock,
     *,
     workers: int = 4,
@@ -171,7 +171,7 @@ async def desk(
 
 async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: VirtualClock) -> None:
     """Ten messages in each of four chats take ten turns' time on four workers, each chat in its order."""
-    async with desk(clock, workers=4) as at:
+    async with service(clock, workers=4) as at:
         for n in range(10):
             for chat in "abcd":
                 await at.say(chat, f"{chat}{n}")
@@ -185,7 +185,7 @@ async def test_a_chat_is_answered_in_order_and_chats_in_parallel(clock: VirtualC
 
 async def test_a_flooded_chat_delays_nobody(clock: VirtualClock) -> None:
     """With one worker and a hundred messages waiting in one chat, another chat is next but one in line."""
-    async with desk(clock, workers=1) as at:
+    async with service(clock, workers=1) as at:
         for n in range(100):
             await at.say("flood", f"f{n}")
         await asyncio.sleep(0.5)
@@ -196,7 +196,7 @@ async def test_a_flooded_chat_delays_nobody(clock: VirtualClock) -> None:
 
 async def test_lock_before_slot(clock: VirtualClock) -> None:
     """Ten messages queued in one chat occupy one worker, not ten."""
-    async with desk(clock, workers=2) as at:
+    async with service(clock, workers=2) as at:
         for n in range(10):
             await at.say("busy", f"b{n}")
         await at.say("other", "o")
@@ -206,7 +206,7 @@ async def test_lock_before_slot(clock: VirtualClock) -> None:
 
 async def test_stop_ends_the_turn_and_the_queue(clock: VirtualClock) -> None:
     """/stop ends what runs as stopped, drops what waits, says how many, and what comes later is answered."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         for n in range(3):
             await at.say("a", f"a{n}")
         await asyncio.sleep(0.5)
@@ -220,7 +220,7 @@ async def test_stop_ends_the_turn_and_the_queue(clock: VirtualClock) -> None:
 
 async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
     """/stop for one sender leaves another sender's running turn alone."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         await at.say("a", "anns", sender="ann")
         await at.say("a", "bobs", sender="bob")
         await asyncio.sleep(0.5)
@@ -231,7 +231,7 @@ async def test_a_member_stops_only_their_own(clock: VirtualClock) -> None:
 
 async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock) -> None:
     """Once its commit has begun, /stop is "already answered"."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         await at.say("a", "a0")
         await asyncio.sleep(0.5)
         running = at.pool.turns.get(SessionKey("web", "a"))
@@ -244,7 +244,7 @@ async def test_a_turn_that_is_being_stored_cannot_be_stopped(clock: VirtualClock
 
 async def test_control_passes_the_queue(clock: VirtualClock) -> None:
     """A control row runs at once although its lane is busy."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         await at.say("a", "a0")
         await asyncio.sleep(0.1)
         await at.say("a", "/stop", is_control=True)
@@ -255,7 +255,7 @@ async def test_control_passes_the_queue(clock: VirtualClock) -> None:
 
 async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> None:
     """Of one chat's commands four run at once; another chat's begins with them, and so does a turn."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         at.clerk.control_seconds = 1.0
         for n in range(10):
             await at.say("flood", f"/{n}", is_control=True)
@@ -270,7 +270,7 @@ async def test_a_flood_of_commands_runs_a_few_at_a_time(clock: VirtualClock) -> 
 
 async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: VirtualClock) -> None:
     """A turn that raises is dead-lettered; its lane and the others go on."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         at.clerk.fail.add("bad")
         await at.say("a", "bad")
         await at.say("a", "good")
@@ -282,7 +282,7 @@ async def test_a_bug_in_one_turn_is_told_and_harms_no_other(clock: VirtualClock)
 
 async def test_stopping_twice_does_not_break_the_first_stop(clock: VirtualClock) -> None:
     """A second /stop while the first is being stored changes nothing; the lane goes on."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         at.clerk.ending = 1.0
         await at.say("a", "a0")
         await asyncio.sleep(0.5)
@@ -298,7 +298,7 @@ async def test_stopping_twice_does_not_break_the_first_stop(clock: VirtualClock)
 
 async def test_a_bug_in_a_command_is_told_once(clock: VirtualClock) -> None:
     """A command that raises is buried; one that was there at too many crashes is not even tried."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         at.clerk.fail.add("/bad")
         await at.say("a", "/bad", is_control=True)
         await asyncio.sleep(0.1)
@@ -310,7 +310,7 @@ async def test_a_bug_in_a_command_is_told_once(clock: VirtualClock) -> None:
 
 async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: VirtualClock) -> None:
     """Bugs all the way down cost that chat alone: the others are answered."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         at.clerk.fail.add("bad")
         at.clerk.is_hopeless = True
         await at.say("a", "bad")
@@ -323,7 +323,7 @@ async def test_a_turn_that_cannot_even_be_buried_harms_no_other(clock: VirtualCl
 async def test_suspects_run_one_by_one_after_everybody_else(clock: VirtualClock, tmp_path: Path) -> None:
     """What may kill the process runs when nobody else wants to, with nothing beside it, and is answered."""
     path = await leave_suspects(tmp_path, clock, "abc")
-    async with desk(clock, path=path) as at:
+    async with service(clock, path=path) as at:
         for chat in "xyz":
             await at.say(chat, f"{chat}0")
         await at.say("a", "a1")  # behind a suspect
@@ -341,7 +341,7 @@ async def test_suspects_run_one_by_one_after_everybody_else(clock: VirtualClock,
 async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: VirtualClock, tmp_path: Path) -> None:
     """After half a minute a suspect takes its place in the line."""
     path = await leave_suspects(tmp_path, clock, "a")
-    async with desk(clock, path=path, workers=1, seconds=10) as at:
+    async with service(clock, path=path, workers=1, seconds=10) as at:
         for n in range(20):
             await at.say("x", f"x{n}")
         await at.idle()
@@ -351,7 +351,7 @@ async def test_a_load_that_never_ends_keeps_no_suspect_waiting(clock: VirtualClo
 async def test_no_job_begins_beside_a_suspect(clock: VirtualClock, tmp_path: Path) -> None:
     """A suspect waits for the jobs that run, and new ones wait for it."""
     path = await leave_suspects(tmp_path, clock, "a")
-    async with desk(clock, path=path, seconds=1) as at:
+    async with service(clock, path=path, seconds=1) as at:
         with at.slots.job():
             await asyncio.sleep(5)
             assert not at.clerk.times("begin")
@@ -366,7 +366,7 @@ async def test_no_job_begins_beside_a_suspect(clock: VirtualClock, tmp_path: Pat
 async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: VirtualClock, tmp_path: Path) -> None:
     """The suspect waits half a minute for it; then it runs, but does not have the process to itself."""
     path = await leave_suspects(tmp_path, clock, "a")
-    async with desk(clock, path=path, seconds=10) as at:
+    async with service(clock, path=path, seconds=10) as at:
         with at.slots.job():
             await asyncio.sleep(35)
             running = at.pool.turns.get(SessionKey("web", "a"))
@@ -377,7 +377,7 @@ async def test_a_job_that_never_ends_costs_a_suspect_no_attempt(clock: VirtualCl
 async def test_a_suspect_that_waits_holds_up_no_stop(clock: VirtualClock, tmp_path: Path) -> None:
     """It has claimed nothing, so there is nothing that a deliberate stop would wait for."""
     path = await leave_suspects(tmp_path, clock, "a")
-    async with desk(clock, path=path) as at:
+    async with service(clock, path=path) as at:
         with at.slots.job():
             await asyncio.sleep(1)
             begun = clock.seconds
@@ -389,7 +389,7 @@ async def test_a_suspect_that_waits_holds_up_no_stop(clock: VirtualClock, tmp_pa
 async def test_a_suspect_can_be_stopped(clock: VirtualClock, tmp_path: Path) -> None:
     """/stop ends it like any turn, and the next suspect runs."""
     path = await leave_suspects(tmp_path, clock, "ab")
-    async with desk(clock, path=path) as at:
+    async with service(clock, path=path) as at:
         await asyncio.sleep(0.5)
         assert await at.pool.turns.stop(SessionKey("web", "a")) == (True, 0)
         await at.idle()
@@ -399,7 +399,7 @@ async def test_a_suspect_can_be_stopped(clock: VirtualClock, tmp_path: Path) -> 
 async def test_a_command_may_be_a_suspect(clock: VirtualClock, tmp_path: Path) -> None:
     """One that was open at two crashes runs alone, and what comes after it as usual."""
     path = await leave_suspects(tmp_path, clock, "a", controls="s")
-    async with desk(clock, path=path) as at:
+    async with service(clock, path=path) as at:
         await at.say("b", "/other", is_control=True)
         await at.idle()
         assert at.clerk.controls == ["/other", "/s"]
@@ -408,7 +408,7 @@ async def test_a_command_may_be_a_suspect(clock: VirtualClock, tmp_path: Path) -
 
 async def test_drain_gives_unfinished_turns_back(clock: VirtualClock) -> None:
     """At shutdown turns get their grace; what is not done then waits for the next start, its attempt not counted."""
-    async with desk(clock, seconds=60) as at:
+    async with service(clock, seconds=60) as at:
         await at.say("a", "long")
         await asyncio.sleep(0.5)
         assert await at.pool.drain(timedelta(seconds=5)) == 1
@@ -420,7 +420,7 @@ async def test_drain_gives_unfinished_turns_back(clock: VirtualClock) -> None:
 
 async def test_a_store_that_is_down_loses_nothing(clock: VirtualClock) -> None:
     """While the journal cannot write nothing is claimed; when it can again, everything is answered once."""
-    async with desk(clock) as at:
+    async with service(clock) as at:
         await at.say("a", "a0")
         writer = at.store._engine.writer
         assert isinstance(writer, InlineWriter)
@@ -435,7 +435,7 @@ async def test_a_store_that_is_down_loses_nothing(clock: VirtualClock) -> None:
 
 async def test_the_tables_are_empty_when_all_is_done(clock: VirtualClock) -> None:
     """After a thousand chats nothing is kept for any of them."""
-    async with desk(clock, workers=64, seconds=0.01) as at:
+    async with service(clock, workers=64, seconds=0.01) as at:
         for n in range(1000):
             await at.say(f"c{n}", "x")
         await at.idle()

@@ -37,33 +37,33 @@ DOWN = "No connection to telegram since 2026-11-21 22:01."
 BACK = "telegram is connected again. It had been disconnected since 2026-11-21 22:01."
 
 
-def channels(house: AlertScene, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
+def channels(scene: AlertScene, refusals: Mapping[str, UserError] | None = None) -> Mapping[str, Source]:
     """Return the source that looks at the channels."""
-    return {"channels": ChannelSource(lambda: house.hears, lambda: refusals or {}, house.clock.now)}
+    return {"channels": ChannelSource(lambda: scene.hears, lambda: refusals or {}, scene.clock.now)}
 
 
-async def outage(house: AlertScene) -> None:
+async def outage(scene: AlertScene) -> None:
     """Telegram is away from the first minute to the twentieth; the process may die and start again meanwhile."""
     for minute, is_up in ((1, True), (20, False), (40, True)):
-        house.hears["telegram"] = is_up
-        await house.until(minute)
-        if house.died.is_set():
-            await house.kill()
-            await house.start()
-            await house.until(minute)
+        scene.hears["telegram"] = is_up
+        await scene.until(minute)
+        if scene.died.is_set():
+            await scene.kill()
+            await scene.start()
+            await scene.until(minute)
 
 
 async def test_an_owner_is_told_over_another_channel_and_once_when_it_is_back(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     """Telegram is down for five minutes: Slack says so, then says that it is back; Telegram itself says nothing."""
-    house = AlertScene(tmp_path / "home", clock, channels)
-    house.folder.mkdir()
-    await house.start()
-    await outage(house)
-    assert [line.split(" I keep")[0] for line in house.told(OWNER_THERE)] == [DOWN, BACK]
-    assert house.told(OWNER_HERE) == []
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, channels)
+    scene.folder.mkdir()
+    await scene.start()
+    await outage(scene)
+    assert [line.split(" I keep")[0] for line in scene.told(OWNER_THERE)] == [DOWN, BACK]
+    assert scene.told(OWNER_HERE) == []
+    await scene.stop()
 
 
 async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock: VirtualClock) -> None:
@@ -73,14 +73,14 @@ async def test_told_exactly_once_over_a_kill_at_each_write(tmp_path: Path, clock
     while True:
         shifted = VirtualClock(asyncio.get_running_loop())
         shifted.set_wall(-timedelta(seconds=clock.seconds - begun))
-        house = AlertScene(tmp_path / str(number) / "home", _RelativeClock(shifted, clock.seconds), channels)
-        house.folder.mkdir(parents=True)
-        await house.start(mortal=number)
-        await outage(house)
-        has_died = house.runs > 0
-        lines = [line.split(" since ")[0] for line in house.told(OWNER_THERE)]
+        scene = AlertScene(tmp_path / str(number) / "home", _RelativeClock(shifted, clock.seconds), channels)
+        scene.folder.mkdir(parents=True)
+        await scene.start(mortal=number)
+        await outage(scene)
+        has_died = scene.runs > 0
+        lines = [line.split(" since ")[0] for line in scene.told(OWNER_THERE)]
         assert lines == ["No connection to telegram", "telegram is connected again. It had been disconnected"], number
-        await house.stop()
+        await scene.stop()
         if not has_died:
             break
         deaths, number = deaths + 1, number + 1
@@ -107,16 +107,16 @@ async def test_guessing_is_told_and_typing_mistakes_are_not(tmp_path: Path, cloc
     def guesses(_: AlertScene) -> Mapping[str, Source]:
         return {"login codes": BurstSource("login-codes", "alerts.login_codes", lambda: wrong, clock.now, many=20)}
 
-    house = AlertScene(tmp_path / "home", clock, guesses)
-    house.folder.mkdir()
-    await house.start()
+    scene = AlertScene(tmp_path / "home", clock, guesses)
+    scene.folder.mkdir()
+    await scene.start()
     for minute, count in ((70, 19), (80, 25), (81, 45), (90, 200), (170, 201)):
         wrong["web"] = count
-        await house.until(minute)
-    lines = house.told(OWNER_HERE)
+        await scene.until(minute)
+    lines = scene.told(OWNER_HERE)
     assert [line.partition(" wrong")[0].rpartition(": ")[2] for line in lines] == ["26", "155"]
     assert "still work" in lines[0]
-    await house.stop()
+    await scene.stop()
 
 
 async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClock) -> None:
@@ -126,14 +126,14 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
     def killed(_: AlertScene) -> Mapping[str, Source]:
         return {"killed": CrashSource(stops, clock.now)}
 
-    house = AlertScene(tmp_path / "home", clock, killed)
-    house.folder.mkdir()
+    scene = AlertScene(tmp_path / "home", clock, killed)
+    scene.folder.mkdir()
     for minute in range(4, 132, 4):
-        await house.start()
-        await house.until(minute)
-        await house.kill()
+        await scene.start()
+        await scene.until(minute)
+        await scene.kill()
         stops += 1
-    lines = [line.partition(", most recently")[0] for line in house.told(OWNER_HERE)]
+    lines = [line.partition(", most recently")[0] for line in scene.told(OWNER_HERE)]
     assert lines == [
         "The bot was terminated without a clean shutdown",
         "The bot was terminated without a clean shutdown (15 times)",
@@ -143,72 +143,72 @@ async def test_a_crash_loop_tells_once_an_hour(tmp_path: Path, clock: VirtualClo
 
 async def test_what_happened_waits_for_a_way_and_for_its_hour(tmp_path: Path, clock: VirtualClock) -> None:
     """A kill is told when a channel hears, and what followed within the hour when the hour is over."""
-    house = AlertScene(tmp_path / "home", clock, lambda house: {"killed": CrashSource(house.runs + 1, clock.now)})
-    house.folder.mkdir()
-    house.hears = {"telegram": False, "slack": False}
-    await house.start()
-    await house.until(1)
-    assert house.told(OWNER_HERE) == []
-    house.hears["telegram"] = True
-    await house.until(2)
-    assert len(house.told(OWNER_HERE)) == 1
-    await house.kill()
-    await house.start()
-    await house.until(60)
-    assert len(house.told(OWNER_HERE)) == 1
-    await house.until(62)
-    assert len(house.told(OWNER_HERE)) == 2
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"killed": CrashSource(scene.runs + 1, clock.now)})
+    scene.folder.mkdir()
+    scene.hears = {"telegram": False, "slack": False}
+    await scene.start()
+    await scene.until(1)
+    assert scene.told(OWNER_HERE) == []
+    scene.hears["telegram"] = True
+    await scene.until(2)
+    assert len(scene.told(OWNER_HERE)) == 1
+    await scene.kill()
+    await scene.start()
+    await scene.until(60)
+    assert len(scene.told(OWNER_HERE)) == 1
+    await scene.until(62)
+    assert len(scene.told(OWNER_HERE)) == 2
+    await scene.stop()
 
 
 async def test_a_refused_token_is_told_at_once(tmp_path: Path, clock: VirtualClock) -> None:
     """No five minutes' wait: nobody but a person can mend it."""
     refusals: dict[str, UserError] = {}
-    house = AlertScene(tmp_path / "home", clock, lambda house: channels(house, refusals))
-    house.folder.mkdir()
-    await house.start()
-    await house.until(1)
-    house.hears["telegram"] = False
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: channels(scene, refusals))
+    scene.folder.mkdir()
+    await scene.start()
+    await scene.until(1)
+    scene.hears["telegram"] = False
     refusals["telegram"] = LoginRefused("canary")
-    house.watch.wake()
-    await house.until(1.01)
-    (line,) = house.told(OWNER_THERE)
+    scene.watch.wake()
+    await scene.until(1.01)
+    (line,) = scene.told(OWNER_THERE)
     assert line.startswith("telegram rejects the bot's token")
     assert "canary" not in line
-    await house.stop()
+    await scene.stop()
 
 
 async def test_without_another_way_the_owner_is_told_when_it_is_back(tmp_path: Path, clock: VirtualClock) -> None:
     """One line over the channel itself: that it is back, and since when it was away. Meanwhile the log knows."""
-    house = AlertScene(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
-    house.folder.mkdir()
-    await house.start()
-    await outage(house)
-    assert house.told(OWNER_HERE) == [BACK]
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, channels, owners=[(OWNER_HERE,)])
+    scene.folder.mkdir()
+    await scene.start()
+    await outage(scene)
+    assert scene.told(OWNER_HERE) == [BACK]
+    await scene.stop()
 
 
 async def test_every_owner_is_told_in_their_own_chat_and_an_open_page_too(tmp_path: Path, clock: VirtualClock) -> None:
     """Two owners, one of them with two accounts: a line each; the page's only while it is open."""
     page, other = SessionKey("web", "owner"), SessionKey("slack", "U2")
-    house = AlertScene(
+    scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"disk": _SteppedSource([0, 2, 2, 0])},
+        lambda scene: {"disk": _SteppedSource([0, 2, 2, 0])},
         owners=[(OWNER_HERE, OWNER_THERE), (other,)],
         pages=(page,),
     )
-    house.folder.mkdir()
-    await house.start()
-    house.channels["web"].watched = True
-    await house.until(2)
+    scene.folder.mkdir()
+    await scene.start()
+    scene.channels["web"].watched = True
+    await scene.until(2)
     for key in (OWNER_HERE, other, page):
-        assert [line.split(":")[0] for line in house.told(key)] == [
+        assert [line.split(":")[0] for line in scene.told(key)] == [
             "The server's disk is full",
             "The disk has enough free space again.",
         ]
-    assert house.told(OWNER_THERE) == []
-    await house.stop()
+    assert scene.told(OWNER_THERE) == []
+    await scene.stop()
 
 
 class _SteppedSource:
@@ -226,18 +226,18 @@ class _SteppedSource:
 
 async def test_what_is_for_an_owner_out_of_reach_waits_for_their_channel(tmp_path: Path, clock: VirtualClock) -> None:
     """One owner is told now; the other's line stands in the outbox of their own channel, which is away."""
-    house = AlertScene(
-        tmp_path / "home", clock, lambda house: {"disk": _SteppedSource([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
+    scene = AlertScene(
+        tmp_path / "home", clock, lambda scene: {"disk": _SteppedSource([2])}, owners=[(OWNER_HERE,), (OWNER_THERE,)]
     )
-    house.folder.mkdir()
-    house.hears["slack"] = False
-    house.platforms["slack"].fail(ChannelFault.LATER, seconds=300, calls=1)
-    await house.start()
-    await house.until(1)
-    assert (len(house.told(OWNER_HERE)), house.told(OWNER_THERE)) == (1, [])
-    await house.until(10)
-    assert len(house.told(OWNER_THERE)) == 1
-    await house.stop()
+    scene.folder.mkdir()
+    scene.hears["slack"] = False
+    scene.platforms["slack"].fail(ChannelFault.LATER, seconds=300, calls=1)
+    await scene.start()
+    await scene.until(1)
+    assert (len(scene.told(OWNER_HERE)), scene.told(OWNER_THERE)) == (1, [])
+    await scene.until(10)
+    assert len(scene.told(OWNER_THERE)) == 1
+    await scene.stop()
 
 
 async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: VirtualClock) -> None:
@@ -245,79 +245,79 @@ async def test_what_does_not_arrive_was_not_told(tmp_path: Path, clock: VirtualC
 
     Where there is no other, they are told when they write to us; nobody is told that a notice was given up.
     """
-    house = AlertScene(
+    scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"disk": _SteppedSource([2]), "given up": DeadLetterSource(house.store.alerts, clock.now)},
+        lambda scene: {"disk": _SteppedSource([2]), "given up": DeadLetterSource(scene.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
-    house.folder.mkdir()
-    await house.start()
-    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=2)
+    scene.folder.mkdir()
+    await scene.start()
+    scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=2)
     for minute, sent in ((5, 1), (10, 2)):
-        await house.until(minute)
-        await house.kill()
-        await house.start()
-        await house.until(minute + 2)
-        assert await house.standing() == ["disk: untold, 0"]
-        assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == sent
+        await scene.until(minute)
+        await scene.kill()
+        await scene.start()
+        await scene.until(minute + 2)
+        assert await scene.standing() == ["disk: untold, 0"]
+        assert len(scene.platforms["telegram"].at("send", OWNER_HERE)) == sent
         clock.set_wall(timedelta(hours=24))
-    await accept(house.store, said(key=OWNER_HERE, second=60 * 60 * 50))
-    await house.until(15)
-    assert await house.standing() == ["disk: told, 1"]
-    assert [line.split(":")[0] for line in house.told(OWNER_HERE)] == ["The server's disk is full"]
-    await house.stop()
+    await accept(scene.store, said(key=OWNER_HERE, second=60 * 60 * 50))
+    await scene.until(15)
+    assert await scene.standing() == ["disk: told, 1"]
+    assert [line.split(":")[0] for line in scene.told(OWNER_HERE)] == ["The server's disk is full"]
+    await scene.stop()
 
 
 async def test_an_owner_whose_own_chat_fails_makes_no_circle(tmp_path: Path, clock: VirtualClock) -> None:
     """The answer to an owner is given up, and so is the line that says so: one of each, and it stays untold."""
-    house = AlertScene(
+    scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)},
+        lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)},
         owners=[(OWNER_HERE,)],
     )
-    house.folder.mkdir()
-    await house.start()
-    await house.until(1)
-    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
-    await answer(house.store, said(key=OWNER_HERE), "canary")
-    await house.until(120)
-    assert len(house.platforms["telegram"].at("send", OWNER_HERE)) == 2
-    assert await house.standing() == ["given-up: untold, 0"]
-    await house.stop()
+    scene.folder.mkdir()
+    await scene.start()
+    await scene.until(1)
+    scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat, calls=1_000)
+    await answer(scene.store, said(key=OWNER_HERE), "canary")
+    await scene.until(120)
+    assert len(scene.platforms["telegram"].at("send", OWNER_HERE)) == 2
+    assert await scene.standing() == ["given-up: untold, 0"]
+    await scene.stop()
 
 
 async def test_the_other_account_is_told_what_did_not_arrive(tmp_path: Path, clock: VirtualClock) -> None:
     """What merely happened too, with how often it did; the owner who was told is not told again."""
-    house = AlertScene(
+    scene = AlertScene(
         tmp_path / "home",
         clock,
         lambda _: {"killed": CrashSource(3, clock.now)},
         owners=[(OWNER_HERE, OWNER_THERE)],
     )
-    house.folder.mkdir()
-    await house.start()
-    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat)
-    await house.until(90)
-    (line,) = house.told(OWNER_THERE)
+    scene.folder.mkdir()
+    await scene.start()
+    scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=OWNER_HERE.chat)
+    await scene.until(90)
+    (line,) = scene.told(OWNER_THERE)
     assert line.startswith("The bot was terminated without a clean shutdown (3 times)")
-    assert await house.standing() == ["killed: told, 1"]
-    await house.stop()
+    assert await scene.standing() == ["killed: told, 1"]
+    await scene.stop()
 
 
 async def test_what_cannot_be_stored_is_told_when_it_can(tmp_path: Path, clock: VirtualClock) -> None:
     """A journal that is down for minutes loses no line and repeats none."""
-    house = AlertScene(tmp_path / "home", clock, lambda house: {"disk": _SteppedSource([0, 2])})
-    house.folder.mkdir()
-    await house.start()
-    house.writer.fault = OSError("disk full")
-    await house.until(3)
-    assert house.told(OWNER_HERE) == []
-    house.writer.fault = None
-    await house.until(6)
-    assert len(house.told(OWNER_HERE)) == 1
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"disk": _SteppedSource([0, 2])})
+    scene.folder.mkdir()
+    await scene.start()
+    scene.writer.fault = OSError("disk full")
+    await scene.until(3)
+    assert scene.told(OWNER_HERE) == []
+    scene.writer.fault = None
+    await scene.until(6)
+    assert len(scene.told(OWNER_HERE)) == 1
+    await scene.stop()
 
 
 class _BrokenSource:
@@ -327,33 +327,33 @@ class _BrokenSource:
 
 async def test_a_source_that_breaks_silences_no_other(tmp_path: Path, clock: VirtualClock) -> None:
     """One blind eye leaves the others open."""
-    house = AlertScene(tmp_path / "home", clock, lambda house: {"broken": _BrokenSource(), "disk": _SteppedSource([2])})
-    house.folder.mkdir()
-    await house.start()
-    await house.until(1)
-    assert len(house.told(OWNER_HERE)) == 1
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"broken": _BrokenSource(), "disk": _SteppedSource([2])})
+    scene.folder.mkdir()
+    await scene.start()
+    await scene.until(1)
+    assert len(scene.told(OWNER_HERE)) == 1
+    await scene.stop()
 
 
 async def test_a_message_given_up_is_told_with_its_chat_reason_and_reference(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     """Plain words and what to type, no word of the message; what cannot be brought to the owner is told to nobody."""
-    house = AlertScene(
-        tmp_path / "home", clock, lambda house: {"given up": DeadLetterSource(house.store.alerts, clock.now)}
+    scene = AlertScene(
+        tmp_path / "home", clock, lambda scene: {"given up": DeadLetterSource(scene.store.alerts, clock.now)}
     )
-    house.folder.mkdir()
-    await house.start()
-    await house.until(1)
-    house.platforms["telegram"].fail(ChannelFault.REFUSED, chat=said().key.chat)
-    await answer(house.store, said(), "canary")
-    await house.until(2)
-    (line,) = house.told(OWNER_HERE)
+    scene.folder.mkdir()
+    await scene.start()
+    await scene.until(1)
+    scene.platforms["telegram"].fail(ChannelFault.REFUSED, chat=said().key.chat)
+    await answer(scene.store, said(), "canary")
+    await scene.until(2)
+    (line,) = scene.told(OWNER_HERE)
     assert line == (
         f"One message could not be delivered, most recently in {said().key}: the recipient does not accept messages"
         f" from the bot. Run `parlour turn {turn_id(said())[:8]}` on the server for details."
     )
-    await house.stop()
+    await scene.stop()
 
 
 @pytest.mark.parametrize(
@@ -393,46 +393,46 @@ async def test_a_model_that_answers_nobody_for_ten_minutes_is_told_and_its_retur
 ) -> None:
     """Failures count from the first to the last with nothing good between; where nobody asks, nothing is known."""
     model = ModelSource(clock.now)
-    house = AlertScene(tmp_path / "home", clock, lambda house: {"model": model})
-    house.folder.mkdir()
-    await house.start()
+    scene = AlertScene(tmp_path / "home", clock, lambda scene: {"model": model})
+    scene.folder.mkdir()
+    await scene.start()
     for minute in (1, 5, 10):
-        await house.until(minute)
+        await scene.until(minute)
         model.note_call_end(is_answered=False)
-    await house.until(60)
-    assert house.told(OWNER_HERE) == []
+    await scene.until(60)
+    assert scene.told(OWNER_HERE) == []
     for minute in (61, 66, 72):
-        await house.until(minute)
+        await scene.until(minute)
         model.note_call_end(is_answered=False)
-    await house.until(73)
+    await scene.until(73)
     model.note_call_end(is_answered=True)
-    await house.until(74)
-    first, second = house.told(OWNER_HERE)
+    await scene.until(74)
+    first, second = scene.told(OWNER_HERE)
     assert first.startswith("No model has answered since 2026-11-21 22:")
     assert second.startswith("The model answers again.")
-    await house.stop()
+    await scene.stop()
 
 
 async def test_four_fifths_of_a_day_s_tokens_and_all_of_them_are_told_once(tmp_path: Path, clock: VirtualClock) -> None:
     """80 %, 100 % and the new day: three lines, however often it is looked at."""
     used = 0
-    house = AlertScene(
+    scene = AlertScene(
         tmp_path / "home",
         clock,
-        lambda house: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
+        lambda scene: {"cap": CapSource(lambda: (used, 1_000, clock.now() + timedelta(hours=2)), clock.now)},
     )
-    house.folder.mkdir()
-    await house.start()
+    scene.folder.mkdir()
+    await scene.start()
     for minute, used in ((1, 790), (2, 800), (3, 900), (4, 1_000), (5, 1_200), (6, 0)):  # noqa: B007 - the source reads it
-        await house.until(minute)
-    await house.until(7)
-    lines = [line[:31] for line in house.told(OWNER_HERE)]
+        await scene.until(minute)
+    await scene.until(7)
+    lines = [line[:31] for line in scene.told(OWNER_HERE)]
     assert lines == [
         "80 % of today's token limit is ",
         "Today's token limit is used up:",
         "The daily token limit has been ",
     ]
-    await house.stop()
+    await scene.stop()
 
 
 async def test_low_disk_and_a_quarantined_event_are_seen(
@@ -460,11 +460,11 @@ async def test_low_disk_and_a_quarantined_event_are_seen(
 
 async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, clock: VirtualClock) -> None:
     """The same in English and UTC, as JSON, durable before anybody is called; the schema is the documented one."""
-    house = AlertScene(tmp_path / "home", clock, channels, posts=True)
-    house.folder.mkdir()
-    await house.start()
-    await outage(house)
-    posts = [json.loads(post.body) for post in await house.store.alerts.posts(due=clock.now(), limit=9)]
+    scene = AlertScene(tmp_path / "home", clock, channels, posts=True)
+    scene.folder.mkdir()
+    await scene.start()
+    await outage(scene)
+    posts = [json.loads(post.body) for post in await scene.store.alerts.posts(due=clock.now(), limit=9)]
     down, back = posts
     assert down == {
         "format": 1,
@@ -482,5 +482,5 @@ async def test_the_webhook_s_text_is_queued_with_the_notice(tmp_path: Path, cloc
     }
     assert down["text"].startswith("No connection to telegram since 2026-11-21 21:01.")
     assert (back["state"], back["since"]) == ("resolved", down["since"])
-    assert house.posted.is_set()
-    await house.stop()
+    assert scene.posted.is_set()
+    await scene.stop()

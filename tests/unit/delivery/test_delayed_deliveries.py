@@ -88,41 +88,41 @@ async def test_an_answer_behind_the_pause_of_its_preview_is_delayed(opens: Opens
     assert gateway.platform.texts(ANN) == ["the answer"]
 
 
-def source(house: AlertScene) -> Mapping[str, Source]:
+def source(scene: AlertScene) -> Mapping[str, Source]:
     """Return the source that looks at deliveries."""
-    return {"delivery": DelaySource(house.deliverer.delayed, lambda: house.hears, house.clock.now)}
+    return {"delivery": DelaySource(scene.deliverer.delayed, lambda: scene.hears, scene.clock.now)}
 
 
 async def test_an_owner_is_told_of_delayed_answers_and_that_they_arrived(tmp_path: Path, clock: VirtualClock) -> None:
     """Telegram takes no answers for a quarter of an hour: Slack says so once, and once that they arrive again."""
-    house = AlertScene(tmp_path / "home", clock, source)
-    house.folder.mkdir()
-    await house.start()
-    house.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
-    await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
-    await house.until(1)
-    (told,) = house.told(OWNER_THERE)
+    scene = AlertScene(tmp_path / "home", clock, source)
+    scene.folder.mkdir()
+    await scene.start()
+    scene.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
+    await answer(scene.store, said(key=SessionKey("telegram", "42")), "one")
+    await scene.until(1)
+    (told,) = scene.told(OWNER_THERE)
     assert told.startswith("telegram has not accepted replies in some chats since 2026-11-21 22:00.")
     assert "the next attempt is at 2026-11-21 22:15," in told
-    await house.until(20)
-    assert house.told(OWNER_THERE)[1:] == [
+    await scene.until(20)
+    assert scene.told(OWNER_THERE)[1:] == [
         "Replies on telegram are delivered again. Some had been delayed since 2026-11-21 22:00."
     ]
-    assert house.told(OWNER_HERE) == []
-    await house.stop()
+    assert scene.told(OWNER_HERE) == []
+    await scene.stop()
 
 
 async def test_a_channel_that_is_down_is_one_trouble_and_not_two(tmp_path: Path, clock: VirtualClock) -> None:
     """That nothing is delivered there goes without saying."""
-    house = AlertScene(tmp_path / "home", clock, source)
-    house.folder.mkdir()
-    house.hears["telegram"] = False
-    await house.start()
-    house.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
-    await answer(house.store, said(key=SessionKey("telegram", "42")), "one")
-    await house.until(10)
-    assert house.told(OWNER_THERE) == []
-    await house.stop()
+    scene = AlertScene(tmp_path / "home", clock, source)
+    scene.folder.mkdir()
+    scene.hears["telegram"] = False
+    await scene.start()
+    scene.platforms["telegram"].fail(ChannelFault.LATER, seconds=900)
+    await answer(scene.store, said(key=SessionKey("telegram", "42")), "one")
+    await scene.until(10)
+    assert scene.told(OWNER_THERE) == []
+    await scene.stop()
 
 
 def test_operators_read_which_chat_waits_and_why(

@@ -134,8 +134,8 @@ class ThreePlatformGateway:
 async def spend_a_minute(clock: VirtualClock, down: str, trouble: str) -> dict[str, float]:
     """Let people ask on all three platforms while *down* has *trouble*; return how long each waited for an answer."""
     store = await open_inline_store(clock=clock.now)
-    house = ThreePlatformGateway(clock, store)
-    deliverer = OutboxDispatcher(store.outbox, house.channels, meter=FakeMeter(), now=clock.now)
+    scene = ThreePlatformGateway(clock, store)
+    deliverer = OutboxDispatcher(store.outbox, scene.channels, meter=FakeMeter(), now=clock.now)
     pool = WorkerPool(
         store.journal,
         StreamingWorker(store, deliverer),
@@ -147,19 +147,19 @@ async def spend_a_minute(clock: VirtualClock, down: str, trouble: str) -> dict[s
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(deliverer.run()), tasks.create_task(pool.run())]
         async with asyncio.TaskGroup() as people:
-            people.create_task(suffer(house, down, trouble))
+            people.create_task(suffer(scene, down, trouble))
             for name in CAPABILITIES:
-                people.create_task(house.crowd(name, CHATS if name == down else CHATS // 3))
+                people.create_task(scene.crowd(name, CHATS if name == down else CHATS // 3))
         for task in running:
             task.cancel()
     await store.close()
-    return house.waits()
+    return scene.waits()
 
 
-async def suffer(house: ThreePlatformGateway, down: str, trouble: str) -> None:
+async def suffer(scene: ThreePlatformGateway, down: str, trouble: str) -> None:
     """Do to the platform *down* what *trouble* says, for a minute."""
-    platform = house.platforms[down]
-    house.channels[down].is_gone = trouble == "gone"
+    platform = scene.platforms[down]
+    scene.channels[down].is_gone = trouble == "gone"
     match trouble:
         case "limited":  # told once per call how long to wait, as platforms do
             platform.fail(ChannelFault.LATER, seconds=MINUTE, calls=10**9)
@@ -171,7 +171,7 @@ async def suffer(house: ThreePlatformGateway, down: str, trouble: str) -> None:
             platform.fail(ChannelFault.DROPPED, calls=10**9)
     await asyncio.sleep(MINUTE)
     platform.heal()
-    house.channels[down].is_gone = False
+    scene.channels[down].is_gone = False
 
 
 @pytest.mark.parametrize(

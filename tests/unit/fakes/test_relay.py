@@ -42,10 +42,10 @@ def part(text: str, number: int = 1) -> MessagePart:
 
 @asynccontextmanager
 async def open_channel(
-    relay: RelayServer, door: RefusingIntake, *, send_key: bool = True
+    relay: RelayServer, scene: RefusingIntake, *, send_key: bool = True
 ) -> AsyncIterator[RelayChannel]:
     """Build a channel that does not poll yet."""
-    channel = RelayChannel("relay", RelaySettings(base_url=relay.base, send_key=send_key), door)
+    channel = RelayChannel("relay", RelaySettings(base_url=relay.base, send_key=send_key), scene)
     try:
         yield channel
     finally:
@@ -66,15 +66,15 @@ async def test_an_update_comes_again_until_the_gateway_had_it() -> None:
     async with open_relay() as relay:
         relay.say("c1", "first")
         relay.say("c1", "second")
-        door = RefusingIntake(refusals=2)
-        async with open_channel(relay, door) as channel:
+        scene = RefusingIntake(refusals=2)
+        async with open_channel(relay, scene) as channel:
             polling = asyncio.create_task(channel.run())
             while relay.confirmed < 2:
                 await relay.wait_changed()
             polling.cancel()
             with suppress(asyncio.CancelledError):
                 await polling
-        assert [message.text for message in door.taken] == ["first", "second"]
+        assert [message.text for message in scene.taken] == ["first", "second"]
 
 
 @pytest.mark.parametrize(("forgets", "again"), [(True, 1), (False, 0)])
@@ -85,10 +85,10 @@ async def test_a_new_client_is_handed_what_was_not_confirmed(forgets: bool, agai
         relay.say("c1", "first")
         relay.confirmed = 1
         relay.say("c1", "second")
-        door = RefusingIntake()
-        async with open_channel(relay, door) as channel:
-            await poll(channel, door.took)
-        assert door.taken[0].text == ("first" if again else "second")
+        scene = RefusingIntake()
+        async with open_channel(relay, scene) as channel:
+            await poll(channel, scene.took)
+        assert scene.taken[0].text == ("first" if again else "second")
 
 
 @pytest.mark.parametrize("knows_keys", [True, False])

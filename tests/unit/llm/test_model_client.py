@@ -49,64 +49,64 @@ class ClientScene:
 @pytest.mark.parametrize("error", ["busy", "unreachable", "timeout", "garbled", "empty"])
 async def test_a_passing_fault_is_tried_again_after_a_pause(error: str, clock: VirtualClock) -> None:
     """One failure of a kind that passes costs one more request and a short wait, and nobody notices."""
-    house = ClientScene([failing(error), FINE], now=clock.now)
-    assert (await house.client.complete(request("hi"))).text == "fine"
-    assert house.asked == [2]
+    scene = ClientScene([failing(error), FINE], now=clock.now)
+    assert (await scene.client.complete(request("hi"))).text == "fine"
+    assert scene.asked == [2]
     assert clock.seconds == pytest.approx(1.0)
 
 
 async def test_pauses_grow(clock: VirtualClock) -> None:
     """Each further attempt waits twice as long as the one before."""
-    house = ClientScene([failing("unreachable")] * 3 + [FINE], now=clock.now, attempts=4)
-    await house.client.complete(request("hi"))
+    scene = ClientScene([failing("unreachable")] * 3 + [FINE], now=clock.now, attempts=4)
+    await scene.client.complete(request("hi"))
     assert clock.seconds == pytest.approx(1 + 2 + 4)
 
 
 async def test_eight_times_500_ends_with_the_first_error(clock: VirtualClock) -> None:
     """A model that stays down is asked as often as allowed, then the error is raised."""
-    house = ClientScene([failing("unreachable")] * 8, now=clock.now)
+    scene = ClientScene([failing("unreachable")] * 8, now=clock.now)
     with pytest.raises(ModelUnreachable):
-        await house.client.complete(request("hi"))
-    assert house.asked == [2]
+        await scene.client.complete(request("hi"))
+    assert scene.asked == [2]
 
 
 async def test_retry_after_is_waited_for(clock: VirtualClock) -> None:
     """The provider's wait is kept to, and exceeded only slightly."""
-    house = ClientScene([failing("busy", 7), FINE], now=clock.now)
-    await house.client.complete(request("hi"))
+    scene = ClientScene([failing("busy", 7), FINE], now=clock.now)
+    await scene.client.complete(request("hi"))
     assert 7 <= clock.seconds < 7.5
 
 
 async def test_a_wait_that_is_too_long_goes_to_the_next_model(clock: VirtualClock) -> None:
     """A provider that asks for more than the bound is passed over at once."""
-    house = ClientScene([failing("busy", LONGEST_WAIT.total_seconds() + 1), FINE], [FINE], now=clock.now)
-    assert (await house.client.complete(request("hi"))).model == "m1"
-    assert house.asked == [1, 1]
+    scene = ClientScene([failing("busy", LONGEST_WAIT.total_seconds() + 1), FINE], [FINE], now=clock.now)
+    assert (await scene.client.complete(request("hi"))).model == "m1"
+    assert scene.asked == [1, 1]
     assert clock.seconds == 0
 
 
 async def test_a_refusal_goes_to_the_next_model_at_once(clock: VirtualClock) -> None:
     """What is refused for good is not asked again."""
-    house = ClientScene([failing("refused")], [FINE], now=clock.now)
-    assert (await house.client.complete(request("hi"))).model == "m1"
-    assert house.asked == [1, 1]
+    scene = ClientScene([failing("refused")], [FINE], now=clock.now)
+    assert (await scene.client.complete(request("hi"))).model == "m1"
+    assert scene.asked == [1, 1]
     assert clock.seconds == 0
 
 
 async def test_an_overflow_is_raised_at_once(clock: VirtualClock) -> None:
     """A prompt that does not fit is the caller's to shorten: no retry, no fallback."""
-    house = ClientScene([failing("overflow")], [FINE], now=clock.now)
+    scene = ClientScene([failing("overflow")], [FINE], now=clock.now)
     with pytest.raises(ContextOverflow):
-        await house.client.complete(request("hi"))
-    assert house.asked == [1, 0]
+        await scene.client.complete(request("hi"))
+    assert scene.asked == [1, 0]
 
 
 async def test_fallbacks_are_asked_in_order_and_the_first_error_counts(clock: VirtualClock) -> None:
     """When all fail, the error is the first model's: a misconfigured fallback does not hide it."""
-    house = ClientScene([failing("timeout")], [failing("refused")], [failing("garbled")], now=clock.now)
+    scene = ClientScene([failing("timeout")], [failing("refused")], [failing("garbled")], now=clock.now)
     with pytest.raises(ModelTimeout):
-        await house.client.complete(request("hi"))
-    assert house.asked == [2, 1, 2]
+        await scene.client.complete(request("hi"))
+    assert scene.asked == [2, 1, 2]
 
 
 async def test_one_usage_note_per_call_that_took_tokens(clock: VirtualClock) -> None:
@@ -141,24 +141,24 @@ async def test_one_usage_note_per_call_that_took_tokens(clock: VirtualClock) -> 
 
 async def test_a_cancelled_call_is_noted_with_an_estimate(clock: VirtualClock) -> None:
     """/stop does not make a call free: what was sent counts, though nobody says how much it was."""
-    house = ClientScene([ScriptEntry(text="late", delay=60)], now=clock.now)
-    asking = asyncio.create_task(house.client.complete(request("a long question " * 100)))
+    scene = ClientScene([ScriptEntry(text="late", delay=60)], now=clock.now)
+    asking = asyncio.create_task(scene.client.complete(request("a long question " * 100)))
     await asyncio.sleep(1)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    (noted,) = house.usages.replies
+    (noted,) = scene.usages.replies
     assert noted.tokens.is_estimate
     assert noted.tokens.input > 300
-    assert house.meter.counts["model_calls outcome=cancelled purpose=answer"] == 1
+    assert scene.meter.counts["model_calls outcome=cancelled purpose=answer"] == 1
 
 
 async def test_latency_is_measured_without_the_pauses(clock: VirtualClock) -> None:
     """Model latency is one call's, the wait between two attempts is not in it; first words are measured on streams."""
-    house = ClientScene([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
-    await house.client.complete(request("hi"), sink=lambda _text: None)
-    assert house.meter.times["model_seconds purpose=answer"] == pytest.approx([0, 3])
-    assert house.meter.times["model_first_token_seconds purpose=answer"] == pytest.approx([3])
+    scene = ClientScene([failing("unreachable"), ScriptEntry(text="x", delay=3)], now=clock.now)
+    await scene.client.complete(request("hi"), sink=lambda _text: None)
+    assert scene.meter.times["model_seconds purpose=answer"] == pytest.approx([0, 3])
+    assert scene.meter.times["model_first_token_seconds purpose=answer"] == pytest.approx([3])
 
 
 async def test_a_retry_streams_from_the_beginning(clock: VirtualClock) -> None:
@@ -182,6 +182,6 @@ async def test_a_retry_streams_from_the_beginning(clock: VirtualClock) -> None:
 
 
 def test_a_client_needs_a_model() -> None:
-    """An empty list of models is a mistake of the house, found when it is built."""
+    """An empty list of models is a mistake of the gateway, found when it is built."""
     with pytest.raises(ValueError, match="at least one"):
         ModelClient([], recorder=FakeUsageRecorder(), meter=SummingMeter())

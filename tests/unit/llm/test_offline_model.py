@@ -22,13 +22,13 @@ MODEL = open_model(ModelConfig(model="offline"))
 HITS = {"people/ann": [SearchHit(source="MEMORY.md", line=4, text="Ann's dog is called Bello", score=1.0)]}
 
 
-async def talk(said: str, *, shelf: FakeSearchIndex | None = None, staged: list[str] | None = None) -> str:
+async def talk(said: str, *, sources: FakeSearchIndex | None = None, staged: list[str] | None = None) -> str:
     """Have a whole turn: the model, its tool, and the model again. Returns the answer."""
     box = memory_tools()
     asked = request(said, tools=box.schemas)
     reply = await MODEL.complete(asked)
     (call,) = reply.tool_calls
-    outcome = await box.run(call, context(shelf, staged=staged))
+    outcome = await box.run(call, context(sources, staged=staged))
     final = await MODEL.complete(answered(asked, reply, outcome.text))
     assert not final.tool_calls
     return final.text
@@ -70,11 +70,11 @@ async def test_not_everything_with_remember_is_an_order(said: str) -> None:
 
 async def test_it_answers_from_memory() -> None:
     """Anything else is looked up with the words of the question; people read the facts, not where a line stands."""
-    shelf = FakeSearchIndex(HITS)
-    answer = await talk("what is my dog called?", shelf=shelf)
+    sources = FakeSearchIndex(HITS)
+    answer = await talk("what is my dog called?", sources=sources)
     assert "- Ann's dog is called Bello" in answer
     assert "MEMORY.md:" not in answer
-    assert shelf.asked == [("people/ann", "what is my dog called?")]
+    assert sources.asked == [("people/ann", "what is my dog called?")]
 
 
 SETUP = f"{translate('offline.no_model')} {translate('offline.setup', command=operator_command('init'))}"
@@ -100,14 +100,14 @@ async def test_what_the_page_suggests_is_answered_without_a_look_into_memory(lan
 async def test_how_a_model_is_set_up_is_said_once_in_a_conversation(said: str) -> None:
     """What an answer before this one said is not said again; a person's own words do not count as an answer."""
     command = operator_command("init")
-    box, shelf = memory_tools(), FakeSearchIndex(HITS)
+    box, sources = memory_tools(), FakeSearchIndex(HITS)
     before = request(f"what does {command} do?", tools=box.schemas).messages
     for told, times in ((f"Run {command}.", 0), ("Noted.", 1)):
         asked = request(said, tools=box.schemas)
         asked = replace(asked, messages=[*before, {"role": "assistant", "content": told}, asked.messages[-1]])
         reply = await MODEL.complete(asked)
         if reply.tool_calls:
-            outcome = await box.run(reply.tool_calls[0], context(shelf))
+            outcome = await box.run(reply.tool_calls[0], context(sources))
             reply = await MODEL.complete(answered(asked, reply, outcome.text))
         assert reply.text.count(command) == times
 
@@ -165,5 +165,5 @@ def test_facts_stand_before_talk() -> None:
 async def test_its_own_answers_are_no_answer() -> None:
     """What it said itself is not repeated, or answers would grow from question to question."""
     own = SearchHit(source="sessions/a", line=5, text="This is what I remember about cats", role="assistant")
-    shelf = FakeSearchIndex({"people/ann": [own]})
-    assert await talk("what about cats?", shelf=shelf) == f"{translate('offline.nothing')} {SETUP}"
+    sources = FakeSearchIndex({"people/ann": [own]})
+    assert await talk("what about cats?", sources=sources) == f"{translate('offline.nothing')} {SETUP}"

@@ -202,11 +202,11 @@ async def test_a_model_is_asked_unless_the_running_gateway_had_its_answer(enviro
         await store.close()
         assert line_of(await run_doctor(environment), "model.answers").startswith("openai/test answered in ")
         assert len(server.bodies) == 2
-        async with gateway(home=home) as pocket:
+        async with gateway(home=home) as parlour:
             await run_doctor(environment)
             assert len(server.bodies) == 3  # it answered before this gateway started
-            pocket.app.store.journal.spend(answer_of("openai/test", datetime.now(UTC)))
-            await pocket.idle()
+            parlour.app.store.journal.spend(answer_of("openai/test", datetime.now(UTC)))
+            await parlour.idle()
             assert "answered 0 minutes ago" in line_of(await run_doctor(environment), "model.answers")
             assert len(server.bodies) == 3
             await run_doctor(environment, asks_model=True)

@@ -50,7 +50,7 @@ class DoctorScene:
 
 
 @pytest.fixture
-async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DoctorScene]:
+async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DoctorScene]:
     """Build it over real servers."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     home = tmp_path / "home"
@@ -86,95 +86,95 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         yield DoctorScene(environment, home, telegram, discord, slack, model, monkeypatch, undo)
 
 
-async def wrong_token(house: DoctorScene) -> None:
+async def wrong_token(scene: DoctorScene) -> None:
     """A token that the platform does not know."""
-    house.environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
+    scene.environment["PARLOUR_CHANNELS__TELEGRAM__TOKEN"] = "987654321:AAH-wrong_wrong-wrong_wrong-wrong-xyz"
 
 
-async def missing_intent(house: DoctorScene) -> None:
+async def missing_intent(scene: DoctorScene) -> None:
     """Discord keeps what people write to itself."""
-    house.discord.application_flags = 0
+    scene.discord.application_flags = 0
 
 
-async def missing_scope(house: DoctorScene) -> None:
+async def missing_scope(scene: DoctorScene) -> None:
     """Slack lets us say nothing."""
-    house.slack.scopes.discard("chat:write")
+    scene.slack.scopes.discard("chat:write")
 
 
-async def privacy_mode(house: DoctorScene) -> None:
+async def privacy_mode(scene: DoctorScene) -> None:
     """Telegram hides what does not mention the bot."""
-    house.telegram.privacy = True
+    scene.telegram.privacy = True
 
 
-async def webhook_set(house: DoctorScene) -> None:
+async def webhook_set(scene: DoctorScene) -> None:
     """Somebody else is brought the messages."""
-    await house.telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
+    await scene.telegram.hooks.do_set_webhook({"url": "https://elsewhere.example/hook"})
 
 
-async def readable_secret(house: DoctorScene) -> None:
+async def readable_secret(scene: DoctorScene) -> None:
     """A key that every user of the machine can read."""
-    secret = house.home / "secrets" / "llm__api_key"
+    secret = scene.home / "secrets" / "llm__api_key"
     secret.write_text("planted-and-long-enough")
     secret.chmod(0o644)
 
 
-async def unwritable_home(house: DoctorScene) -> None:
+async def unwritable_home(scene: DoctorScene) -> None:
     """A home where nothing can be written."""
-    house.environment["PARLOUR_HOME"] = "/proc/parlour"
+    scene.environment["PARLOUR_HOME"] = "/proc/parlour"
 
 
-async def wrong_owner(house: DoctorScene) -> None:
+async def wrong_owner(scene: DoctorScene) -> None:
     """Somebody ran a command as root: a file is not its owner's any more."""
-    file = house.home / "parlour.yaml"
+    file = scene.home / "parlour.yaml"
     file.write_text("language: en\n")
     file.chmod(0o600)
     os.chown(file, 12345, 12345)
 
 
-async def port_taken(house: DoctorScene) -> None:
+async def port_taken(scene: DoctorScene) -> None:
     """Another program has the port."""
-    other = house.undo.enter_context(socket.create_server(("127.0.0.1", 0)))
-    house.environment["PARLOUR_WEB__PORT"] = str(other.getsockname()[1])
+    other = scene.undo.enter_context(socket.create_server(("127.0.0.1", 0)))
+    scene.environment["PARLOUR_WEB__PORT"] = str(other.getsockname()[1])
 
 
-async def utc_container(house: DoctorScene) -> None:
+async def utc_container(scene: DoctorScene) -> None:
     """A container, and nobody said where people live."""
-    del house.environment["PARLOUR_TIMEZONE"]
-    house.environment["container"] = "docker"
-    house.monkeypatch.setattr("gateway.settings.settings_model.machine_zone", lambda: "UTC")
-    house.monkeypatch.setenv("TZ", "UTC")
+    del scene.environment["PARLOUR_TIMEZONE"]
+    scene.environment["container"] = "docker"
+    scene.monkeypatch.setattr("gateway.settings.settings_model.machine_zone", lambda: "UTC")
+    scene.monkeypatch.setenv("TZ", "UTC")
 
 
-async def everyone_without_switch(house: DoctorScene) -> None:
+async def everyone_without_switch(scene: DoctorScene) -> None:
     """The whole world is let in by a slip."""
-    house.environment["PARLOUR_CHANNELS__SLACK__ALLOW_FROM"] = "*"
+    scene.environment["PARLOUR_CHANNELS__SLACK__ALLOW_FROM"] = "*"
 
 
-async def unreachable_model(house: DoctorScene) -> None:
+async def unreachable_model(scene: DoctorScene) -> None:
     """Nothing answers where the model is said to be."""
-    house.environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
+    scene.environment["PARLOUR_LLM__API_BASE"] = "http://127.0.0.1:9/v1"
 
 
-async def unknown_model(house: DoctorScene) -> None:
+async def unknown_model(scene: DoctorScene) -> None:
     """The provider knows no model of that name."""
-    house.model.script = [ScriptedAnswer(fault=ModelFault.NOT_FOUND)]
+    scene.model.script = [ScriptedAnswer(fault=ModelFault.NOT_FOUND)]
 
 
-async def full_disk(house: DoctorScene) -> None:
+async def full_disk(scene: DoctorScene) -> None:
     """Ten megabytes are left."""
-    house.monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(10**11, 10**11 - 10**7, 10**7))
+    scene.monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(10**11, 10**11 - 10**7, 10**7))
 
 
-async def two_gateways(house: DoctorScene) -> None:
+async def two_gateways(scene: DoctorScene) -> None:
     """Another gateway runs on the home, by other settings."""
-    await house.undo.enter_async_context(_running(house))
-    house.environment["PARLOUR_WEB__PORT"] = str(free_port())
+    await scene.undo.enter_async_context(_running(scene))
+    scene.environment["PARLOUR_WEB__PORT"] = str(free_port())
 
 
 @asynccontextmanager
-async def _running(house: DoctorScene) -> AsyncIterator[None]:
+async def _running(scene: DoctorScene) -> AsyncIterator[None]:
     """Run another gateway on the same home, with its own page."""
-    settings = load_settings({"PARLOUR_HOME": str(house.home), "PARLOUR_WEB__PORT": str(free_port())})
+    settings = load_settings({"PARLOUR_HOME": str(scene.home), "PARLOUR_WEB__PORT": str(free_port())})
     stop, ready = asyncio.Event(), asyncio.Event()
     async with open_app(settings, plugins=ExtraPlugins()) as app:
         serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))
@@ -210,9 +210,9 @@ def test_there_are_fifteen() -> None:
     assert len(PLANTED) == 15
 
 
-async def test_nothing_is_wrong_where_nothing_was_planted(house: DoctorScene) -> None:
+async def test_nothing_is_wrong_where_nothing_was_planted(scene: DoctorScene) -> None:
     """The set-up that every mistake is planted in is a good one: no line of it fails or warns."""
-    assert [(each.id, each.text) for each in await house.examine() if each.level is not FindingLevel.OK] == []
+    assert [(each.id, each.text) for each in await scene.examine() if each.level is not FindingLevel.OK] == []
 
 
 @pytest.mark.parametrize(
@@ -223,12 +223,12 @@ async def test_nothing_is_wrong_where_nothing_was_planted(house: DoctorScene) ->
     ],
 )
 async def test_a_planted_mistake_is_found(
-    house: DoctorScene, plant: Plant, level: FindingLevel, ident: str, wrong: str, mend: str
+    scene: DoctorScene, plant: Plant, level: FindingLevel, ident: str, wrong: str, mend: str
 ) -> None:
     """A line of its stable id says what is wrong and what to do; nothing is wrong that was not planted."""
-    await plant(house)
+    await plant(scene)
     is_here = not ident.startswith(("channel", "model"))  # this machine says it, and nobody else need be asked
-    found = [each for each in await house.examine(is_offline=is_here) if each.level is not FindingLevel.OK]
+    found = [each for each in await scene.examine(is_offline=is_here) if each.level is not FindingLevel.OK]
     (line,) = [each for each in found if each.id == ident and wrong in each.text] or found
     assert (line.id, line.level) == (ident, level)
     assert wrong in line.text

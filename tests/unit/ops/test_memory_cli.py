@@ -85,8 +85,8 @@ def terminal(
 
 async def test_a_running_gateway_answers_for_its_home(terminal: CommandTerminal) -> None:
     """Through the socket: what a person had kept in the chat is seen, explained, taken back, and forgotten for good."""
-    async with gateway(home=terminal.home) as pocket:
-        ask, there = pocket.channel.ask, asyncio.to_thread
+    async with gateway(home=terminal.home) as parlour:
+        ask, there = parlour.channel.ask, asyncio.to_thread
         await ask("ann", "/remember I like green tea")
         await ask("ann", "/remember my dog is Bello")
         await ask("room", "/remember we meet in Bonn", group=True)

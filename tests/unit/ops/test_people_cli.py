@@ -105,17 +105,17 @@ def test_init_ends_with_a_code_where_nobody_owns_the_bot(
 async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal: CommandTerminal) -> None:
     """Through the socket: a stranger is let in and shut out without a restart; a claimed owner is in doctor's line."""
     there, policy = asyncio.to_thread, policy_of("pocket", (), (), "mention")
-    async with gateway(home=terminal.home, model=InstantModel(), policy=policy) as pocket:
-        refused, _ = await pocket.channel.say("ann", "hello", sender="ann")
+    async with gateway(home=terminal.home, model=InstantModel(), policy=policy) as parlour:
+        refused, _ = await parlour.channel.say("ann", "hello", sender="ann")
         assert refused.reason == "stranger"
         await there(terminal.well, "people", "allow", "pocket:ann")
-        assert "hello" in await pocket.channel.ask("ann", "hello", sender="ann")
+        assert "hello" in await parlour.channel.ask("ann", "hello", sender="ann")
         await there(terminal.well, "people", "block", "pocket:ann")
-        refused, _ = await pocket.channel.say("ann", "hello", sender="ann")
+        refused, _ = await parlour.channel.say("ann", "hello", sender="ann")
         assert refused.reason == "blocked"
         (claim,) = await there(terminal.lines, "owner", "claim")
         assert claim["running"]
-        await pocket.channel.say("eve", claim["code"], sender="eve", name="Eve")
+        await parlour.channel.say("eve", claim["code"], sender="eve", name="Eve")
         (owner,) = await there(terminal.lines, "owner", "list")
         assert (owner["channel"], owner["who"], owner["came_by"], owner["name"]) == ("pocket", "eve", "code", "Eve")
         assert "pocket:eve is an owner" in await there(terminal.refused, "people", "block", "pocket:eve")
@@ -127,34 +127,34 @@ async def test_a_running_gateway_is_told_and_obeys_at_the_next_message(terminal:
         (line,) = await there(terminal.lines, "people", "audit", "--limit", "1")
         assert (line["what"], line["whom"]) == ("forget", "pocket:eve")
         assert "no longer an owner" in await there(terminal.well, "owner", "remove", "pocket:eve")
-        refused, _ = await pocket.channel.say("eve", "/people", sender="eve")
+        refused, _ = await parlour.channel.say("eve", "/people", sender="eve")
         assert refused.reason == "stranger"
 
 
 async def test_the_operator_makes_two_accounts_one_person(terminal: CommandTerminal, tmp_path: Path) -> None:
     """Without a gateway at once, with one as a job; nobody is asked, memory is one, and the audit has a line."""
     there = asyncio.to_thread
-    async with gateway(home=terminal.home, model=InstantModel()) as pocket:
+    async with gateway(home=terminal.home, model=InstantModel()) as parlour:
         for who in ("ann", "bob", "cleo"):
-            await pocket.channel.ask(who, f"/remember {who} sails", sender=who)
-        await pocket.idle()
+            await parlour.channel.ask(who, f"/remember {who} sails", sender=who)
+        await parlour.idle()
         said = await there(terminal.well, "people", "link", "pocket:ann", "pocket:bob")
         assert "are now one person" in said
-        shown = await pocket.channel.ask("bob", "/memory", sender="bob")
+        shown = await parlour.channel.ask("bob", "/memory", sender="bob")
         assert "ann sails" in shown
         assert "are already one person" in await there(terminal.refused, "people", "link", "pocket:ann", "pocket:bob")
-        await pocket.idle()
+        await parlour.idle()
     assert "are now one person" in await there(terminal.well, "people", "link", "pocket:cleo", "pocket:ann")
     audit = await there(terminal.lines, "people", "audit")
     assert [(each["what"], each["whom"]) for each in audit] == [
         ("link", "pocket:cleo pocket:ann"),
         ("link", "pocket:ann pocket:bob"),
     ]
-    async with gateway(home=terminal.home, model=InstantModel()) as pocket:
-        shown = await pocket.channel.ask("cleo", "/memory", sender="cleo")
+    async with gateway(home=terminal.home, model=InstantModel()) as parlour:
+        shown = await parlour.channel.ask("cleo", "/memory", sender="cleo")
         assert "bob sails" in shown
         assert (
-            len({pocket.app.store.links.person(PlatformAccount(kind="pocket", id=each)) for each in ("bob", "cleo")})
+            len({parlour.app.store.links.person(PlatformAccount(kind="pocket", id=each)) for each in ("bob", "cleo")})
             == 1
         )
         assert SessionKey("pocket", "cleo").chat == "cleo"

@@ -1,4 +1,4 @@
-"""While the house is cautious nobody looks into an update before the house keeps it."""
+"""While the gateway is cautious nobody looks into an update before the gateway keeps it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.fakes.web_services import FakePageServices
 
 
 class CautiousServices(FakePageServices):
-    """A house that knows whether it has an event in its keeping now."""
+    """A gateway that knows whether it has an event in its keeping now."""
 
     keeps = False
 
@@ -30,19 +30,19 @@ class CautiousServices(FakePageServices):
 @pytest.mark.parametrize("is_cautious", [True, False])
 async def test_an_update_is_read_in_the_houses_keeping(is_cautious: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """What kills the parser would kill again for ever if it were parsed before it is on disk."""
-    house = CautiousServices(is_cautious=is_cautious)
+    services = CautiousServices(is_cautious=is_cautious)
     kept: list[bool] = []
 
     def noting(*arguments: Any, **more: Any) -> Any:
-        kept.append(house.keeps)
+        kept.append(services.keeps)
         return parse_update(*arguments, **more)
 
     monkeypatch.setattr(inbound, "parse_update", noting)
     async with open_telegram() as server:
         for text in ("one", "two"):
             server.say(text)
-        async with open_line(server, house):
+        async with open_line(server, services):
             await server.until(lambda: not server.updates)
     assert len(kept) == 2
     assert all(kept)
-    assert [heard.text for heard in house.accepted] == ["one", "two"]
+    assert [heard.text for heard in services.accepted] == ["one", "two"]

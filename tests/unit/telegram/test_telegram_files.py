@@ -40,7 +40,7 @@ async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
 
 
 async def fetched(line: TelegramConnection, ident: str, size: int = 5) -> bytes:
-    """Fetch a file whole, as the house does."""
+    """Fetch a file whole, as the gateway does."""
     data = bytearray()
     async with aclosing(line.channel.fetch(attached(ident, size))) as pieces:
         async for piece in pieces:
@@ -150,7 +150,7 @@ async def stored_file(
     line: TelegramConnection, data: bytes, media_type: str, caption: str = "", name: str = "a.png"
 ) -> Attachment:
     """Return a file of ours."""
-    blob = await line.house.blobs.put("people/ann", data)
+    blob = await line.services.blobs.put("people/ann", data)
     kind = media_type.partition("/")[0]
     return Attachment(kind=kind, name=name, size=len(data), media_type=media_type, blob=blob, caption=caption)
 

@@ -22,7 +22,7 @@ MENTION: dict[str, Any] = {"entities": [{"type": "mention", "offset": 0, "length
 
 
 class AdmittingServices(FakePageServices):
-    """A house that judges as admission does: strangers out, and what is not addressed to us."""
+    """A gateway that judges as admission does: strangers out, and what is not addressed to us."""
 
     async def receive(self, message: InboundMessage) -> IntakeResult:
         """Judge, then take."""
@@ -42,11 +42,11 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 
 async def mention_bot(line: TelegramConnection, chat: int = int(GROUP.chat), **fields: Any) -> InboundMessage:
-    """Call the bot in, and return its message as the house has it."""
-    number = len(line.house.accepted)
+    """Call the bot in, and return its message as the gateway has it."""
+    number = len(line.services.accepted)
     line.server.say("@parlour_bot so?", chat=chat, **MENTION, **fields)
     await line.server.until(lambda: not line.server.updates)
-    return line.house.accepted[number]
+    return line.services.accepted[number]
 
 
 async def history_before(
@@ -79,8 +79,8 @@ async def test_what_was_said_before_a_mention_is_known(server: TelegramServer) -
         assert await history_before(line, later) == ["one", "two", "three"]
         in_topic = await mention_bot(line, is_topic_message=True, message_thread_id=7)
         assert await history_before(line, in_topic) == ["in a topic"]
-    assert [each.text for each in line.house.accepted] == ["@parlour_bot so?"] * 3
-    assert line.house.state.notes == {}
+    assert [each.text for each in line.services.accepted] == ["@parlour_bot so?"] * 3
+    assert line.services.state.notes == {}
 
 
 async def test_an_edit_changes_what_was_heard(server: TelegramServer) -> None:

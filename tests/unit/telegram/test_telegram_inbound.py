@@ -46,7 +46,7 @@ async def line(server: TelegramServer) -> AsyncIterator[TelegramConnection]:
 async def test_a_private_message_is_heard_and_then_confirmed(line: TelegramConnection) -> None:
     """Text, key, sender, id and time arrive as they are; the update is confirmed once it is stored."""
     message = line.server.say("good evening ✓ 🛋️")
-    (heard,) = await line.house.wait_deliveries(1)
+    (heard,) = await line.services.wait_deliveries(1)
     assert (heard.key, heard.message_id, heard.text) == (SessionKey("telegram", "42"), "1", "good evening ✓ 🛋️")
     assert (heard.sender.id, heard.sender.name, heard.sender.is_bot) == ("42", "Ann Bee", False)
     assert (heard.chat_kind, heard.bot, heard.revision) == (ChatKind.DIRECT, "parlour_bot", "")
@@ -60,18 +60,18 @@ async def test_what_is_not_stored_is_not_confirmed(line: TelegramConnection, fau
     """A journal that is down leaves the update with Telegram, and what came before it confirmed; then it is heard."""
     line.server.say("first")
     await line.server.until(lambda: not line.server.updates)
-    setattr(line.house, fault, True)
+    setattr(line.services, fault, True)
     line.server.say("second")
-    await line.house.wait_deliveries(3)
+    await line.services.wait_deliveries(3)
     assert [each["message"]["text"] for each in line.server.updates] == ["second"]
-    setattr(line.house, fault, False)
+    setattr(line.services, fault, False)
     line.server.say("third")
     await line.server.until(lambda: not line.server.updates)
-    assert [heard.text for heard in line.house.accepted] == ["first", "second", "third"]
+    assert [heard.text for heard in line.services.accepted] == ["first", "second", "third"]
 
 
 class QuarantiningServices(FakePageServices):
-    """A house with the gateway's own quarantine."""
+    """A gateway with the gateway's own quarantine."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -84,36 +84,36 @@ class QuarantiningServices(FakePageServices):
 
 async def test_what_breaks_us_down_is_set_aside_at_the_third_try(server: TelegramServer, tmp_path: Path) -> None:
     """A message that a bug of ours cannot take is quarantined, and does not stop those behind it for ever."""
-    house = QuarantiningServices(tmp_path / "quarantine")
-    async with open_line(server, house):
-        house.is_broken = True
+    services = QuarantiningServices(tmp_path / "quarantine")
+    async with open_line(server, services):
+        services.is_broken = True
         server.say("poison")
-        await house.wait_deliveries(3)
-        house.is_broken = False
+        await services.wait_deliveries(3)
+        services.is_broken = False
         server.say("next")
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in house.accepted] == ["next"]
+    assert [heard.text for heard in services.accepted] == ["next"]
     (kept,) = list_events(tmp_path / "quarantine")
     assert kept.reason == "it failed 3 times: RuntimeError"
 
 
 async def test_two_unclean_stops_make_it_ask_for_one_at_a_time(server: TelegramServer) -> None:
-    """While the house is cautious an update is fetched when the one before it is stored, and all of them come."""
-    house = FakePageServices(is_cautious=True)
+    """While the gateway is cautious an update is fetched when the one before it is stored, and all of them come."""
+    services = FakePageServices(is_cautious=True)
     for text in ("one", "two", "three"):
         server.say(text)
-    async with open_line(server, house):
+    async with open_line(server, services):
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in house.deliveries] == ["one", "two", "three"]
+    assert [heard.text for heard in services.deliveries] == ["one", "two", "three"]
     assert {asked["limit"] for name, asked in server.calls if name == "getUpdates"} == {1}
 
 
 async def test_a_refused_message_is_confirmed_all_the_same(line: TelegramConnection) -> None:
     """A stranger's message costs no reply, no reaction, no typing, and does not come again."""
-    line.house.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
+    line.services.verdict = IntakeResult(verdict=IntakeVerdict.REJECTED, reason="stranger")
     line.server.say("let me in", chat=666, sender=666)
     await line.server.until(lambda: not line.server.updates)
-    line.house.verdict = None
+    line.services.verdict = None
     line.server.say("hello")
     await line.server.until(lambda: len(line.server.reactions) == 1)
     assert line.server.reactions[0]["chat_id"] == 42
@@ -127,10 +127,10 @@ async def test_a_second_delivery_is_the_same_message(line: TelegramConnection) -
     (update,) = line.server.updates
     await line.server.until(lambda: not line.server.updates)
     line.server.redeliver(update)
-    first, second = await line.house.wait_deliveries(2)
+    first, second = await line.services.wait_deliveries(2)
     await line.server.until(lambda: not line.server.updates)
     assert first.logical_key == second.logical_key
-    assert len(line.house.accepted) == 1
+    assert len(line.services.accepted) == 1
 
 
 async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer) -> None:
@@ -144,22 +144,22 @@ async def test_ids_that_begin_anew_below_are_heard(server: TelegramServer) -> No
         time[0] += 8 * 24 * 3600
         low = server.push({"message": server.message(42, 42, text="after")})
         assert low < high
-        await line.house.wait_deliveries(2)
+        await line.services.wait_deliveries(2)
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in line.house.accepted] == ["before", "after"]
+    assert [heard.text for heard in line.services.accepted] == ["before", "after"]
 
 
 async def test_messages_said_while_down_are_heard_in_order(server: TelegramServer) -> None:
     """Down between two runs: Telegram keeps what was said, and each message is heard once."""
-    house = FakePageServices()
-    async with open_line(server, house):
+    services = FakePageServices()
+    async with open_line(server, services):
         server.say("one")
         await server.until(lambda: not server.updates)
     for text in ("two", "three"):
         server.say(text)
-    async with open_line(server, house):
+    async with open_line(server, services):
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in house.deliveries] == ["one", "two", "three"]
+    assert [heard.text for heard in services.deliveries] == ["one", "two", "three"]
 
 
 async def test_a_hundred_and_more_wait_in_order(line: TelegramConnection) -> None:
@@ -167,14 +167,14 @@ async def test_a_hundred_and_more_wait_in_order(line: TelegramConnection) -> Non
     for number in range(230):
         line.server.say(str(number))
     await line.server.until(lambda: not line.server.updates)
-    assert [heard.text for heard in line.house.deliveries] == [str(number) for number in range(230)]
+    assert [heard.text for heard in line.services.deliveries] == [str(number) for number in range(230)]
 
 
 async def test_an_edit_is_a_revision(line: TelegramConnection) -> None:
     """An edited message has the same id, and the time of the edit as its revision."""
     message = line.server.say("colour")
     line.server.edit(message, "color", at=1_800_000_000)
-    first, second = await line.house.wait_deliveries(2)
+    first, second = await line.services.wait_deliveries(2)
     assert (first.message_id, second.message_id) == ("1", "1")
     assert (first.revision, second.revision, second.text) == ("", "1800000000", "color")
     assert second.sent_at.timestamp() == 1_800_000_000
@@ -200,7 +200,7 @@ async def test_only_what_names_us_is_addressed(server: TelegramServer) -> None:
     async with open_line(server) as line:
         for text, fields, _ in said:
             server.say(text, chat=GROUP, **fields)
-        heard = await line.house.wait_deliveries(len(said))
+        heard = await line.services.wait_deliveries(len(said))
     assert [(each.text, each.is_addressed) for each in heard] == [(text, want) for text, _, want in said]
     assert {each.chat_kind for each in heard} == {ChatKind.GROUP}
     assert heard[5].reply_to == "5"
@@ -214,7 +214,7 @@ async def test_a_topic_is_a_session_of_its_own(line: TelegramConnection) -> None
     line.server.say("@parlour_bot in the topic", chat=GROUP, **MENTION, **topic)
     line.server.say("@parlour_bot in general", chat=GROUP, **MENTION)
     line.server.say("@parlour_bot in a reply thread", chat=GROUP, **MENTION, message_thread_id=3)
-    heard = await line.house.wait_deliveries(3)
+    heard = await line.services.wait_deliveries(3)
     assert [each.key.chat for each in heard] == [f"{GROUP}/7", str(GROUP), str(GROUP)]
     assert (heard[0].reply_to, heard[0].quoted) == ("", "")
 
@@ -229,7 +229,7 @@ async def test_an_album_is_addressed_as_a_whole(line: TelegramConnection) -> Non
     for fields in (caption, {}, {}):
         line.server.say(None, chat=GROUP, media_group_id="album-1", **photo, **fields)
     line.server.say(None, chat=GROUP, media_group_id="album-2", **photo)
-    heard = await line.house.wait_deliveries(4)
+    heard = await line.services.wait_deliveries(4)
     assert [each.album for each in heard] == ["album-1"] * 3 + ["album-2"]
     assert [each.is_addressed for each in heard] == [True, True, True, False]
     assert [(file.kind, file.url, file.size) for file in heard[1].attachments] == [("image", "telegram-file:big", 7)]
@@ -244,7 +244,7 @@ async def test_being_added_is_the_one_who_added_us_saying_start(line: TelegramCo
         members = {"old_chat_member": {"status": old}, "new_chat_member": {"status": new}}
         line.server.push({"my_chat_member": change | members})
     await line.server.until(lambda: not line.server.updates)
-    (heard,) = line.house.deliveries
+    (heard,) = line.services.deliveries
     assert (heard.text, heard.sender.id, heard.key.chat, heard.message_id) == ("/start", "42", str(GROUP), "")
 
 
@@ -254,7 +254,7 @@ async def test_a_button_is_answered_when_it_is_stored(line: TelegramConnection) 
     query = {"id": "777", "from": {"id": 42, "is_bot": False, "first_name": "Ann"}, "chat_instance": "1", "data": "yes"}
     line.server.push({"callback_query": query | {"message": line.server.message(42, 42, text="Sure?")}})
     await line.server.until(lambda: line.server.answered == ["777"])
-    (heard,) = line.house.deliveries
+    (heard,) = line.services.deliveries
     assert (heard.kind, heard.text, heard.event_ids) == (InboundKind.BUTTON, "yes", ("button/777",))
 
 
@@ -273,14 +273,14 @@ async def test_what_cannot_be_read_costs_nobody_anything(line: TelegramConnectio
         line.server.push(update)
     line.server.say("still here")
     await line.server.until(lambda: not line.server.updates)
-    assert [heard.text for heard in line.house.deliveries] == ["was here", "still here"]
-    assert len(line.house.quarantined) == 4
+    assert [heard.text for heard in line.services.deliveries] == ["was here", "still here"]
+    assert len(line.services.quarantined) == 4
 
 
 async def test_hostile_text_is_storable(line: TelegramConnection) -> None:
     """What a person sends can be written as UTF-8 and holds no NUL."""
     line.server.say("a\0b\ud800c\r\nd")
-    (heard,) = await line.house.wait_deliveries(1)
+    (heard,) = await line.services.wait_deliveries(1)
     assert heard.text == "ab\ufffdc\nd"
 
 
@@ -295,7 +295,7 @@ async def test_a_second_poller_is_told_once(server: TelegramServer) -> None:
         server.steal_poll()
         await server.until(lambda: not server.faults["getUpdates"])
         server.say("alone again")
-        await line.house.wait_deliveries(1)
+        await line.services.wait_deliveries(1)
         await server.until(lambda: not server.updates)
     assert out.getvalue().count("telegram.conflict") == 1
     assert "@BotFather" in out.getvalue()
@@ -327,7 +327,7 @@ async def test_a_bad_hour_is_waited_out(line: TelegramConnection) -> None:
     await line.server.until(lambda: not line.server.faults["getUpdates"])
     line.server.say("said afterwards")
     await line.server.until(lambda: not line.server.updates)
-    assert [heard.text for heard in line.house.accepted] == ["said in between", "said afterwards"]
+    assert [heard.text for heard in line.services.accepted] == ["said in between", "said afterwards"]
     assert line.channel.is_ready()
 
 
@@ -347,9 +347,9 @@ async def test_no_log_line_has_the_token_or_words(server: TelegramServer) -> Non
         server.say("my secret words")
         server.push({"message": {"chat": "my secret words"}})
         await server.until(lambda: not server.updates)
-        line.house.is_broken = True
+        line.services.is_broken = True
         server.say("my secret words")
-        await line.house.wait_deliveries(4)
+        await line.services.wait_deliveries(4)
         await asyncio.sleep(0)
     logging.getLogger("telegram").debug("")
     logged = out.getvalue()

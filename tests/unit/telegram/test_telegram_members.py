@@ -45,9 +45,9 @@ async def receive_command(
     line: TelegramConnection, text: str = "/new", sender: int = 42, **fields: Any
 ) -> InboundMessage:
     """Let somebody say *text* in the group; return it as it was handed in."""
-    count = len(line.house.deliveries)
+    count = len(line.services.deliveries)
     line.server.say(text, chat=GROUP, sender=sender, **COMMAND, **fields)
-    return (await line.house.wait_deliveries(count + 1))[-1]
+    return (await line.services.wait_deliveries(count + 1))[-1]
 
 
 def asked(line: TelegramConnection) -> int:
@@ -64,7 +64,7 @@ async def test_an_admin_is_looked_up_when_something_is_decided_and_once(line: Te
     senders = await asyncio.gather(*(line.channel.sender(each) for each in (ann, bob, ann)))
     assert [each.is_admin for each in senders] == [True, False, True]
     line.server.say("/new")
-    private = (await line.house.wait_deliveries(3))[-1]
+    private = (await line.services.wait_deliveries(3))[-1]
     assert await line.channel.sender(private) == private.sender
     assert asked(line) == 1
 
@@ -214,9 +214,9 @@ async def test_being_added_and_taken_away_is_told_as_it_is(
             is_gone=told == "out",
         )
     ]
-    assert line.house.places == (places * 2 if told else [])
+    assert line.services.places == (places * 2 if told else [])
     if told:
-        assert line.house.places[0].entry == f"chat:{GROUP}"
+        assert line.services.places[0].entry == f"chat:{GROUP}"
 
 
 async def test_a_place_that_is_not_kept_is_told_again(line: TelegramConnection) -> None:
@@ -227,12 +227,12 @@ async def test_a_place_that_is_not_kept_is_told_again(line: TelegramConnection) 
     change = {"chat": chat, "from": person, "date": 1_763_769_600, **states}
     line.server.push({"my_chat_member": change | {"chat": {"id": 42, "type": "private", "first_name": "Ann"}}})
     await line.server.until(lambda: not line.server.updates)
-    line.house.is_down = True
+    line.services.is_down = True
     line.server.push({"my_chat_member": change})
     await line.server.until(lambda: [name for name, _ in line.server.calls].count("getUpdates") > 3)
     assert line.server.updates
-    line.house.is_down = False
+    line.services.is_down = False
     await line.server.until(lambda: not line.server.updates)
-    assert [each.chat for each in line.house.places] == [str(GROUP)]
-    (greeted,) = line.house.accepted
+    assert [each.chat for each in line.services.places] == [str(GROUP)]
+    (greeted,) = line.services.accepted
     assert (greeted.text, greeted.chat_kind) == ("/start", ChatKind.GROUP)

@@ -177,7 +177,7 @@ async def test_a_group_that_became_a_supergroup_is_followed(line: TelegramConnec
     await line.channel.send(part(line, "second", old))
     assert line.server.shown(new) == ["first", "second"]
     assert len([name for name, _ in line.server.calls if name == "sendMessage"]) == 3
-    async with open_line(line.server, line.house, runs=False) as again:
+    async with open_line(line.server, line.services, runs=False) as again:
         await again.channel.send(part(again, "third", old))
     assert len([name for name, _ in line.server.calls if name == "sendMessage"]) == 4
 
@@ -311,7 +311,7 @@ async def test_a_private_answer_goes_to_its_person(line: TelegramConnection) -> 
 async def test_the_sign_on_a_message_goes_when_it_is_answered(server: TelegramServer) -> None:
     """👀 on what was taken, gone from it and from what came before once the answer stands; none on a command."""
     async with open_line(server) as line:
-        line.house.unanswered = {"4"}
+        line.services.unanswered = {"4"}
         for text in ("one", "two", "/status", "three"):
             server.say(text)
         await server.until(lambda: len(server.reactions) == 3)
@@ -326,7 +326,7 @@ async def test_no_sign_where_none_is_wanted(server: TelegramServer) -> None:
     """An empty setting switches the reaction off."""
     async with open_line(server, reaction="") as line:
         server.say("one")
-        await line.house.wait_deliveries(1)
+        await line.services.wait_deliveries(1)
         await server.until(lambda: not server.updates)
     assert "setMessageReaction" not in [name for name, _ in server.calls]
 

@@ -33,13 +33,13 @@ async def server() -> AsyncIterator[TelegramServer]:
 
 @asynccontextmanager
 async def called(
-    server: TelegramServer, house: FakePageServices | None = None
+    server: TelegramServer, services: FakePageServices | None = None
 ) -> AsyncIterator[tuple[TelegramConnection, str]]:
     """Run the channel in webhook mode behind the real web server; give it and the address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}/hooks/telegram"
     fields: dict[str, Any] = {"mode": "webhook", "webhook_url": url, "webhook_secret": SECRET}
-    async with open_line(server, house, first="getWebhookInfo", **fields) as line:
+    async with open_line(server, services, first="getWebhookInfo", **fields) as line:
         web = WebServer("127.0.0.1", port, plugin.routes(line.channel))
         serving = asyncio.create_task(web.serve(), name="web server")
         await web.wait_started()
@@ -65,7 +65,7 @@ async def test_what_telegram_brings_is_stored_before_it_is_told(server: Telegram
         server.say("hello")
         await server.until(lambda: not server.updates)
         await server.until(line.channel.is_ready)
-        assert [heard.text for heard in line.house.accepted] == ["said before", "hello"]
+        assert [heard.text for heard in line.services.accepted] == ["said before", "hello"]
     (asked,) = [fields for name, fields in server.calls if name == "setWebhook"]
     assert asked["secret_token"] == SECRET
     assert asked["max_connections"] == 1
@@ -81,21 +81,21 @@ async def test_an_answer_that_is_lost_brings_the_update_again(server: TelegramSe
         server.hooks.lost = 1
         server.say("once")
         await server.until(lambda: not server.updates)
-    assert len(line.house.deliveries) == 2
-    assert [heard.text for heard in line.house.accepted] == ["once"]
+    assert len(line.services.deliveries) == 2
+    assert [heard.text for heard in line.services.accepted] == ["once"]
 
 
 async def test_a_journal_that_is_down_lets_telegram_keep_it(server: TelegramServer) -> None:
     """503 until it can be stored; then it is, and the ones behind it in their order."""
     async with called(server) as (line, _):
-        line.house.is_down = True
+        line.services.is_down = True
         server.say("one")
         server.say("two")
         await server.until(lambda: server.hooks.answers.count(503) >= 2)
-        assert line.house.accepted == []
-        line.house.is_down = False
+        assert line.services.accepted == []
+        line.services.is_down = False
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in line.house.accepted] == ["one", "two"]
+    assert [heard.text for heard in line.services.accepted] == ["one", "two"]
 
 
 @pytest.mark.parametrize("secret", [None, "", "wrong", SECRET[:-1], f"{SECRET}x", SECRET.upper()])
@@ -104,7 +104,7 @@ async def test_a_forger_is_refused(server: TelegramServer, secret: str | None) -
     async with called(server) as (line, url):
         body = b'{"update_id":1,"message":{"message_id":1,"chat":{"id":42,"type":"private"},"date":1,"text":"x"}}'
         assert await post(url, secret=secret, body=body) == 401
-        assert line.house.deliveries == []
+        assert line.services.deliveries == []
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ async def test_a_body_that_grows_too_long_is_cut_off(server: TelegramServer) -> 
         with suppress(aiohttp.ClientOSError):  # hung up on while it still sends
             async with session.post(url, data=drip(), headers={HEADER: SECRET}) as response:
                 assert response.status == 413
-        assert line.house.deliveries == []
-        assert line.house.quarantined == {}
+        assert line.services.deliveries == []
+        assert line.services.quarantined == {}
 
 
 async def test_only_posts_of_telegram_s_find_the_way(server: TelegramServer) -> None:
@@ -154,7 +154,7 @@ async def test_only_posts_of_telegram_s_find_the_way(server: TelegramServer) -> 
         async with aiohttp.ClientSession() as session, session.get(url, headers={HEADER: SECRET}) as response:
             assert response.status == 405
         assert await post(url.replace("/hooks/telegram", "/hooks/other")) == 404
-        assert line.house.deliveries == []
+        assert line.services.deliveries == []
 
 
 async def test_what_cannot_be_read_is_set_aside(server: TelegramServer) -> None:
@@ -162,18 +162,18 @@ async def test_what_cannot_be_read_is_set_aside(server: TelegramServer) -> None:
     async with called(server) as (line, url):
         for body in (b"no json", b"[1]", b'{"update_id":1,"message":{"chat":"x"}}', b"[" * 100_000, b"\xff"):
             assert await post(url, body=body) == 200
-        assert len(line.house.quarantined) == 5
+        assert len(line.services.quarantined) == 5
 
 
 async def test_a_bug_of_ours_lets_it_come_again(server: TelegramServer) -> None:
     """500 while something of ours breaks; how often it may is the intake's affair."""
     async with called(server) as (line, _):
-        line.house.is_broken = True
+        line.services.is_broken = True
         server.say("hello")
         await server.until(lambda: 500 in server.hooks.answers)
-        line.house.is_broken = False
+        line.services.is_broken = False
         await server.until(lambda: not server.updates)
-    assert [heard.text for heard in line.house.accepted] == ["hello"]
+    assert [heard.text for heard in line.services.accepted] == ["hello"]
 
 
 async def test_deaf_is_told(server: TelegramServer) -> None:

@@ -20,9 +20,9 @@ BOX = memory_tools()
 AT = datetime(2026, 3, 2, 14, 10, tzinfo=UTC)
 
 
-async def run(name: str, shelf: FakeSearchIndex | None = None, **arguments: object) -> ToolOutcome:
+async def run(name: str, sources: FakeSearchIndex | None = None, **arguments: object) -> ToolOutcome:
     """Call a tool as a model does, in Ann's scope."""
-    return await BOX.run(ToolCall("c", name, json.dumps(arguments)), context(shelf))
+    return await BOX.run(ToolCall("c", name, json.dumps(arguments)), context(sources))
 
 
 async def test_hits_are_lines() -> None:
@@ -63,14 +63,14 @@ async def test_hits_are_lines() -> None:
 
 async def test_more_hits_are_on_the_next_page() -> None:
     """A page has twenty hits and names the next one; the last page names none; other pages are refused."""
-    shelf = FakeSearchIndex({"people/ann": [SearchHit(source="a.md", line=n, text="dog") for n in range(1, 31)]})
-    first = (await run("memory_search", shelf, query="dog")).text.splitlines()
+    sources = FakeSearchIndex({"people/ann": [SearchHit(source="a.md", line=n, text="dog") for n in range(1, 31)]})
+    first = (await run("memory_search", sources, query="dog")).text.splitlines()
     assert (first[2], first[-2], first[-1]) == ("a:1 dog", "a:20 dog", "(More on page 2.)")
-    second = (await run("memory_search", shelf, query="dog", page=2)).text.splitlines()
+    second = (await run("memory_search", sources, query="dog", page=2)).text.splitlines()
     assert (second[2], second[-1]) == ("a:21 dog", "a:30 dog")
-    assert (await run("memory_search", shelf, query="dog", page=3)).text == "No memories found for 'dog' on page 3."
+    assert (await run("memory_search", sources, query="dog", page=3)).text == "No memories found for 'dog' on page 3."
     for page in (0, -1, 21):
-        assert (await run("memory_search", shelf, query="dog", page=page)).text == "error: page must be from 1 to 20"
+        assert (await run("memory_search", sources, query="dog", page=page)).text == "error: page must be from 1 to 20"
 
 
 async def test_what_was_said_passes_for_no_other_hit() -> None:
@@ -117,14 +117,14 @@ async def test_more_of_one_place() -> None:
     said = [
         SearchHit(source="sessions/a", line=n, text=f"message {n}", at=AT, who="Ann", role="user") for n in (3, 4, 9)
     ]
-    shelf = FakeSearchIndex({"people/ann": said})
-    outcome = await run("memory_get", shelf, source="sessions/a", line=3)
+    sources = FakeSearchIndex({"people/ann": said})
+    outcome = await run("memory_get", sources, source="sessions/a", line=3)
     assert outcome.text.splitlines() == [
         "Times are in UTC.",
         "3: 2026-03-02 14:10 Ann: message 3",
         "4: 2026-03-02 14:10 Ann: message 4",
     ]
-    outcome = await run("memory_get", shelf, source="sessions/b", line=3)
+    outcome = await run("memory_get", sources, source="sessions/b", line=3)
     assert outcome.is_error
 
 
@@ -148,8 +148,8 @@ async def test_what_is_no_fact_is_refused(fact: str) -> None:
 
 async def test_no_argument_names_another_scope() -> None:
     """A hijacked model that adds a scope is refused, and the search stays where it belongs."""
-    shelf = FakeSearchIndex({"people/bob": [SearchHit(source="MEMORY.md", line=1, text="a secret", score=1.0)]})
+    sources = FakeSearchIndex({"people/bob": [SearchHit(source="MEMORY.md", line=1, text="a secret", score=1.0)]})
     stolen = json.dumps({"query": "secret", "scope": "people/bob"})
-    outcome = await BOX.run(ToolCall("c", "memory_search", stolen), context(shelf))
+    outcome = await BOX.run(ToolCall("c", "memory_search", stolen), context(sources))
     assert outcome.is_error
-    assert shelf.asked == []
+    assert sources.asked == []

@@ -96,8 +96,8 @@ async def test_bound_recall_sees_one_scope() -> None:
     """Whatever a tool asks for, it asks in the scope of the turn's principal."""
     mine = SearchHit(source="MEMORY.md", line=1, text="a secret of Ann", score=1.0)
     theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
-    shelf = FakeSearchIndex({"people/ann": [mine], "people/bob": [theirs]})
-    recall = bind_recall(shelf, "people/ann")
+    sources = FakeSearchIndex({"people/ann": [mine], "people/bob": [theirs]})
+    recall = bind_recall(sources, "people/ann")
     assert await recall.search("secret people/bob", limit=9) == [mine]
     assert await recall.read("MEMORY.md", 1) == [mine]
     assert not hasattr(recall, "scope")

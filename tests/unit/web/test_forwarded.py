@@ -102,9 +102,9 @@ async def test_behind_a_proxy_nobody_is_the_owner_by_being_on_this_machine(trust
 
 async def test_wrong_codes_from_many_addresses_shut_nobody_out() -> None:
     """Behind a proxy, seventy addresses that guess are refused, and the right code logs its browser in."""
-    house = FakePageServices()
+    services = FakePageServices()
     async with (
-        serve_page(house, public_url=URL, trusted_proxies=("127.0.0.1",)) as page,
+        serve_page(services, public_url=URL, trusted_proxies=("127.0.0.1",)) as page,
         aiohttp.ClientSession() as session,
     ):
 

@@ -169,7 +169,7 @@ def test_what_is_reported_is_what_the_table_holds() -> None:
 
 
 def test_every_metric_of_the_table_works() -> None:
-    """Each row can be counted as its kind, with its labels; names are the house's, once each."""
+    """Each row can be counted as its kind, with its labels; names are the gateway's, once each."""
     meter = PrometheusRecorder(strict=True)
     methods = {MetricKind.COUNT: meter.count, MetricKind.GAUGE: meter.gauge, MetricKind.TIME: meter.time}
     for metric in METRICS:

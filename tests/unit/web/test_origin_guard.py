@@ -1,4 +1,4 @@
-"""Who gets through the web server's door (docs/attacks.md, attacks 16 to 18), over real connections."""
+"""Requests that the web server admits (docs/attacks.md, attacks 16 to 18), over real connections."""
 
 from __future__ import annotations
 
@@ -316,5 +316,5 @@ def test_the_door_knows_its_names(bound: str, public: str | None, host: str, kno
 
 def test_a_request_without_a_host_is_refused() -> None:
     """HTTP/1.0 has no Host, and so no origin of ours."""
-    door: Any = OriginPolicy.of("127.0.0.1")
-    assert not door.knows("")
+    scene: Any = OriginPolicy.of("127.0.0.1")
+    assert not scene.knows("")

@@ -28,17 +28,17 @@ def file(name: str = "page.html", blob: str = "people/ann/abc") -> Attachment:
 
 
 @pytest.fixture
-async def house() -> FakePageServices:
-    """Give a house that keeps one dangerous file."""
-    house = FakePageServices()
-    house.blobs.kept["people/ann/abc"] = PAGE
-    return house
+async def services() -> FakePageServices:
+    """Give a gateway that keeps one dangerous file."""
+    services = FakePageServices()
+    services.blobs.kept["people/ann/abc"] = PAGE
+    return services
 
 
 @pytest.fixture
-async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
+async def served(services: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page."""
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         yield served
 
 
@@ -84,9 +84,9 @@ async def test_only_what_was_shown_can_be_had(served: ServedPage, session: aioht
         assert answer.status == 405
 
 
-async def test_without_a_login_there_is_no_file(house: FakePageServices, session: aiohttp.ClientSession) -> None:
+async def test_without_a_login_there_is_no_file(services: FakePageServices, session: aiohttp.ClientSession) -> None:
     """The door is the page's own: no login, no file, though the address is right; nor under a foreign name."""
-    async with serve_page(house, login="always") as served:
+    async with serve_page(services, login="always") as served:
         channel = served.channel
         assert isinstance(channel, WebChannel)
         url = f"{served.url}files/{channel._shelf.add(OWNER, file())}"
@@ -105,17 +105,17 @@ async def test_without_a_login_there_is_no_file(house: FakePageServices, session
 
 
 async def test_a_file_that_is_lost_is_not_there(
-    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
+    served: ServedPage, session: aiohttp.ClientSession, services: FakePageServices
 ) -> None:
     """Shown yesterday, forgotten since: the link says 404 and nothing else."""
     found = await send_file_frame(served, session, what=file())
-    house.blobs.kept.clear()
+    services.blobs.kept.clear()
     async with session.get(f"{served.url}{found['href']}") as answer:
         assert (answer.status, await answer.read()) == (404, b"")
 
 
 async def test_the_history_shows_files_again(
-    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
+    served: ServedPage, session: aiohttp.ClientSession, services: FakePageServices
 ) -> None:
     """A reload gets new addresses for old files; what a person wrote is shown without the lines that name theirs."""
     line = DisplayedMessage(
@@ -128,7 +128,7 @@ async def test_the_history_shows_files_again(
         typed="look",
         attachments=(file(),),
     )
-    house.lines.append(line)
+    services.lines.append(line)
     async with session.ws_connect(f"{served.url}ws", headers={"Origin": served.url.rstrip("/")}) as socket:
         (told,) = (await socket.receive_json())["lines"]
     assert told["text"] == "look"
@@ -138,15 +138,15 @@ async def test_the_history_shows_files_again(
 
 def test_the_shelf_is_bounded_and_repeats_itself() -> None:
     """The same file keeps its address for one visitor; the oldest addresses go first."""
-    shelf = ServedFiles()
-    first = shelf.add("ann", file())
-    assert shelf.add("ann", file()) == first
-    assert shelf.add("bob", file()) != first
-    assert shelf.get("bob", first) is None
+    sources = ServedFiles()
+    first = sources.add("ann", file())
+    assert sources.add("ann", file()) == first
+    assert sources.add("bob", file()) != first
+    assert sources.get("bob", first) is None
     for n in range(MOST):
-        shelf.add("ann", file(f"{n}"))
-    assert shelf.get("ann", first) is None
-    assert shelf.add("ann", file()) != first
+        sources.add("ann", file(f"{n}"))
+    assert sources.get("ann", first) is None
+    assert sources.add("ann", file()) != first
 
 
 @given(st.text(st.characters(), max_size=300))

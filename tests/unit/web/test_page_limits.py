@@ -33,7 +33,7 @@ LONG = "ü" * frame_codec.LONGEST_SAYING
 
 @dataclass
 class CountingPageServices(FakePageServices):
-    """A house that counts how often its history is read, and lets a test hold a reading up."""
+    """A gateway that counts how often its history is read, and lets a test hold a reading up."""
 
     reads: int = 0
     readable: asyncio.Event = field(default_factory=asyncio.Event)
@@ -117,8 +117,8 @@ async def test_a_history_comes_in_pages_of_bounded_bytes(session: aiohttp.Client
 async def test_an_answer_longer_than_a_page_is_shown_as_it_was_delivered(session: aiohttp.ClientSession) -> None:
     """The history cuts an answer where its delivery cut it, so that it comes back whole, a page at a time."""
     answer = "\n\n".join(f"Paragraph {n}. {'words ' * 50}" for n in range(5_000))
-    house = FakePageServices(lines=[line(0, "tell me everything"), line(1, answer, "assistant")])
-    async with serve_page(house) as served, window(served, session) as socket:
+    services = FakePageServices(lines=[line(0, "tell me everything"), line(1, answer, "assistant")])
+    async with serve_page(services) as served, window(served, session) as socket:
         sent = OutboundMessage(id="t1.1", key=served.key, text=answer)
         delivered = [json.loads(part.payload)["text"] for part in served.channel.render(sent)]
         got: list[Any] = []
@@ -135,10 +135,10 @@ async def test_an_answer_longer_than_a_page_is_shown_as_it_was_delivered(session
 
 async def test_a_page_that_is_asked_for_after_its_lines_are_gone_is_the_newest(session: aiohttp.ClientSession) -> None:
     """After /new there is nothing before the line that a window names: it gets the history as it is now."""
-    house = FakePageServices(lines=[line(n, LONG) for n in range(9)])
-    async with serve_page(house) as served, window(served, session) as socket:
+    services = FakePageServices(lines=[line(n, LONG) for n in range(9)])
+    async with serve_page(services) as served, window(served, session) as socket:
         before = (await socket.receive_json())["before"]
-        house.lines = [line(20, "a new beginning")]
+        services.lines = [line(20, "a new beginning")]
         await socket.send_json({"type": "look", "before": before})
         frame = await socket.receive_json()
     assert (frame["type"], [each["text"] for each in frame["lines"]]) == ("history", ["a new beginning"])
@@ -146,36 +146,36 @@ async def test_a_page_that_is_asked_for_after_its_lines_are_gone_is_the_newest(s
 
 async def test_a_window_has_one_history_request_outstanding(session: aiohttp.ClientSession) -> None:
     """Of 39 requests behind a slow reading one is answered, the newest; a window cannot pile up pages."""
-    house = CountingPageServices(lines=[line(0, "hello")])
-    async with serve_page(house) as served, window(served, session) as socket:
+    services = CountingPageServices(lines=[line(0, "hello")])
+    async with serve_page(services) as served, window(served, session) as socket:
         assert (await socket.receive_json())["type"] == "history"
-        house.readable.clear()
+        services.readable.clear()
         for _ in range(39):
             await socket.send_json({"type": "look"})
         await socket.send_json({"type": "say", "id": "message-0001", "text": "heard"})
         assert (await socket.receive_json())["type"] == "accepted"  # every request before it was read
-        house.readable.set()
+        services.readable.set()
         for _ in range(2):
             assert (await socket.receive_json())["type"] == "history"
         await socket.send_json({"type": "ping"})
         assert (await socket.receive_json())["type"] == "pong"
-    assert house.reads == 3  # the first, the one under way, and one for all that came behind it
+    assert services.reads == 3  # the first, the one under way, and one for all that came behind it
 
 
 async def test_windows_that_open_together_share_one_reading(session: aiohttp.ClientSession) -> None:
     """As many windows as one person may have, all at once: the history is read once for those who wait."""
-    house = CountingPageServices(lines=[line(n, LONG) for n in range(60)])
-    house.readable.clear()
-    async with serve_page(house) as served, AsyncExitStack() as open_windows:
+    services = CountingPageServices(lines=[line(n, LONG) for n in range(60)])
+    services.readable.clear()
+    async with serve_page(services) as served, AsyncExitStack() as open_windows:
         sockets = [await open_windows.enter_async_context(window(served, session)) for _ in range(MOST_WINDOWS)]
         await until(lambda: count_windows(served) == MOST_WINDOWS)
-        house.readable.set()
+        services.readable.set()
         frames = [await socket.receive_json() for socket in sockets]
         part = MessagePart(id="t9.1.1", key=served.key, payload="", plain="for everybody")
         await served.channel.send(part)
         assert {(await socket.receive_json())["text"] for socket in sockets} == {"for everybody"}
     assert all(frame == frames[0] for frame in frames)
-    assert house.reads <= 2
+    assert services.reads <= 2
 
 
 # Windows.
@@ -289,9 +289,9 @@ class PiecewiseBlobs(FakeBlobs):
 async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSession) -> None:
     """Shown and handed out, 50 MB are read in pieces; their number stands in the header and what comes is the file."""
     data = bytes(range(256)) * 195_313
-    house = FakePageServices(blobs=PiecewiseBlobs())
-    blob = await house.blobs.put("people/ann", data)
-    async with serve_page(house) as served, window(served, session) as socket:
+    services = FakePageServices(blobs=PiecewiseBlobs())
+    blob = await services.blobs.put("people/ann", data)
+    async with serve_page(services) as served, window(served, session) as socket:
         await socket.receive_json()
         file = Attachment(kind="video", name="a.mp4", size=len(data), media_type="video/mp4", blob=blob)
         await served.channel.send(MessagePart(id="t.1.1", key=served.key, payload="", plain="", file=file))
@@ -299,8 +299,8 @@ async def test_a_download_is_never_whole_in_memory(session: aiohttp.ClientSessio
         async with session.get(f"{served.url}{href}") as answer:
             assert int(answer.headers["Content-Length"]) == len(data)
             assert await answer.read() == data
-    assert isinstance(house.blobs, PiecewiseBlobs)
-    assert house.blobs.largest <= 1 << 20
+    assert isinstance(services.blobs, PiecewiseBlobs)
+    assert services.blobs.largest <= 1 << 20
 
 
 async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.ClientSession) -> None:
@@ -312,9 +312,9 @@ async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.C
                 raise FileUnavailable("it is lost")
             return await super().read_at(reference, start, length)
 
-    house = FakePageServices(blobs=VanishingBlobs())
-    blob = await house.blobs.put("people/ann", bytes(3_000_000))
-    async with serve_page(house) as served:
+    services = FakePageServices(blobs=VanishingBlobs())
+    blob = await services.blobs.put("people/ann", bytes(3_000_000))
+    async with serve_page(services) as served:
         file = Attachment(kind="document", name="a.bin", size=3_000_000, media_type="", blob=blob)
         async with session.get(f"{served.url}files/{served.channel._shelf.add('owner', file)}") as answer:
             with pytest.raises(aiohttp.ClientPayloadError):
@@ -323,10 +323,10 @@ async def test_a_file_that_ends_early_breaks_its_download_off(session: aiohttp.C
 
 async def test_downloads_of_one_person_are_bounded(session: aiohttp.ClientSession) -> None:
     """A person who lets many downloads hang is refused another in a line; others get theirs."""
-    house = FakePageServices()
-    blob = await house.blobs.put("people/ann", bytes(30_000_000))
+    services = FakePageServices()
+    blob = await services.blobs.put("people/ann", bytes(30_000_000))
     file = Attachment(kind="document", name="a.bin", size=30_000_000, media_type="", blob=blob)
-    async with serve_page(house) as served, AsyncExitStack() as stack:
+    async with serve_page(services) as served, AsyncExitStack() as stack:
         url = f"{served.url}files/{served.channel._shelf.add('owner', file)}"
         answers = [await stack.enter_async_context(session.get(url)) for _ in range(6)]
         assert [answer.status for answer in answers] == [200] * 6
@@ -362,8 +362,8 @@ async def upload(session: aiohttp.ClientSession, url: str, data: Any) -> tuple[i
 
 async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) -> None:
     """Eight bodies that do not go on: the person's own wait for each other, another person's file is taken."""
-    house = FakePageServices(folder=tmp_path / "uploads")
-    async with serve_page(house, login="always") as served, AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
+    services = FakePageServices(folder=tmp_path / "uploads")
+    async with serve_page(services, login="always") as served, AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
         body = SlowBody()
         slow = [tasks.create_task(upload(ann, served.url, body())) for _ in range(8)]
@@ -378,9 +378,9 @@ async def test_slow_uploads_of_one_person_hold_nobody_else_up(tmp_path: Path) ->
 
 async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
     """Beyond those at work and as many as wait, a file is refused in a line."""
-    house = FakePageServices(folder=tmp_path / "uploads")
+    services = FakePageServices(folder=tmp_path / "uploads")
     most = uploads.AT_ONCE + uploads.MOST_WAITING
-    async with serve_page(house) as served, asyncio.TaskGroup() as tasks:
+    async with serve_page(services) as served, asyncio.TaskGroup() as tasks:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
             body = SlowBody()
@@ -395,8 +395,8 @@ async def test_uploads_that_wait_are_bounded(tmp_path: Path) -> None:
 
 async def test_a_body_that_stops_coming_frees_its_slot(tmp_path: Path) -> None:
     """After the web server's deadline the upload ends, nothing is left of it, and its slot is free."""
-    house = FakePageServices(folder=tmp_path / "uploads")
-    async with serve_page(house, limits=ConnectionLimits(body=0.2)) as served, aiohttp.ClientSession() as session:
+    services = FakePageServices(folder=tmp_path / "uploads")
+    async with serve_page(services, limits=ConnectionLimits(body=0.2)) as served, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
             await upload(session, served.url, SlowBody()())
         assert served.channel.uploads is not None
@@ -408,8 +408,8 @@ async def test_a_body_that_stops_coming_frees_its_slot(tmp_path: Path) -> None:
 async def test_one_person_cannot_fill_the_common_store(tmp_path: Path) -> None:
     """At their own limit, in bytes or in files, a person is refused with their own line, and another is not."""
     folder = tmp_path / "uploads"
-    house = FakePageServices(folder=folder)
-    async with serve_page(house, login="always") as served, AsyncExitStack() as stack:
+    services = FakePageServices(folder=folder)
+    async with serve_page(services, login="always") as served, AsyncExitStack() as stack:
         ann, bob = [await stack.enter_async_context(visitor(served, name)) for name in ("ann", "bob")]
         status, told = await upload(ann, served.url, b"first")
         assert status == 200

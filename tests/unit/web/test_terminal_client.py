@@ -42,11 +42,11 @@ class SocketPair:
 
 
 @asynccontextmanager
-async def attached(house: FakePageServices) -> AsyncIterator[SocketPair]:
+async def attached(services: FakePageServices) -> AsyncIterator[SocketPair]:
     """Attach a terminal's wire to a running console channel."""
-    channel = plugin.open(house.context("console"))
+    channel = plugin.open(services.context("console"))
     assert isinstance(channel, ConsoleChannel)
-    house.channel = channel
+    services.channel = channel
     wire = SocketPair()
     async with asyncio.TaskGroup() as tasks:
         running = [
@@ -59,12 +59,12 @@ async def attached(house: FakePageServices) -> AsyncIterator[SocketPair]:
 
 
 async def talk(
-    house: FakePageServices, typed: str, *, during: Callable[[SocketPair], None] | None = None
+    services: FakePageServices, typed: str, *, during: Callable[[SocketPair], None] | None = None
 ) -> tuple[int, str]:
     """Pipe *typed* into the chat; return its exit code and what it printed."""
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
-    async with attached(house) as wire:
+    async with attached(services) as wire:
         if during is not None:
             during(wire)
         code = await run_chat(wire.down.get, wire.up.put, stdin=io.StringIO(typed), screen=screen)
@@ -73,12 +73,12 @@ async def talk(
 
 async def test_piped_lines_are_answered_in_order() -> None:
     """Each line is a message, each answer is printed once, and the end of input is the end."""
-    house = FakePageServices(answer=lambda text: f"**{text}**, you say")
-    assert await talk(house, "one\n\ntwo\n/status\nthree") == (
+    services = FakePageServices(answer=lambda text: f"**{text}**, you say")
+    assert await talk(services, "one\n\ntwo\n/status\nthree") == (
         0,
         "**one**, you say\n**two**, you say\n**/status**, you say\n**three**, you say\n",
     )
-    assert [message.sender.id for message in house.accepted] == ["owner"] * 4
+    assert [message.sender.id for message in services.accepted] == ["owner"] * 4
 
 
 async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,66 +98,66 @@ async def test_the_terminals_own_words_are_the_chats(capsys: pytest.CaptureFixtu
 
 async def test_quit_leaves_without_saying_it() -> None:
     """/quit is the terminal's own word."""
-    house = FakePageServices(answer=lambda text: text)
-    assert await talk(house, "one\n/quit\ntwo\n") == (0, "one\n")
-    assert len(house.accepted) == 1
+    services = FakePageServices(answer=lambda text: text)
+    assert await talk(services, "one\n/quit\ntwo\n") == (0, "one\n")
+    assert len(services.accepted) == 1
 
 
 async def test_a_refusal_is_told_apart_from_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
     """On stderr, with an exit code that a script can see."""
-    house = FakePageServices(verdict=IntakeResult(verdict=IntakeVerdict.REJECTED, line="Not today."))
-    assert await talk(house, "one\n") == (1, "")
+    services = FakePageServices(verdict=IntakeResult(verdict=IntakeVerdict.REJECTED, line="Not today."))
+    assert await talk(services, "one\n") == (1, "")
     assert "Not today." in capsys.readouterr().err
 
 
 async def test_a_gateway_that_goes_away_ends_the_chat(capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody waits for an answer that cannot come."""
-    house = FakePageServices()
+    services = FakePageServices()
 
     def cut_when_heard(wire: SocketPair) -> None:
-        house.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
+        services.answer = lambda _: wire.cut() or "never"  # type: ignore[func-returns-value]
 
-    house.go_on.clear()
-    code, _ = await talk(house, "one\ntwo\n", during=cut_when_heard)
+    services.go_on.clear()
+    code, _ = await talk(services, "one\ntwo\n", during=cut_when_heard)
     assert code == 1
     assert "gateway has stopped" in capsys.readouterr().err
 
 
 async def test_a_message_answered_elsewhere_ends_the_wait(clock: VirtualClock) -> None:
     """Merged or stopped: no answer of its own comes, and the history says that it is done."""
-    house = FakePageServices()
+    services = FakePageServices()
 
     def settle(text: str) -> str:
-        house.lines[-1] = type(house.lines[-1])(
+        services.lines[-1] = type(services.lines[-1])(
             id="x/0",
             turn="x",
             role="user",
             text=text,
             at=clock.now(),
-            message_id=house.lines[-1].message_id,
+            message_id=services.lines[-1].message_id,
             state="done",
         )
-        house.answer = None
+        services.answer = None
         return ""
 
-    house.answer = settle
-    house.go_on.clear()
-    assert await talk(house, "one\n") == (0, "")
+    services.answer = settle
+    services.go_on.clear()
+    assert await talk(services, "one\n") == (0, "")
 
 
 async def test_a_message_that_could_not_be_stored_is_said_again(clock: VirtualClock) -> None:
     """The same id after a while, so that it is no second message once the disk has room."""
-    house = FakePageServices(answer=lambda text: text, is_down=True)
+    services = FakePageServices(answer=lambda text: text, is_down=True)
 
     async def mend() -> None:
-        await house.wait_deliveries(1)
-        house.is_down = False
+        await services.wait_deliveries(1)
+        services.is_down = False
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(mend())
-        assert await talk(house, "one\n") == (0, "one\n")
-    assert len({message.message_id for message in house.deliveries}) == 1
-    assert len(house.accepted) == 1
+        assert await talk(services, "one\n") == (0, "one\n")
+    assert len({message.message_id for message in services.deliveries}) == 1
+    assert len(services.accepted) == 1
 
 
 async def test_nothing_a_model_writes_is_obeyed() -> None:
@@ -191,50 +191,50 @@ async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
 
 async def test_an_answer_to_something_else_is_printed_and_does_not_count() -> None:
     """What an earlier /retry brings late is shown, and the line that was just said still gets its own answer."""
-    house = FakePageServices()
+    services = FakePageServices()
 
     def late(text: str) -> str:
-        assert house.channel is not None
-        other = OutboundMessage(id="tabcdefghijklmnop.1", key=house.accepted[-1].key, text="late")
-        (part,) = house.channel.render(other)
-        sending.append(asyncio.ensure_future(house.channel.send(part)))
+        assert services.channel is not None
+        other = OutboundMessage(id="tabcdefghijklmnop.1", key=services.accepted[-1].key, text="late")
+        (part,) = services.channel.render(other)
+        sending.append(asyncio.ensure_future(services.channel.send(part)))
         return f"own {text}"
 
     sending: list[asyncio.Future[Any]] = []
-    house.answer = late
-    code, printed = await talk(house, "/help\n")
+    services.answer = late
+    code, printed = await talk(services, "/help\n")
     assert code == 0
     assert sorted(printed.split("\n")) == ["", "late", "own /help"]
 
 
 async def test_a_marked_resend_is_printed_with_its_mark() -> None:
     """The terminal cannot take a line back, so a repeat says what it is."""
-    house = FakePageServices()
+    services = FakePageServices()
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
-    async with attached(house) as wire:
+    async with attached(services) as wire:
         talking = asyncio.create_task(run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
-        (message,) = await house.wait_deliveries(1)
-        assert house.channel is not None
+        (message,) = await services.wait_deliveries(1)
+        assert services.channel is not None
         text = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text="once", kind=OutboundKind.ANSWER)
-        (part,) = house.channel.render(text)
-        await house.channel.send(part, may_be_duplicate=True)
+        (part,) = services.channel.render(text)
+        await services.channel.send(part, may_be_duplicate=True)
         assert await talking == 0
     assert printed.getvalue() == f"{translate('delivery.may_repeat')}\nonce\n"
 
 
 async def with_files(
-    house: FakePageServices, downloads: ConsoleFiles | None, *files: Attachment, text: str = "Here."
+    services: FakePageServices, downloads: ConsoleFiles | None, *files: Attachment, text: str = "Here."
 ) -> str:
     """Ask one thing in a pipe, let the answer be *text* and *files*, and return what was printed at the end."""
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=10_000, markup=False, highlight=False))
-    async with attached(house) as wire:
+    async with attached(services) as wire:
         talking = asyncio.create_task(
             run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen, downloads=downloads)
         )
-        (message,) = await house.wait_deliveries(1)
-        channel = house.channel
+        (message,) = await services.wait_deliveries(1)
+        channel = services.channel
         assert channel is not None
         answer = OutboundMessage(id=f"{turn_id(message)}.1", key=message.key, text=text, attachments=files)
         parts = list(channel.render(answer))
@@ -255,11 +255,11 @@ def download(blob: str, name: str) -> Attachment:
 
 async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
     """A pipe ends behind the last file, not behind the text; each is said with its place, and only we can read it."""
-    house, folder = FakePageServices(), tmp_path / "downloads"
-    blob = await house.blobs.put("people/ann", b"one")
-    other = await house.blobs.put("people/ann", b"two")
+    services, folder = FakePageServices(), tmp_path / "downloads"
+    blob = await services.blobs.put("people/ann", b"one")
+    other = await services.blobs.put("people/ann", b"two")
     names = [download(blob, "plan.pdf"), download(other, "plan.pdf"), download(blob, "plan.pdf")]
-    printed = await with_files(house, ConsoleFiles(folder, house.blobs.get), *names)
+    printed = await with_files(services, ConsoleFiles(folder, services.blobs.get), *names)
     saved = [
         translate("console.file_saved", name="plan.pdf", size="3", place=folder / name)
         for name in ("plan.pdf", "plan-2.pdf")
@@ -273,22 +273,22 @@ async def test_files_are_saved_and_waited_for(tmp_path: Path) -> None:
 
 async def test_a_file_that_cannot_be_saved_is_named(tmp_path: Path) -> None:
     """Where there is no folder, or the bytes are gone from the home, the terminal says what came."""
-    house = FakePageServices()
-    blob = await house.blobs.put("people/ann", b"one")
+    services = FakePageServices()
+    blob = await services.blobs.put("people/ann", b"one")
     line = translate("console.file", name="plan.pdf", size="3")
-    assert await with_files(house, None, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
+    assert await with_files(services, None, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
     (tmp_path / "file").write_text("in the way")
-    house = FakePageServices(blobs=house.blobs)
-    blocked = ConsoleFiles(tmp_path / "file", house.blobs.get)
-    assert await with_files(house, blocked, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
+    services = FakePageServices(blobs=services.blobs)
+    blocked = ConsoleFiles(tmp_path / "file", services.blobs.get)
+    assert await with_files(services, blocked, download(blob, "plan.pdf")) == f"Here.\n{line}\n"
 
 
 async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
     """A path, a hidden file or an escape sequence as a name saves one visible file in the folder."""
-    house, folder = FakePageServices(), tmp_path / "a" / "downloads"
-    blob = await house.blobs.put("people/ann", b"one")
+    services, folder = FakePageServices(), tmp_path / "a" / "downloads"
+    blob = await services.blobs.put("people/ann", b"one")
     printed = await with_files(
-        house, ConsoleFiles(folder, house.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp")
+        services, ConsoleFiles(folder, services.blobs.get), download(blob, "../\x1b[2J.ssh/x\u202egnp")
     )
     assert [path.name for path in folder.iterdir()] == ["[2J.ssh xgnp"]
     assert not {"\x1b", "\u202e"} & set(printed)
@@ -296,19 +296,19 @@ async def test_a_files_name_writes_nowhere_else(tmp_path: Path) -> None:
 
 async def test_a_line_in_a_files_place_ends_the_answer_too() -> None:
     """Delivery's own line counts as the part it stands for, so that nobody waits for a file that never comes."""
-    house = FakePageServices()
+    services = FakePageServices()
     printed = io.StringIO()
     screen = TerminalScreen(is_live=False, console=Console(file=printed, width=200))
-    async with attached(house) as wire:
+    async with attached(services) as wire:
         talking = asyncio.create_task(run_chat(wire.down.get, wire.up.put, stdin=io.StringIO("hi\n"), screen=screen))
-        (message,) = await house.wait_deliveries(1)
-        assert house.channel is not None
+        (message,) = await services.wait_deliveries(1)
+        assert services.channel is not None
         answer = OutboundMessage(
             id=f"{turn_id(message)}.1", key=message.key, text="once", attachments=(download("people/ann/x", "x"),)
         )
-        (part,) = house.channel.render(answer)
-        await house.channel.send(part)
-        await house.channel.send(replace(part, id=f"{answer.id}.2", payload="", plain="*gone*"))
+        (part,) = services.channel.render(answer)
+        await services.channel.send(part)
+        await services.channel.send(replace(part, id=f"{answer.id}.2", payload="", plain="*gone*"))
         assert await talking == 0
     assert printed.getvalue() == "once\n*gone*\n"
 

@@ -24,15 +24,15 @@ DATA = bytes(range(256)) * 4_000
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> FakePageServices:
-    """Give a house with a folder for its page."""
+async def services(tmp_path: Path) -> FakePageServices:
+    """Give a gateway with a folder for its page."""
     return FakePageServices(folder=tmp_path / "uploads")
 
 
 @pytest.fixture
-async def served(house: FakePageServices) -> AsyncIterator[ServedPage]:
+async def served(services: FakePageServices) -> AsyncIterator[ServedPage]:
     """Serve the page."""
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         yield served
 
 
@@ -67,41 +67,43 @@ async def whole(channel: WebChannel, attachment: Attachment) -> bytes:
 
 
 async def test_a_file_comes_with_its_message_and_survives_a_restart(
-    house: FakePageServices, session: aiohttp.ClientSession
+    services: FakePageServices, session: aiohttp.ClientSession
 ) -> None:
     """Handed over, named after one restart, fetched after another: the same bytes, and only we can read them."""
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         status, told = await upload(session, served.url, name="Gr%C3%BC%C3%9Fe%0d%0a%2F..%2Fx.pdf")
         assert (status, told["name"], told["size"]) == (200, "Grüße .. x.pdf", len(DATA))
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         assert (await tell(session, served.url, "message-0001", told["token"]))["type"] == "accepted"
         assert (await tell(session, served.url, "message-0001", told["token"]))["type"] == "accepted"
-    (message,) = house.accepted
+    (message,) = services.accepted
     (attachment,) = message.attachments
     assert (message.text, attachment.kind, attachment.size) == ("", "document", len(DATA))
     assert (attachment.name, attachment.media_type, attachment.blob) == ("Grüße .. x.pdf", "application/pdf", "")
-    async with serve_page(house) as served:
+    async with serve_page(services) as served:
         assert await whole(served.channel, attachment) == DATA
-    assert house.folder is not None
-    (path,) = house.folder.iterdir()
+    assert services.folder is not None
+    (path,) = services.folder.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
-    assert house.folder.stat().st_mode & 0o777 == 0o700
+    assert services.folder.stat().st_mode & 0o777 == 0o700
 
 
 async def test_only_our_own_page_and_its_visitor_hand_files_over(
-    house: FakePageServices, session: aiohttp.ClientSession
+    services: FakePageServices, session: aiohttp.ClientSession
 ) -> None:
     """Another origin, none, or no login: nothing is read, nothing kept."""
-    async with serve_page(house, login="always") as served:
+    async with serve_page(services, login="always") as served:
         assert (await upload(session, served.url))[0] == 401
         assert (await upload(session, served.url, b"x", Origin="http://evil.example"))[0] == 403
-    async with serve_page(house) as served, session.post(f"{served.url}files", data=b"x") as answer:
+    async with serve_page(services) as served, session.post(f"{served.url}files", data=b"x") as answer:
         assert answer.status == 403
-    assert house.folder is not None
-    assert not house.folder.exists()
+    assert services.folder is not None
+    assert not services.folder.exists()
 
 
-async def test_sizes_are_bounded(served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices) -> None:
+async def test_sizes_are_bounded(
+    served: ServedPage, session: aiohttp.ClientSession, services: FakePageServices
+) -> None:
     """Too large by its own word, too large without one, and empty: told in a line, and nothing is left of it."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -114,26 +116,26 @@ async def test_sizes_are_bounded(served: ServedPage, session: aiohttp.ClientSess
     )
     assert await upload(session, served.url, endless()) == (413, {"line": translate("web.upload_large")})
     assert await upload(session, served.url, b"") == (400, {"line": translate("web.upload_empty")})
-    assert house.folder is not None
-    assert not house.folder.exists() or list(house.folder.iterdir()) == []
+    assert services.folder is not None
+    assert not services.folder.exists() or list(services.folder.iterdir()) == []
 
 
 async def test_the_folder_is_bounded_and_forgets(
-    served: ServedPage, session: aiohttp.ClientSession, house: FakePageServices
+    served: ServedPage, session: aiohttp.ClientSession, services: FakePageServices
 ) -> None:
     """Half a gigabyte at once; what is two days old goes, finished or not, and its message says that it is gone."""
-    assert house.folder is not None
+    assert services.folder is not None
     _, told = await upload(session, served.url)
-    with (house.folder / "large").open("wb") as large:
+    with (services.folder / "large").open("wb") as large:
         large.truncate(MOST)
     assert await upload(session, served.url) == (507, {"line": translate("web.upload_full")})
-    for path in house.folder.iterdir():
+    for path in services.folder.iterdir():
         os.utime(path, (0, 0))
     assert (await upload(session, served.url))[0] == 200
-    assert len(list(house.folder.iterdir())) == 1
+    assert len(list(services.folder.iterdir())) == 1
     answer = await tell(session, served.url, "message-0001", told["token"])
     assert (answer["type"], answer["line"]) == ("rejected", translate("frames.file_gone"))
-    assert house.accepted == []
+    assert services.accepted == []
 
 
 async def test_a_file_is_its_visitors_own(served: ServedPage, session: aiohttp.ClientSession) -> None:

@@ -44,7 +44,7 @@ class DreamedScope:
         keeper = VersionKeeper(self.world.home, disk, self.world.versions, now=lambda: START)
         return FileDocumentStore(self.world.home, disk=disk, keeper=keeper)
 
-    def desk(self, disk: Disk | None = None) -> DreamService:
+    def service(self, disk: Disk | None = None) -> DreamService:
         """Return what the commands ask."""
         return DreamService(self.documents(disk), self.world.versions, can_run=True)
 
@@ -68,20 +68,20 @@ async def test_everything_goes_back_as_one_new_version(tmp_path: Path) -> None:
     first, _ = await place.dream(), await place.dream()
     assert place.texts == {"MEMORY.md": "- drinks tea\n- has a cat", "USER.md": "- lives in Bonn"}
     count = len(place.world.versions.log(place.world.scope))
-    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0)
+    assert await place.service().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0)
     assert place.texts == BEFORE
     newest, *older = place.world.versions.log(place.world.scope)
     assert (newest.why, newest.by) == (f"dream restore {first[:8]}", "ann")
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
     assert len(older) == count
-    assert await place.desk().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0, changed=False)
+    assert await place.service().restore(place.world.scope, first[:8], by="ann") == RestoreDone(kept=0, changed=False)
 
 
 async def test_the_state_before_the_second_has_the_first(tmp_path: Path) -> None:
     """Only what was done since the named change goes."""
     place = DreamedScope(tmp_path)
     _, second = await place.dream(), await place.dream()
-    await place.desk().restore(place.world.scope, second, by="ann")
+    await place.service().restore(place.world.scope, second, by="ann")
     assert place.texts == {"MEMORY.md": "- drinks tea\n- plays chess", "USER.md": "- lives in Bonn"}
 
 
@@ -93,7 +93,7 @@ async def test_what_people_and_consolidations_did_since_is_kept(tmp_path: Path) 
     await place.write(place.world.text() + "- asked for\n", "remember:t1.0.0")
     await place.write(place.world.text() + "- summarised\n", "consolidation e1", by="")
     await place.dream()
-    assert await place.desk().restore(place.world.scope, first, by="ann") == RestoreDone(kept=3)
+    assert await place.service().restore(place.world.scope, first, by="ann") == RestoreDone(kept=3)
     assert place.texts["MEMORY.md"].splitlines() == [
         "- drinks coffee",
         "- plays chess",
@@ -109,7 +109,7 @@ async def test_where_a_person_changed_the_same_line_it_is_refused(tmp_path: Path
     first = await place.dream()
     await place.write(place.world.text().replace("tea", "green tea"), "edited by hand")
     before = place.texts
-    refused = await place.desk().restore(place.world.scope, first, by="ann")
+    refused = await place.service().restore(place.world.scope, first, by="ann")
     assert isinstance(refused, RestoreConflict)
     assert refused.version.why == "edited by hand"
     assert place.texts == before
@@ -120,7 +120,7 @@ async def test_what_was_forgotten_does_not_come_back(tmp_path: Path) -> None:
     place = DreamedScope(tmp_path)
     first = await place.dream()
     await place.write("- plays chess\n", "forget")
-    assert isinstance(await place.desk().restore(place.world.scope, first, by="ann"), RestoreConflict)
+    assert isinstance(await place.service().restore(place.world.scope, first, by="ann"), RestoreConflict)
     assert "coffee" not in place.world.text()
 
 
@@ -129,8 +129,8 @@ async def test_one_change_of_dreams_can_be_undone_alone(tmp_path: Path) -> None:
     place = DreamedScope(tmp_path)
     first, _ = await place.dream(), await place.dream()
     nothing: Any = None  # it asks neither journal nor sessions
-    desk = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
-    assert await desk.undo(place.world.scope, first, by="ann") == UndoDone()
+    service = MemoryService(tmp_path, place.documents(), place.world.versions, nothing, nothing)
+    assert await service.undo(place.world.scope, first, by="ann") == UndoDone()
     assert place.texts == {"MEMORY.md": "- drinks coffee\n- has a cat"}
     newest = place.world.versions.log(place.world.scope)[0]
     assert set(newest.names) == {"USER.md", "MEMORY.md"}
@@ -144,13 +144,13 @@ async def test_killed_at_every_write_an_undo_is_whole_when_it_runs_again(tmp_pat
         shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
         place = DreamedScope(tmp_path / str(at), is_new=False)
 
-        def desk(disk: Disk | None = None, place: DreamedScope = place) -> MemoryService:
+        def service(disk: Disk | None = None, place: DreamedScope = place) -> MemoryService:
             return MemoryService(place.world.home, place.documents(disk), place.world.versions, nothing, nothing)
 
         try:
-            await desk(FaultyDisk(at=at, error=ProcessCrash())).undo(place.world.scope, first, by="ann")
+            await service(FaultyDisk(at=at, error=ProcessCrash())).undo(place.world.scope, first, by="ann")
         except ProcessCrash:
-            await desk().undo(place.world.scope, first, by="ann")
+            await service().undo(place.world.scope, first, by="ann")
         else:
             assert at > 6
             break
@@ -165,9 +165,9 @@ async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: P
         shutil.copytree(tmp_path / "dreamed", tmp_path / str(at))
         place = DreamedScope(tmp_path / str(at), is_new=False)
         try:
-            await place.desk(FaultyDisk(at=at, error=ProcessCrash())).restore(place.world.scope, first, by="ann")
+            await place.service(FaultyDisk(at=at, error=ProcessCrash())).restore(place.world.scope, first, by="ann")
         except ProcessCrash:
-            await place.desk().restore(place.world.scope, first, by="ann")
+            await place.service().restore(place.world.scope, first, by="ann")
         else:
             assert at > 6
             break
@@ -178,6 +178,6 @@ async def test_killed_at_every_write_going_back_again_is_one_version(tmp_path: P
 
 async def test_there_is_nothing_to_go_back_behind(tmp_path: Path) -> None:
     """An unknown name is None, and a scope without versions has no log."""
-    desk = DreamService(FileDocumentStore(tmp_path), VersionStore(tmp_path), can_run=True)
-    assert await desk.restore("people/x", "abcdef12", by="ann") is None
-    assert await desk.log("people/x") == []
+    service = DreamService(FileDocumentStore(tmp_path), VersionStore(tmp_path), can_run=True)
+    assert await service.restore("people/x", "abcdef12", by="ann") is None
+    assert await service.log("people/x") == []

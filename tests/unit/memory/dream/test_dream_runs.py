@@ -394,7 +394,7 @@ async def test_after_a_restart_what_is_new_is_expected(tmp_path: Path) -> None:
 
 
 async def test_where_the_home_itself_is_the_one_scope(tmp_path: Path) -> None:
-    """`memory.isolation: shared`: the layout of the seeds, with SOUL.md of the house as the one voice."""
+    """`memory.isolation: shared`: the layout of the seeds, with SOUL.md of the gateway as the one voice."""
     everything = [add(f"- to {name}", document=name) for name in ("SOUL.md", "USER.md", "MEMORY.md")]
     here = DreamScene(tmp_path, "study", edits(*everything), scope="")
     here.write("SOUL.md", "- kind\n")

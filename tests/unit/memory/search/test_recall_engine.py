@@ -47,31 +47,31 @@ async def texts(engine: RecallEngine, *scopes: IndexedScope, ask: str, **argumen
 
 async def test_a_new_message_is_read_alone(tmp_path: Path) -> None:
     """After a write of our own the source is asked for what came since, and for nothing else."""
-    shelf = ListSources(
+    sources = ListSources(
         talk=build_messages("the violin is in the attic", "the boat is at the pier"), other=build_messages("nothing")
     )
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running() as engine:
         assert await engine.sync(scope) == 3
-        shelf.reads.clear()
-        shelf.files[TALK] += build_messages("the violin was sold", first=3)
+        sources.reads.clear()
+        sources.files[TALK] += build_messages("the violin was sold", first=3)
         assert await engine.sync(scope, only=[TALK]) == 1
-        assert shelf.reads == [("talk", "0:2")]
+        assert sources.reads == [("talk", "0:2")]
         assert set(await texts(engine, scope, ask="violin")) == {"the violin is in the attic", "the violin was sold"}
         assert await engine.sync(scope) == 0
 
 
 async def test_what_goes_is_found_no_more(tmp_path: Path) -> None:
     """A source that vanished and a text that was forgotten inside a source leave the index at the next sync."""
-    shelf = ListSources(
+    sources = ListSources(
         talk=build_messages("the violin is in the attic", "the boat"),
         gone=build_messages("the violin of the other file"),
     )
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running() as engine:
         await engine.sync(scope)
-        del shelf.files[UnitSource(name="gone")]
-        shelf.files[TALK][0] = build_messages("[forgotten]")[0]  # in place: the mark says nothing of it
+        del sources.files[UnitSource(name="gone")]
+        sources.files[TALK][0] = build_messages("[forgotten]")[0]  # in place: the mark says nothing of it
         await engine.sync(scope, is_forced=True)
         assert await texts(engine, scope, ask="violin") == []
         assert await texts(engine, scope, ask="boat") == ["the boat"]
@@ -80,8 +80,8 @@ async def test_what_goes_is_found_no_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["deleted", "garbage", "older", "another profile"])
 async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
     """A file that is gone, damaged or old is built anew by the search that finds it so, which says so meanwhile."""
-    shelf = ListSources(talk=build_messages(*(f"the violin number {n}" for n in range(450))))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages(*(f"the violin number {n}" for n in range(450))))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(seed=SeedProfile() if damage == "another profile" else None) as engine:
         await engine.sync(scope)
     if damage == "deleted":
@@ -104,8 +104,8 @@ async def test_an_index_mends_itself(tmp_path: Path, damage: str) -> None:
 
 async def test_damage_inside_is_mended_too(tmp_path: Path) -> None:
     """Pages that turn to garbage under a running engine cost one answer, not the index."""
-    shelf = ListSources(talk=build_messages(*(f"the violin number {n} of the orchestra" for n in range(400))))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages(*(f"the violin number {n} of the orchestra" for n in range(400))))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running() as engine:
         await engine.sync(scope)
     raw = bytearray(scope.path.read_bytes())
@@ -119,8 +119,8 @@ async def test_damage_inside_is_mended_too(tmp_path: Path) -> None:
 
 async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
     """What an interrupted build left beside the index is no obstacle, and a half-read source is read whole."""
-    shelf = ListSources(talk=build_messages(*(f"the violin number {n}" for n in range(900))))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages(*(f"the violin number {n}" for n in range(900))))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     (tmp_path / "index.db.new").write_bytes(b"half a file")
     async with running() as engine:
         await engine.sync(scope)
@@ -135,8 +135,8 @@ async def test_a_build_that_was_killed_begins_anew(tmp_path: Path) -> None:
 
 async def test_meaning_is_asked_when_words_fail(tmp_path: Path) -> None:
     """With a model a passage is found that shares no word with the question; vectors come in the background."""
-    shelf = ListSources(talk=build_messages("zzz qqq", "aeiou aeiou", "mmm nnn"))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages("zzz qqq", "aeiou aeiou", "mmm nnn"))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     model = LetterEmbedder()
     async with running(embedder=model) as engine:
         await engine.sync(scope)
@@ -150,8 +150,8 @@ async def test_meaning_is_asked_when_words_fail(tmp_path: Path) -> None:
 
 async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
     """While the provider fails words answer, the answer says so, and what waits is embedded when it is back."""
-    shelf = ListSources(talk=build_messages("the violin", "aeiou"))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages("the violin", "aeiou"))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     model = LetterEmbedder()
     model.is_down = True
     async with running(embedder=model) as engine:
@@ -170,8 +170,8 @@ async def test_a_model_that_is_down_costs_meaning_alone(tmp_path: Path) -> None:
 
 async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> None:
     """Vectors of another model are never compared; they are made anew, and an old version's are taken over."""
-    shelf = ListSources(talk=build_messages("the violin", "the boat"))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages("the violin", "the boat"))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder("first")) as engine:
         await engine.sync(scope)
         await engine.wait_idle(scope.path)
@@ -194,12 +194,12 @@ async def test_another_model_embeds_anew_while_words_go_on(tmp_path: Path) -> No
 
 async def test_a_model_that_gives_other_vectors_under_its_old_name_embeds_anew(tmp_path: Path) -> None:
     """Vectors of two lengths never stand beside each other: the first of the new ones take the old ones away."""
-    shelf = ListSources(talk=build_messages("the violin", "the boat"))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages("the violin", "the boat"))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder()) as engine:
         await engine.sync(scope)
         await engine.wait_idle(scope.path)
-    shelf.change("talk", build_messages("the violin", "the boat", "a lamp"))
+    sources.change("talk", build_messages("the violin", "the boat", "a lamp"))
     changed = LetterEmbedder(size=13)
     async with running(embedder=changed) as engine:
         await engine.sync(scope)
@@ -286,8 +286,8 @@ async def test_memory_and_files_stay_bounded(tmp_path: Path) -> None:
 
 async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path) -> None:
     """After a start a large scope answers by words and says so; vectors come behind, with what was written since."""
-    shelf = ListSources(talk=build_messages("the violin", "aeiou aeiou", "mmm"))
-    scope = IndexedScope(tmp_path / "index.db", shelf)
+    sources = ListSources(talk=build_messages("the violin", "aeiou aeiou", "mmm"))
+    scope = IndexedScope(tmp_path / "index.db", sources)
     async with running(embedder=LetterEmbedder()) as engine:
         await engine.sync(scope)
         await engine.wait_idle(scope.path)
@@ -295,7 +295,7 @@ async def test_many_vectors_are_read_in_behind_the_first_question(tmp_path: Path
         answer = await engine.search([scope], "violin")
         assert [each.passage.text for each in answer.results] == ["the violin"]
         assert "being read in" in answer.note
-        shelf.files[TALK] += build_messages("uuu ooo", first=4)
+        sources.files[TALK] += build_messages("uuu ooo", first=4)
         await engine.sync(scope)
         await engine.wait_idle(scope.path)
         answer = await engine.search([scope], "ooouuu")

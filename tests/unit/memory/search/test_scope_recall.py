@@ -53,7 +53,7 @@ class RecallScene:
 
 
 @asynccontextmanager
-async def house(path: Path) -> AsyncIterator[RecallScene]:
+async def scene(path: Path) -> AsyncIterator[RecallScene]:
     """Open recall over the home at *path*."""
     records = FakeRecords()
     projector = TranscriptProjector(path, records)
@@ -75,7 +75,7 @@ async def house(path: Path) -> AsyncIterator[RecallScene]:
 
 async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:
     """Committed and not yet in any file, then in the file; who and when are told, and where to read on."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.say(exchange(0, 0, said="My dentist is called Doctor Molar", answered="Noted."))
         [hit, *_] = await home.recall.search(SCOPE, "what is the dentist called?")
         assert hit.text.splitlines()[0] == "My dentist is called Doctor Molar"
@@ -91,7 +91,7 @@ async def test_what_was_said_a_moment_ago_is_found(tmp_path: Path) -> None:
 
 async def test_what_is_remembered_is_found_and_edits_by_hand_too(tmp_path: Path) -> None:
     """MEMORY.md of the scope and of shared, notes and the history; an edit counts at the next search."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.write(SCOPE, "memory/MEMORY.md", "# Likes\n- Ann drinks green tea\n")
         home.write("shared", "memory/MEMORY.md", "- the office opens at seven\n")
         [hit] = await home.recall.search(SCOPE, "tea")
@@ -106,7 +106,7 @@ async def test_what_is_remembered_is_found_and_edits_by_hand_too(tmp_path: Path)
 
 async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: Path) -> None:
     """A deleted message is gone from recall; after `forgotten` its words are in no page of the index either."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.say(*talk(3), exchange(3, 6, said="the safe opens with zeppelin"))
         assert await home.texts("zeppelin")
         home.say(exchange(4, 8, before=[forgotten_line("m3")]))
@@ -119,7 +119,7 @@ async def test_what_was_taken_back_is_not_found_nor_left_in_the_file(tmp_path: P
 @pytest.mark.parametrize("harm", ["gone", "garbage", "cut", "older"])
 async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) -> None:
     """Deleted, overwritten, cut short or of another version: the next search finds everything."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.say(*talk(30), exchange(30, 60, said="the safe opens with zeppelin"))
         await home.texts("anything")
     index = scope_folder(tmp_path, SCOPE) / INDEX
@@ -133,13 +133,13 @@ async def test_an_index_that_is_lost_is_made_again(tmp_path: Path, harm: str) ->
         with sqlite3.connect(index) as database:
             database.execute("UPDATE meta SET value = '0' WHERE key = 'version'")
         database.close()
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         assert any("zeppelin" in text for text in await home.texts("safe"))
 
 
 async def test_an_index_that_is_removed_while_it_is_open_is_not_searched_any_more(tmp_path: Path) -> None:
     """Whoever moves or removes a scope need not know that its index is open."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.say(*talk(3, said="the safe opens with zeppelin"))
         assert await home.texts("zeppelin")
         folder = scope_folder(tmp_path, SCOPE)
@@ -150,7 +150,7 @@ async def test_an_index_that_is_removed_while_it_is_open_is_not_searched_any_mor
 
 async def test_an_index_is_kept_in_step_when_it_is_calm_and_none_is_made_for_nobody(tmp_path: Path) -> None:
     """What was said since the last search is there before the next; a scope that nobody searched costs nothing."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         home.say(*talk(3), exchange(0, 0, key=BOBS, transcript="t1", scope=BOB))
         await home.texts("anything")
         before = units(tmp_path)
@@ -173,7 +173,7 @@ def units(home: Path) -> int:
 
 async def test_documents_are_found_by_project(tmp_path: Path) -> None:
     """Text as it stands, PDF and the like as a library reads them; another project's are not, nor hidden files."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         (tmp_path / "docs" / "garden").mkdir(parents=True)
         (tmp_path / "docs" / "house").mkdir()
         (tmp_path / "docs" / "garden" / "roses.md").write_text("# Roses\n\nWater roses in the morning.\n")
@@ -192,7 +192,7 @@ async def test_documents_are_found_by_project(tmp_path: Path) -> None:
 
 async def test_no_scope_is_made_by_asking(tmp_path: Path) -> None:
     """Somebody who never said anything finds nothing and leaves nothing."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         assert await home.texts("anything at all") == []
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240 - a test may look at a disk
 
@@ -214,7 +214,7 @@ async def test_no_row_of_another_scope_is_ever_returned(
     tmp_path: Path, asks: list[tuple[str, str]], reads: list[tuple[str, str, int]]
 ) -> None:
     """Whatever is asked and whichever place is named: one's own scope, and what is shared with all."""
-    async with house(tmp_path) as home:
+    async with scene(tmp_path) as home:
         for n, scope in enumerate(SCOPES):
             home.write(scope, "memory/MEMORY.md", f"- a canary of scope number {n}\n")
         home.say(exchange(0, 0, said="a canary of scope number 0"))

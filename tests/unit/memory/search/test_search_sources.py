@@ -69,52 +69,54 @@ class SourceScope:
 
 async def test_a_conversation_is_read_once_and_then_what_is_new(tmp_path: Path) -> None:
     """People's messages and answers, each once; a look without news reads nothing, and a turn costs a turn."""
-    shelf = SourceScope(tmp_path)
-    await shelf.commit(*talk(300))
-    shelf.one()
-    assert [unit.line for unit in shelf.talk] == list(range(1, 601))
-    assert {unit.role for unit in shelf.talk} == {"user", "assistant"}
-    assert shelf.sync() == {}
-    shelf.disk.bytes_read = 0
-    await shelf.commit(exchange(300, 600, said="what is new"))
-    reading = shelf.one()
+    list_sources = SourceScope(tmp_path)
+    await list_sources.commit(*talk(300))
+    list_sources.one()
+    assert [unit.line for unit in list_sources.talk] == list(range(1, 601))
+    assert {unit.role for unit in list_sources.talk} == {"user", "assistant"}
+    assert list_sources.sync() == {}
+    list_sources.disk.bytes_read = 0
+    await list_sources.commit(exchange(300, 600, said="what is new"))
+    reading = list_sources.one()
     assert reading.is_more
     assert [unit.text for unit in reading.units] == ["what is new", "answer 300"]
-    assert shelf.disk.bytes_read < 5_000
+    assert list_sources.disk.bytes_read < 5_000
 
 
 async def test_after_a_start_a_conversation_is_read_on_and_not_again(tmp_path: Path) -> None:
     """What the index's mark says is enough; nobody has to have read the beginning in this life."""
-    shelf = SourceScope(tmp_path)
-    await shelf.commit(*talk(300))
-    shelf.sync()
-    shelf.sources = shelf.opened()
-    shelf.disk.bytes_read = 0
-    await shelf.commit(exchange(300, 600, said="what is new"))
-    assert shelf.one().is_more
-    assert len(shelf.talk) == 602
-    assert shelf.disk.bytes_read < 5_000
-    assert shelf.sync() == {}
+    list_sources = SourceScope(tmp_path)
+    await list_sources.commit(*talk(300))
+    list_sources.sync()
+    list_sources.sources = list_sources.opened()
+    list_sources.disk.bytes_read = 0
+    await list_sources.commit(exchange(300, 600, said="what is new"))
+    assert list_sources.one().is_more
+    assert len(list_sources.talk) == 602
+    assert list_sources.disk.bytes_read < 5_000
+    assert list_sources.sync() == {}
 
 
 async def test_what_was_taken_back_is_read_anew(tmp_path: Path) -> None:
     """The file was written anew, so the index's source is; the words are in no unit."""
-    shelf = SourceScope(tmp_path)
-    await shelf.commit(*talk(3, said="the safe opens with zeppelin"))
-    shelf.sync()
-    await shelf.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
-    assert not shelf.one().is_more
-    said = [unit.text for unit in shelf.talk if unit.role == "user"]
+    list_sources = SourceScope(tmp_path)
+    await list_sources.commit(*talk(3, said="the safe opens with zeppelin"))
+    list_sources.sync()
+    await list_sources.commit(exchange(3, 6, before=[forgotten_line("m1")], said="thanks"))
+    assert not list_sources.one().is_more
+    said = [unit.text for unit in list_sources.talk if unit.role == "user"]
     assert said == ["the safe opens with zeppelin", "the safe opens with zeppelin", "thanks"]
 
 
 async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_path: Path) -> None:
     """/new renames the file; nothing of the old one is read again."""
-    shelf = SourceScope(tmp_path)
-    await shelf.commit(*talk(2))
-    shelf.sync()
-    await shelf.commit(exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start"))
-    found = shelf.sync()
+    list_sources = SourceScope(tmp_path)
+    await list_sources.commit(*talk(2))
+    list_sources.sync()
+    await list_sources.commit(
+        exchange(2, 4, new_transcript="t2"), exchange(3, 0, transcript="t2", said="a fresh start")
+    )
+    found = list_sources.sync()
     fresh = found.pop(f"{SESSIONS}t2")
     (old,) = found.values()
     assert fresh is not None
@@ -122,40 +124,45 @@ async def test_a_new_conversation_is_another_source_and_the_archive_stays(tmp_pa
     assert old.is_more
     assert len(old.units) == 2
     assert fresh.units[0].text == "a fresh start"
-    assert shelf.sync() == {}
+    assert list_sources.sync() == {}
 
 
 async def test_a_long_silence_begins_another_sitting(tmp_path: Path) -> None:
     """What was said hours before is no context, also when it was read at another time."""
-    shelf = SourceScope(tmp_path)
-    await shelf.commit(exchange(0, 0), exchange(60, 2))  # minutes
-    shelf.sync()
-    await shelf.commit(exchange(120, 4), exchange(120 + 361, 6))
-    shelf.sync()
-    assert [unit.group for unit in shelf.talk] == ["1"] * 6 + ["7"] * 2
+    list_sources = SourceScope(tmp_path)
+    await list_sources.commit(exchange(0, 0), exchange(60, 2))  # minutes
+    list_sources.sync()
+    await list_sources.commit(exchange(120, 4), exchange(120 + 361, 6))
+    list_sources.sync()
+    assert [unit.group for unit in list_sources.talk] == ["1"] * 6 + ["7"] * 2
 
 
 def test_papers_and_entries_are_read_when_they_change(tmp_path: Path) -> None:
     """MEMORY.md, USER.md, notes and history, with their dates; what is ours alone is none of them."""
-    shelf = SourceScope(tmp_path)
-    memory = shelf.folder / "memory"
+    list_sources = SourceScope(tmp_path)
+    memory = list_sources.folder / "memory"
     memory.mkdir(parents=True)
     (memory / "MEMORY.md").write_text("# Likes\n- green tea\n")
     (memory / "2026-03-25-api.md").write_text("- chose REST\n")
     (memory / ".flushed.json").write_text("{}")
-    (shelf.folder / "USER.md").write_text("Ann, a gardener\n")
+    (list_sources.folder / "USER.md").write_text("Ann, a gardener\n")
     HistoryLog(memory).append(HistoryEntry(timestamp="2026-03-25 14:30", content="They chose REST.\n\nThen tea."))
-    assert sorted(shelf.sync()) == ["USER.md", "memory/2026-03-25-api.md", "memory/MEMORY.md", "memory/history.jsonl"]
-    entry = shelf.units["memory/history.jsonl"]
+    assert sorted(list_sources.sync()) == [
+        "USER.md",
+        "memory/2026-03-25-api.md",
+        "memory/MEMORY.md",
+        "memory/history.jsonl",
+    ]
+    entry = list_sources.units["memory/history.jsonl"]
     assert [(unit.line, unit.text) for unit in entry] == [(1, "They chose REST."), (1, "Then tea.")]
     assert entry[0].at == datetime(2026, 3, 25, 13, 30, tzinfo=UTC)
-    assert shelf.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
-    assert shelf.sync() == {}
+    assert list_sources.units["memory/2026-03-25-api.md"][0].at == datetime(2026, 3, 25, 12, tzinfo=UTC)
+    assert list_sources.sync() == {}
     (memory / "MEMORY.md").write_text("# Likes\n- black tea\n")
     (memory / "2026-03-25-api.md").unlink()
-    found = shelf.sync()
+    found = list_sources.sync()
     assert found.pop("memory/2026-03-25-api.md") is None
-    assert [unit.text for unit in shelf.units["memory/MEMORY.md"]] == ["- black tea"]
+    assert [unit.text for unit in list_sources.units["memory/MEMORY.md"]] == ["- black tea"]
     assert list(found) == ["memory/MEMORY.md"]
 
 

@@ -16,14 +16,14 @@ WAITS = {"PARLOUR_MEMORY__NEW_WAITS": "true"}
 async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
     """When `New session started.` is there, MEMORY.md and the history hold what was said, once."""
     model = RecordingModel()
-    async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
-        await pocket.channel.ask("ann", "one")
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
+    async with gateway(home=tmp_path, model=model, environment=WAITS) as parlour:
+        await parlour.channel.ask("ann", "one")
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         assert (memory / "MEMORY.md").read_text() == "- they talked\n"
         assert len(HistoryLog(memory).after(0)) == 1
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
-        await pocket.channel.ask("ann", "two")
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
+        await parlour.channel.ask("ann", "two")
     assert "- they talked" in model.prompts[-1][0]["content"]
     assert "one" not in str(model.prompts[-1][1:])
     assert model.purposes.count("consolidation") == 1
@@ -32,17 +32,17 @@ async def test_new_waits_for_its_archive(tmp_path: Path) -> None:
 async def test_a_failed_archive_clears_nothing(tmp_path: Path) -> None:
     """`Memory archival failed, session not cleared. Please try again.`: the conversation goes on, and a retry works."""
     model = RecordingModel()
-    async with gateway(home=tmp_path, model=model, environment=WAITS) as pocket:
-        await pocket.channel.ask("ann", "one")
+    async with gateway(home=tmp_path, model=model, environment=WAITS) as parlour:
+        await parlour.channel.ask("ann", "one")
         model.fails = True
         failed = "Memory archival failed, session not cleared. Please try again."
         for _ in range(4):
-            assert await pocket.channel.ask("ann", "/new") == failed
-        await pocket.channel.ask("ann", "two")
+            assert await parlour.channel.ask("ann", "/new") == failed
+        await parlour.channel.ask("ann", "two")
         assert "one" in str(model.prompts[-1][1:])
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         assert not (memory / "HISTORY.md").exists()
         assert list(memory.glob("20*.md")) == []
         model.fails = False
-        assert await pocket.channel.ask("ann", "/new") == "New session started."
+        assert await parlour.channel.ask("ann", "/new") == "New session started."
         assert len(HistoryLog(memory).after(0)) == 1

@@ -82,9 +82,9 @@ async def test_memory_is_in_every_prompt_and_history_in_none(tmp_path: Path) -> 
         HistoryEntry(timestamp="2026-03-06 10:00", content="They confirmed a colour.", entry="e1")
     )
     model = RecordingModel()
-    async with gateway(home=tmp_path, model=model) as pocket:
+    async with gateway(home=tmp_path, model=model) as parlour:
         for text in ("one", "two"):
-            await pocket.channel.ask("ann", text)
+            await parlour.channel.ask("ann", text)
     for prompt in model.prompts:
         assert "- Favorite color: blue" in prompt[0]["content"]
         assert "They confirmed a colour." not in str(prompt)

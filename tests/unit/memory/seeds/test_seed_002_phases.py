@@ -72,29 +72,29 @@ async def test_the_prompt_of_a_flush_is_the_one_that_is_printed(tmp_path: Path) 
     assert provider.asked[0]["messages"][0]["content"].startswith(SYSTEM)
 
 
-async def run_short_session(pocket: InProcessGateway) -> None:
+async def run_short_session(parlour: InProcessGateway) -> None:
     """Say enough for a note, end the session, and wait for what follows from that."""
     for text in ("one", "two", "three"):
-        await pocket.channel.ask("ann", text)
-    assert await pocket.channel.ask("ann", "/new") == "New session started."
+        await parlour.channel.ask("ann", text)
+    assert await parlour.channel.ask("ann", "/new") == "New session started."
     while True:
-        if all(job.kind == "dream" for job in await pocket.app.store.jobs.pending_in(SCOPE)):  # due in two hours
+        if all(job.kind == "dream" for job in await parlour.app.store.jobs.pending_in(SCOPE)):  # due in two hours
             break
         await asyncio.sleep(0)
-    await pocket.idle()
+    await parlour.idle()
 
 
 async def test_the_life_of_a_session(tmp_path: Path) -> None:
     """[002] "Data flow": /new leaves a dated note and a summary; the next session begins empty and knows MEMORY.md."""
     model = RecordingModel()
     without_vectors = {"PARLOUR_TOOLS__VECTOR_MEMORY__ENABLED": "false"}  # which notes do not need
-    async with gateway(home=tmp_path, model=model, environment=without_vectors) as pocket:
-        await run_short_session(pocket)
+    async with gateway(home=tmp_path, model=model, environment=without_vectors) as parlour:
+        await run_short_session(parlour)
         memory = scope_folder(tmp_path, SCOPE) / "memory"
         (note,) = memory.glob("20*-a-talk.md")
         assert "They talked." in note.read_text()
         assert [each.content for each in HistoryLog(memory).after(0)] == ["[2026-11-22 10:00] They talked."]
-        await pocket.channel.ask("ann", "a fresh start")
+        await parlour.channel.ask("ann", "a fresh start")
     system, *rest = model.prompts[-1]
     assert "- they talked" in system["content"]
     assert "three" not in str(rest)
@@ -105,8 +105,8 @@ async def test_notes_can_be_switched_off(tmp_path: Path) -> None:
     model = RecordingModel()
     async with gateway(
         home=tmp_path, model=model, environment={"PARLOUR_TOOLS__SESSION_MEMORY__ENABLED": "false"}
-    ) as pocket:
-        await run_short_session(pocket)
+    ) as parlour:
+        await run_short_session(parlour)
     memory = scope_folder(tmp_path, SCOPE) / "memory"
     assert list(memory.glob("20*.md")) == []
     assert len(HistoryLog(memory).after(0)) == 1

@@ -42,16 +42,16 @@ def mine(files: Mapping[str, str]) -> dict[str, str]:
     return {f"{SCOPE}/{name}": text for name, text in files.items()}
 
 
-async def search(pocket: InProcessGateway, query: str, project: str = MEMORY) -> SearchHits:
+async def search(parlour: InProcessGateway, query: str, project: str = MEMORY) -> SearchHits:
     """Search as Ann."""
-    return await pocket.app.recall.search(SCOPE, query, project=project)
+    return await parlour.app.recall.search(SCOPE, query, project=project)
 
 
 async def tool_says(home: Path, *queries: str, environment: Mapping[str, str] = SEED) -> Sequence[str]:
     """Return what `memory_search` answers."""
     model = HeldScriptModel(calls(*(("memory_search", json.dumps({"query": query})) for query in queries)))
-    async with gateway(model=model, home=home, environment=environment) as pocket:
-        await pocket.channel.ask("ann", "look")
+    async with gateway(model=model, home=home, environment=environment) as parlour:
+        await parlour.channel.ask("ann", "look")
     return results(model.asked[-1])
 
 
@@ -64,29 +64,29 @@ async def test_phase_3_what_is_discovered(tmp_path: Path) -> None:
         f"memory/.{OLD}.md": "the boiler is hidden",
     })  # fmt: skip
     files |= {"docs/house/deep/boiler.md": "the boiler's manual", "docs/house/.draft.md": "the boiler is hidden"}
-    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as pocket:
-        assert {hit.source for hit in await search(pocket, "boiler")} == {
+    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as parlour:
+        assert {hit.source for hit in await search(parlour, "boiler")} == {
             "memory/MEMORY.md", f"memory/{OLD}-the-boiler.md", f"memory/{NEW}.md",
         }  # fmt: skip
-        assert [hit.source for hit in await search(pocket, "boiler", "house")] == ["docs/house/deep/boiler.md"]
+        assert [hit.source for hit in await search(parlour, "boiler", "house")] == ["docs/house/deep/boiler.md"]
 
 
 async def test_phase_3_memory_is_a_project_of_its_own(tmp_path: Path) -> None:
     """[002] Phase 3, 1: `_memory` is reserved: memory is in no project of documents, no folder takes its name."""
     files = mine({"memory/MEMORY.md": "- the boiler is blue"})
     files |= {"docs/house/a.md": "the boiler's manual", "docs/_memory/b.md": "the boiler of a false memory"}
-    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as pocket:
-        assert await pocket.app.recall.projects(SCOPE) == ["house"]
-        assert [hit.source for hit in await search(pocket, "boiler", "_memory")] == ["memory/MEMORY.md"]
-        assert [hit.source for hit in await search(pocket, "boiler", "house")] == ["docs/house/a.md"]
+    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as parlour:
+        assert await parlour.app.recall.projects(SCOPE) == ["house"]
+        assert [hit.source for hit in await search(parlour, "boiler", "_memory")] == ["memory/MEMORY.md"]
+        assert [hit.source for hit in await search(parlour, "boiler", "house")] == ["docs/house/a.md"]
 
 
 async def test_phase_3_ten_results_at_most(tmp_path: Path) -> None:
     """[002] Phase 3, 3: `search_memory(query, max_results=10)`."""
     days = [datetime(2026, 1, day, tzinfo=UTC) for day in range(1, 13)]
     files = mine({f"memory/{day:%Y-%m-%d}.md": f"the boiler, look {n}" for n, day in enumerate(days)})
-    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as pocket:
-        assert len(await search(pocket, "boiler")) == 10
+    async with gateway(home=home_with(tmp_path / "home", files), environment=SEED) as parlour:
+        assert len(await search(parlour, "boiler")) == 10
 
 
 def test_phase_4_the_tool_is_as_printed() -> None:
@@ -139,8 +139,8 @@ async def test_configuration_chunks_of_512_tokens_that_share_64(tmp_path: Path) 
 
 async def spans_of(home: Path, environment: Mapping[str, str]) -> list[tuple[int, int, int]]:
     """Return first line, last line and size of each chunk."""
-    async with gateway(home=home, environment=environment) as pocket:
-        return sorted((hit.line, hit.end, len(hit.text)) for hit in await search(pocket, "boiler"))
+    async with gateway(home=home, environment=environment) as parlour:
+        return sorted((hit.line, hit.end, len(hit.text)) for hit in await search(parlour, "boiler"))
 
 
 async def test_an_old_note_ranks_below_a_new_one_and_memory_does_not_age(tmp_path: Path) -> None:
@@ -153,13 +153,13 @@ async def test_an_old_note_ranks_below_a_new_one_and_memory_does_not_age(tmp_pat
     })  # fmt: skip
     for path in home_with(tmp_path / "home", files).rglob("MEMORY.md"):
         os.utime(path, (0, 0))  # it is no younger than any note
-    async with gateway(home=tmp_path / "home", environment=SEED) as pocket:
-        scores = {hit.source: hit.score for hit in await search(pocket, "boiler")}
+    async with gateway(home=tmp_path / "home", environment=SEED) as parlour:
+        scores = {hit.source: hit.score for hit in await search(parlour, "boiler")}
         assert scores[f"memory/{OLD}-boiler.md"] < 0.01 < scores[f"memory/{NEW}-boiler.md"]
         assert scores[f"memory/{NEW}-boiler.md"] <= scores["memory/MEMORY.md"] == 0.3
         assert list(scores)[-1] == f"memory/{OLD}-boiler.md"
-    async with gateway(home=tmp_path / "home", environment={**SEED, **NO_DECAY}) as pocket:
-        assert {hit.score for hit in await search(pocket, "boiler")} == {0.3}
+    async with gateway(home=tmp_path / "home", environment={**SEED, **NO_DECAY}) as parlour:
+        assert {hit.score for hit in await search(parlour, "boiler")} == {0.3}
 
 
 async def test_decay_of_memory_and_of_docs_are_set_apart(tmp_path: Path) -> None:
@@ -169,10 +169,10 @@ async def test_decay_of_memory_and_of_docs_are_set_apart(tmp_path: Path) -> None
     names = ("docs/house/new.md", "docs/house/old.md", f"docs/house/{OLD}.md")
     home = home_with(tmp_path / "home", {name: text.format(n) for n, name in enumerate(names)})
     os.utime(home / names[1], (long_ago, long_ago))
-    async with gateway(home=home, environment=SEED) as pocket:
-        assert {hit.score for hit in await search(pocket, "boiler", "house")} == {0.3}
-    async with gateway(home=home, environment={**SEED, **NO_DECAY, **DOCS_DECAY}) as pocket:
-        hits = await search(pocket, "boiler", "house")
+    async with gateway(home=home, environment=SEED) as parlour:
+        assert {hit.score for hit in await search(parlour, "boiler", "house")} == {0.3}
+    async with gateway(home=home, environment={**SEED, **NO_DECAY, **DOCS_DECAY}) as parlour:
+        hits = await search(parlour, "boiler", "house")
         assert tuple(hit.source for hit in hits) == names
         assert [round(hit.score, 3) for hit in hits[:2]] == [0.3, 0.037]  # three half-lives
 
@@ -199,15 +199,15 @@ async def test_configuration_vectors_weigh_more_than_text(tmp_path: Path) -> Non
             "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_API_BASE": server.base,
             "PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_API_KEY": "sk-own",
         }
-        async with gateway(home=home_with(tmp_path / "home", files), environment=environment) as pocket:
-            recall = pocket.app.recall
+        async with gateway(home=home_with(tmp_path / "home", files), environment=environment) as parlour:
+            recall = parlour.app.recall
             for project, engine, index in (
                 (MEMORY, recall._memory, f"{SCOPE}/index.db"),
                 ("house", recall._documents, "docs/.index.db"),
             ):
-                await search(pocket, "tulips", project)
-                await engine.wait_idle(pocket.home / index)
-                hits = await search(pocket, "the doctor", project)
+                await search(parlour, "tulips", project)
+                await engine.wait_idle(parlour.home / index)
+                hits = await search(parlour, "the doctor", project)
                 scores = {re.split(r"[/.-]", hit.source)[-2]: hit.score for hit in hits}
                 assert scores["words"] == pytest.approx(1.0, abs=0.01)
                 assert scores["meaning"] == pytest.approx(0.7, abs=0.01)
