@@ -1,8 +1,8 @@
-"""Format dates, times, durations and file sizes for a language; the patterns are in the catalogue area `formats`."""
+"""Format dates, times and file sizes for a language; the patterns are in the catalogue area `formats`."""
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from zoneinfo import ZoneInfo
 
 from gateway.i18n import translate
@@ -24,15 +24,6 @@ def format_time_of_day(at: datetime, zone: str, language: str = FALLBACK) -> str
     """Return the time of day of *at* in *zone*."""
     local = at.astimezone(ZoneInfo(zone))
     return translate("formats.clock", language, hour=local.hour, minute=local.minute)
-
-
-def format_duration(length: timedelta, language: str = FALLBACK) -> str:
-    """Return *length* in days, hours and minutes, rounded down."""
-    minutes = int(length.total_seconds()) // 60
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    name = "formats.days" if days else "formats.hours"
-    return translate(name, language, days=days, hours=hours, minutes=minutes)
 
 
 def format_file_size(count: int, language: str = FALLBACK) -> str:

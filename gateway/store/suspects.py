@@ -40,7 +40,6 @@ _SUSPECTS = sql(
     "AND (state = 'stamped' OR state = 'control' AND turn = '')",
 )
 _NEXT = sql("SELECT seq, state, key, turn", _SUSPECTS, "ORDER BY attempts, seq LIMIT 1")
-_ANY = sql("SELECT EXISTS (SELECT 1", _SUSPECTS, ")")
 _TAKEN = "alone"  # the `turn` of a control row that runs as a suspect
 _TAKE_CONTROL = "UPDATE inbox SET turn = ?, attempts = attempts + ? WHERE seq = ?"
 _IN_FLIGHT = "state IN ('claimed', 'control') AND ended_at IS NULL"
@@ -84,11 +83,6 @@ def next_suspect(database: sqlite3.Connection) -> NextSuspect | None:
     """Return the suspect with the fewest attempts, the oldest of them; None without suspects."""
     found = database.execute(_NEXT).fetchone()
     return NextSuspect(found[0], found[1] == "control", found[2], found[3]) if found is not None else None
-
-
-def has_suspects(database: sqlite3.Connection) -> bool:
-    """Return True if a suspect can be claimed."""
-    return bool(database.execute(_ANY).fetchone()[0])
 
 
 def take_control(database: sqlite3.Connection, seq: int, attempt: int) -> None:
