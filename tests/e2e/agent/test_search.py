@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.auto_recall import AutoRecall
+from agent.llm.chat_model import ChatRequest
 from gateway.app import build_operations
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -47,7 +48,7 @@ async def test_a_model_finds_what_was_said_in_another_conversation_and_reads_on(
     async with gateway(model=model, home=tmp_path / "home") as parlour:
         await have_conversation(parlour)
         await parlour.channel.ask("ann", "who was it again?")
-        found = results(model.asked[-1])[-1]
+        found = results(last_prompt(model))[-1]
         place = re.search(r"a = (sessions/\S+)\n(?:.*\n)*?a:1 \d{4}-\d\d-\d\d \d\d:\d\d Ann: (.*)", found)
         assert place is not None
         assert place[2].startswith(DENTIST)
@@ -71,6 +72,11 @@ async def test_search_in_a_chat_is_for_whoever_asks() -> None:
         assert "Molar" not in await parlour.channel.ask("bob", "/search dentist", sender="bob", name="Bob")
 
 
+def last_prompt(model: HeldScriptModel) -> ChatRequest:
+    """Return the last request of a turn; background jobs ask the same model."""
+    return [request for request in model.asked if request.purpose == "answer"][-1]
+
+
 @pytest.mark.usefixtures("patient_recall")
 async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
     """It stands before the words it was found for, in later prompts too, and is in no search and no export."""
@@ -78,12 +84,12 @@ async def test_what_may_help_is_recalled_once_and_kept_as_it_was_sent() -> None:
     async with gateway(model=model, environment=AUTO) as parlour:
         await have_conversation(parlour)
         await parlour.channel.ask("ann", "when shall I call my dentist?")
-        asked = str(model.asked[-1].messages[-1]["content"])
+        asked = str(last_prompt(model).messages[-1]["content"])
         assert asked.startswith("[recalled]")
         assert DENTIST in asked
         assert asked.endswith("when shall I call my dentist?")
         await parlour.channel.ask("ann", "ok thanks")
-        again = [str(message["content"]) for message in model.asked[-1].messages]
+        again = [str(message["content"]) for message in last_prompt(model).messages]
         assert asked in again
         assert not again[-1].startswith("[recalled]")
         await parlour.idle()
@@ -101,7 +107,7 @@ async def test_what_stands_in_the_prompt_is_not_recalled_again() -> None:
         await parlour.channel.ask("ann", f"/remember {DENTIST}")
         await parlour.channel.ask("ann", f"as I said, {DENTIST}")
         await parlour.channel.ask("ann", "when shall I call my dentist?")
-        assert not str(model.asked[-1].messages[-1]["content"]).startswith("[recalled]")
+        assert not str(last_prompt(model).messages[-1]["content"]).startswith("[recalled]")
 
 
 async def test_the_operator_searches_and_makes_the_index_anew() -> None:
