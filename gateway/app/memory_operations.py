@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from agent.commands.memory_lists import first_change
 from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
 from agent.memory.erasure.word_eraser import ErasureRequester
@@ -81,8 +82,10 @@ class MemoryOperations:
         """Yield one line per change, the newest first."""
         scope = await self._scope(arguments)
         limit = max(1, min(int(arguments.get("limit", 20)), _MOST_CHANGES))
-        for version in await self._app.commands.memory.documents.log(scope, limit=limit):
-            yield _change(version)
+        documents = self._app.commands.memory.documents
+        changes = await documents.log(scope, limit=limit)
+        for version, text in zip(changes, await documents.diffs(scope, changes), strict=True):
+            yield {**_change(version), "first": first_change(text)}
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
         """Yield one line per remembered line that contains the words, with its change and the messages it came from."""

@@ -70,7 +70,7 @@ def log(
 ) -> None:
     """List the changes, the newest first."""
     lines = _ask("log", scope=scope, person=person, chat=chat, limit=limit)
-    _print(lines, "\n".join(map(_change, lines)) or "this memory has no changes yet", as_json=as_json)
+    _print(lines, "\n".join(map(_logged, lines)) or "this memory has no changes yet", as_json=as_json)
 
 
 @app.command()
@@ -171,6 +171,11 @@ def _place(line: Line) -> str:
 def _change(line: Line) -> str:
     by = f" (by {line['by']})" if line["by"] else ""
     return f"{line['sha']}  {line['at'][:19]}Z  {', '.join(line['documents'])}: {line['why']}{by}"
+
+
+def _logged(line: Line) -> str:
+    """Return a change with its first changed line below."""
+    return f"{_change(line)}\n    {line['first']}" if line["first"] else _change(line)
 
 
 def _origin(line: Line) -> str:

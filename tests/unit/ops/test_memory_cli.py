@@ -125,7 +125,7 @@ async def test_dream_runs_when_it_is_told_to(terminal: CommandTerminal) -> None:
         assert memory.read_text() == "- Ann sails a boat\n"
         assert "0 new entries reviewed" in await asyncio.to_thread(terminal.well, "memory", "dream")
         log = await asyncio.to_thread(terminal.lines, "memory", "log")
-        assert log == told["changes"]
+        assert log == [{**change, "first": "+ Ann sails a boat"} for change in told["changes"]]
 
 
 def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
@@ -138,7 +138,9 @@ def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     )
     write(terminal.home / ANN / "memory" / "HISTORY.md", "somebody wrote this\n")
     assert terminal.lines("memory", "show") == [{"scope": ANN, "document": "MEMORY.md", "text": "- tea"}]
-    assert "edited by hand" in terminal.well("memory", "log")
+    listed = terminal.well("memory", "log")
+    assert "edited by hand" in listed
+    assert listed.endswith("\n    + tea\n")
     assert {"scope": ANN, "name": "HISTORY.md", "count": 1} in terminal.lines("memory", "rebuild")
     history = memory.with_name("HISTORY.md")
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
