@@ -264,7 +264,7 @@ class AgentLoop:
             turn=turn.id,
             call=call.id,
             now=self._now(),
-            recall=bind_recall(self._search, turn.scope, effects.taint),
+            recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
             remember=effects.remember.append,
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),

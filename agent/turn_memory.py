@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import structlog
 
 from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.memory_archive import MemoryArchive
 from agent.memory.erasure.erase_service import EraseService
 from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.chat_edits import ChatEditRequest, ChatEditResult, ChatMemoryEditor, LineChange
+from agent.memory.scopes import scope_folder
 from agent.turn import Turn
 from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import Role
 from gateway.i18n import command_prefix
+from gateway.ports import SearchHit
+
+log = structlog.get_logger(__name__)
 
 _MOST_SHOWN = 5  # changed lines that an answer names
 _LONGEST_SHOWN = 200
@@ -26,9 +35,21 @@ _HELD = {
 class TurnMemoryTools:
     """Changes of memory by tools; the rights are those of `/remember` and `/forget`."""
 
-    def __init__(self, editor: ChatMemoryEditor, erasure: EraseService) -> None:
+    def __init__(self, home: Path, editor: ChatMemoryEditor, erasure: EraseService, archive: MemoryArchive) -> None:
+        self._home = home
         self._editor = editor
         self._erasure = erasure
+        self._archive = archive
+
+    async def note_found(self, scope: str, hits: Sequence[SearchHit]) -> None:
+        """Record which lines of MEMORY.md a search of *scope* returned, so that they stay there."""
+        texts = [hit.text for hit in hits if hit.source == "memory/MEMORY.md"]
+        if not texts:
+            return
+        try:
+            await asyncio.to_thread(self._archive.note_found, scope_folder(self._home, scope) / "memory", texts)
+        except OSError as error:  # the search has its answer, and the record is derived
+            log.warning("memory.use_not_recorded", error=type(error).__name__)
 
     def bind_edit(
         self, turn: Turn, call: str, effects: StagedEffects, *, is_tainted: bool

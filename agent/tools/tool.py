@@ -30,6 +30,9 @@ STOPPED_RUNNING = "stopped while it ran: it may have happened"
 STOPPED = "stopped by the user"
 
 
+FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
+
+
 class RecallAccess(Protocol):
     """Search and reading of one scope's memory and the shared memory."""
 
@@ -104,15 +107,20 @@ def _ignore() -> None:
     """Ignore untrusted content: the caller does not track taint."""
 
 
+async def _record_nothing(scope: str, hits: Sequence[SearchHit]) -> None:
+    """Record nothing: the caller does not track which lines are used."""
+
+
 class _ScopedRecall:
     """`Recall` over an index, in one scope only."""
 
-    __slots__ = ("_index", "_scope", "_taint")
+    __slots__ = ("_index", "_note_found", "_scope", "_taint")
 
-    def __init__(self, index: SearchIndex, scope: str, taint: Callable[[], None]) -> None:
+    def __init__(self, index: SearchIndex, scope: str, taint: Callable[[], None], note_found: FoundRecorder) -> None:
         self._index = index
         self._scope = scope
         self._taint = taint
+        self._note_found = note_found
 
     async def search(
         self,
@@ -129,6 +137,8 @@ class _ScopedRecall:
             self._scope, query, project=project, limit=limit, since=since, until=until, page=page
         )
         self._note(hits)
+        if project == MEMORY:
+            await self._note_found(self._scope, hits)
         return hits
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
@@ -146,9 +156,17 @@ class _ScopedRecall:
         return await self._index.projects(self._scope)
 
 
-def bind_recall(index: SearchIndex, scope: str, taint: Callable[[], None] = _ignore) -> RecallAccess:
-    """Return *index* for *scope* only; *taint* is called for every find that holds words of others."""
-    return _ScopedRecall(index, scope, taint)
+def bind_recall(
+    index: SearchIndex,
+    scope: str,
+    taint: Callable[[], None] = _ignore,
+    note_found: FoundRecorder = _record_nothing,
+) -> RecallAccess:
+    """Return *index* for *scope* only.
+
+    *taint* is called for every find that holds words of others, *note_found* with the hits of each search of memory.
+    """
+    return _ScopedRecall(index, scope, taint, note_found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             images=ImageInliner(parts.blobs),
             search=parts.recall,
             outgoing=outgoing,
-            memory_tools=TurnMemoryTools(memory.editor, memory.erasure),
+            memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,
         ),
         router=parts.router,

@@ -1,7 +1,7 @@
 """The ceiling of MEMORY.md: beyond it, lines that were not used lately move to a dated archive document.
 
 `memory/YYYY-MM-DD.archive.md` is searched, forgotten, exported and merged like a dated note. One line of MEMORY.md
-names it. `.used.json` is derived: when each line was last changed or used in a conversation.
+names it. `.used.json` is derived: when each line was last changed, used in a conversation or found by a search.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _NAMED = 3  # archives that MEMORY.md names; the others are counted
 _POINTER = re.compile(r"- Older facts: .*\.archive\.md")
 _USED_SHARE = 0.6  # of a line's words that a message repeats when it uses the line
 _LEAST_WORDS = 2
+_MOST_STAMPS = 4_000  # about 150 kB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class MemoryArchive:
         *folder* is the scope's `memory/`. The caller holds the scope's lock. Idempotent; raises OSError.
         """
         if 2 * len(text) <= self.max_chars:
+            if (folder / USED).is_file():  # fingerprints of erased lines, perhaps
+                self.disk.remove(folder / USED)
             return text
         entries = [each for each in parse(text) if not _POINTER.match(each.raw)]
         was_there = {line_fingerprint(each.raw) for each in parse(before)}
@@ -68,6 +71,15 @@ class MemoryArchive:
         used = {line_fingerprint(each.raw) for each in parse(text) if _is_used(each, spoken)}
         if used:
             self._save(folder, self._load(folder) | dict.fromkeys(used, self._stamp()))
+
+    def note_found(self, folder: Path, hits: Sequence[str]) -> None:
+        """Record that a search returned *hits*, passages of MEMORY.md; raises OSError."""
+        if 2 * (self.disk.size(folder / "MEMORY.md") or 0) <= self.max_chars:
+            return
+        found = {line_fingerprint(line) for text in hits for line in (text, *text.splitlines()) if line.strip()}
+        stamps = self._load(folder) | dict.fromkeys(found, self._stamp())
+        latest = sorted(stamps, key=lambda name: stamps[name])[-_MOST_STAMPS:]
+        self._save(folder, {name: stamps[name] for name in latest})
 
     def _select(self, entries: list[MemoryEntry], stamps: dict[str, str]) -> set[int]:
         """Return the indices of the entries that move: the longest unused first, items with what is nested in them."""

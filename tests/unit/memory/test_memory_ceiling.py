@@ -6,15 +6,20 @@ import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from agent.memory import MemoryStore, Session
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.editing.memory_archive import MemoryArchive
+from agent.memory.history.history_log import line_fingerprint
+from agent.tools.tool import bind_recall
+from agent.turn_memory import TurnMemoryTools
+from gateway.ports import SearchHit
 from tests.fakes.consolidation_scene import LooseDisk
 from tests.fakes.consolidator import ScriptedProvider
+from tests.fakes.llm_context import FakeSearchIndex
 from tests.fakes.memory import START, FaultyDisk, ProcessCrash
 
 LIMIT = 2_000
@@ -114,3 +119,51 @@ async def test_killed_at_any_write_no_line_is_lost(tmp_path: Path, at: int) -> N
     assert len(left) <= LIMIT
     lines = [*left.splitlines(), *moved.splitlines()]
     assert all(lines.count(line) == 1 for line in more.splitlines())
+
+
+@pytest.mark.parametrize("is_searched", [True, False])
+async def test_a_line_that_a_search_returned_yesterday_stays(tmp_path: Path, is_searched: bool) -> None:
+    """The oldest line moves first, unless `memory_search` returned it for an answer; archives keep no words of it."""
+    clock = SteppedClock()
+    archive = MemoryArchive(max_chars=LIMIT, now=clock)
+    documents = FileDocumentStore(tmp_path, fit=archive.fit)
+    old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"
+    text = f"{old}\n" + "".join(f"- fact number {n} with a few words\n" for n in range(50))
+    await documents.write("people/a", "MEMORY.md", text, was="", why="t")
+    clock.at += timedelta(days=9)
+    tools = TurnMemoryTools(tmp_path, cast("Any", None), cast("Any", None), archive)
+    if is_searched:
+        hit = SearchHit(source="memory/MEMORY.md", line=1, end=1, text=old, score=1.0)
+        recall = bind_recall(FakeSearchIndex({"people/a": [hit]}), "people/a", note_found=tools.note_found)
+        assert await recall.search("zeppelin")
+    clock.at += timedelta(days=1)
+    now = await documents.read("people/a", "MEMORY.md")
+    more = text + "".join(f"- another line number {n}\n" for n in range(20))
+    await documents.write("people/a", "MEMORY.md", more, was=now.rev, why="t")
+    left = (await documents.read("people/a", "MEMORY.md")).text
+    assert (old in left) is is_searched
+    assert (old in archived(tmp_path / "people" / "a")) is not is_searched
+
+
+async def test_the_record_of_use_is_small_and_forgets_with_the_line(tmp_path: Path) -> None:
+    """It holds fingerprints, never words, a limited number of them, and none of a line that was erased."""
+    archive = MemoryArchive(max_chars=LIMIT, now=lambda: START)
+    documents = FileDocumentStore(tmp_path, fit=archive.fit)
+    folder = tmp_path / "people" / "a" / "memory"
+    old = "- The zeppelin of uncle Gregor landed in Friedrichshafen"
+    text = f"{old}\n" + "".join(f"- fact number {n} with a few words\n" for n in range(50))
+    await documents.write("people/a", "MEMORY.md", text, was="", why="t")
+    archive.note_found(folder, [old])
+    record = folder / ".used.json"
+    assert line_fingerprint(old) in record.read_text()
+    assert "zeppelin" not in record.read_text()
+    now = await documents.read("people/a", "MEMORY.md")
+    await documents.write("people/a", "MEMORY.md", text.replace(f"{old}\n", ""), was=now.rev, why="t")
+    assert line_fingerprint(old) not in record.read_text()
+    archive.note_found(folder, [f"- made up {n}" for n in range(9_000)])
+    assert record.stat().st_size < 200_000
+    now = await documents.read("people/a", "MEMORY.md")
+    await documents.write("people/a", "MEMORY.md", "- tea\n", was=now.rev, why="t")
+    assert not record.exists()
+    archive.note_found(folder, ["- tea"])
+    assert not record.exists()
