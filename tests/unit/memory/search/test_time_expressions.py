@@ -172,3 +172,28 @@ def test_bounds_exclude(index: ScopeIndex) -> None:
     assert set(ask(index, "garden hose", may)) == {2}
     assert ask(index, "everything", may) == [2, 2, 2]
     assert ask(index, "garden", TimeSpan(None, at("2023-01-01"))) == []
+
+
+def test_a_time_does_not_multiply_the_work(tmp_path: Path) -> None:
+    """Words within a time are looked up once, not once for every message of that time."""
+    large = ScopeIndex(tmp_path / "large.db", is_new=True)
+    units = [
+        SearchUnit(text=f"message {n} about the garden", line=n, at=TALKS[0][0] + timedelta(minutes=n), role="user")
+        for n in range(1, 2_001)
+    ]
+    large.put(UnitSource(name="talks"), units)
+
+    def count_steps(text: str) -> int:
+        steps = 0
+
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+
+        large._reader.set_progress_handler(step, 100)
+        large.query(parse_query(text, now=NOW))
+        large._reader.set_progress_handler(None, 0)
+        return steps
+
+    assert count_steps("what did we say about the garden in 2024?") < 5 * count_steps("message garden")
+    large.close()
