@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.memory.search import text_query
 from agent.memory.search.query import parse_query
 from agent.memory.search.result_selection import rank_candidates
 from agent.memory.search.scope_index import ScopeIndex
@@ -183,7 +184,7 @@ def test_a_time_does_not_multiply_the_work(tmp_path: Path) -> None:
     ]
     large.put(UnitSource(name="talks"), units)
 
-    def count_steps(text: str) -> int:
+    def count_steps(within: TimeSpan | None) -> int:
         steps = 0
 
         def step() -> None:
@@ -191,9 +192,9 @@ def test_a_time_does_not_multiply_the_work(tmp_path: Path) -> None:
             steps += 1
 
         large._reader.set_progress_handler(step, 100)
-        large.query(parse_query(text, now=NOW))
+        assert len(text_query.best(large._reader, "unit_text", "(terms : (garden))", within=within)) == text_query.TOP
         large._reader.set_progress_handler(None, 0)
         return steps
 
-    assert count_steps("what did we say about the garden in 2024?") < 5 * count_steps("message garden")
+    assert count_steps(TimeSpan(TALKS[0][0], NOW)) < 2 * count_steps(None)
     large.close()
