@@ -44,7 +44,7 @@ class DreamPhaseRunner:
         self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial, save: Save
     ) -> DreamPass | UnusableAnswer:
         """Return the sitting at its end, or why it cannot go on now; each answer is saved before it counts."""
-        if not dream_pass.analysis:
+        while self._has_unstudied_page(dream_pass, base, new):
             studied = await self._study(dream_pass, base, new)
             if isinstance(studied, UnusableAnswer):
                 return studied
@@ -61,17 +61,39 @@ class DreamPhaseRunner:
             await save(step.dream_pass)
         return step.dream_pass
 
+    def _has_unstudied_page(
+        self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
+    ) -> bool:
+        """Return True if another page is to be studied; the studies leave half of the tokens for the edits."""
+        pages = dream_prompt.page_count(base, new)
+        if dream_pass.answers or dream_pass.is_done or dream_pass.studied >= pages:
+            return False
+        request = dream_prompt.study(base, new, page=dream_pass.studied)
+        is_within = (
+            dream_pass.tokens_in + _weight(request) <= self.tokens_in // 2
+            and dream_pass.tokens_out + request["max_tokens"] <= self.tokens_out // 2
+        )
+        if dream_pass.studied and not is_within:
+            log.warning("dream.study_ceiling", studied=dream_pass.studied, pages=pages)
+        return not dream_pass.studied or is_within
+
     async def _study(
         self, dream_pass: DreamPass, base: Mapping[str, str], new: dream_prompt.DreamMaterial
     ) -> DreamPass | UnusableAnswer:
-        request = {"messages": dream_prompt.study(base, new), "max_tokens": dream_prompt.STUDY_TOKENS}
+        """Ask for the study of the next page."""
+        request = dream_prompt.study(base, new, page=dream_pass.studied)
         response = await call_provider(self.provider, self.model, [request], deadline=self.deadline)
         if isinstance(response, UnusableAnswer):
             return response
         analysis = clean(str(getattr(response, "content", None) or ""))
         if not analysis:
             return UnusableAnswer("an empty study")
-        return replace(_add_usage(dream_pass, request, response), analysis=analysis[: dream_prompt.SHOWN])
+        part = analysis[: dream_prompt.SHOWN // dream_prompt.page_count(base, new)]
+        return replace(
+            _add_usage(dream_pass, request, response),
+            analysis=f"{dream_pass.analysis}\n\n{part}".lstrip(),
+            studied=dream_pass.studied + 1,
+        )
 
     async def _edit(
         self, last: _EditRound, simulation: EditSimulation, new: dream_prompt.DreamMaterial

@@ -13,6 +13,7 @@ from agent.memory.history.history_log import HistoryEntry
 
 SHOWN = BUDGET  # characters of a document that the model is shown, and of all entries together
 STUDY_TOKENS = 4_000  # of an analysis
+_LEAST_STUDY = 200  # tokens of a page's part of it
 EDIT_TOKENS = 8_000  # of one answer with operations
 _OWN = 1_500  # tokens of our own words around the material
 _LEAST = 1_000  # characters: with less nothing can be done at all
@@ -68,9 +69,10 @@ def shown_in(token_limit: int) -> int:
     return min(SHOWN, max(token_limit - STUDY_TOKENS - _OWN, _LEAST)) if token_limit else SHOWN
 
 
-def study(documents: Mapping[str, str], new: DreamMaterial) -> list[dict[str, Any]]:
-    """Return the prompt of phase one."""
-    return _messages(_STUDY, [*_document_parts(documents, new.shown), _entries_part(new)])
+def study(documents: Mapping[str, str], new: DreamMaterial, *, page: int = 0) -> dict[str, Any]:
+    """Return the request of phase one for a *page*; the studies of all pages together have `STUDY_TOKENS`."""
+    messages = _messages(_STUDY, [*_document_parts(documents, new.shown, page), _entries_part(new)])
+    return {"messages": messages, "max_tokens": max(STUDY_TOKENS // page_count(documents, new), _LEAST_STUDY)}
 
 
 def edit(

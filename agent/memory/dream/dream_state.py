@@ -27,7 +27,8 @@ class DreamPass:
     """Both phases over entries that are trusted alike: words of strangers are never in a prompt with others."""
 
     is_untrusted: bool = False
-    analysis: str = ""  # phase one's answer
+    analysis: str = ""  # phase one's answers, page by page
+    studied: int = 0  # pages
     answers: tuple[tuple[DocumentEdit, ...], ...] = ()  # phase two's, one by one
     is_done: bool = False
     tokens_in: int = 0
@@ -112,6 +113,7 @@ class DreamStateStore:
                 {
                     "untrusted": each.is_untrusted,
                     "analysis": each.analysis,
+                    "studied": each.studied,
                     "answers": [[edit.record() for edit in answer] for answer in each.answers],
                     "done": each.is_done,
                     "tokens": [each.tokens_in, each.tokens_out],
@@ -131,6 +133,7 @@ def _read(record: Mapping[str, Any]) -> DreamRun:
         DreamPass(
             is_untrusted=each["untrusted"],
             analysis=str(each["analysis"]),
+            studied=int(each.get("studied", bool(each["analysis"]))),  # older versions studied one page
             answers=tuple(tuple(filter(None, map(read_edit, answer))) for answer in each["answers"]),
             is_done=each["done"],
             tokens_in=int(each["tokens"][0]),

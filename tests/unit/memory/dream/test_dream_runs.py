@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -53,6 +52,29 @@ async def test_two_phases_make_one_version_that_names_its_entries(tmp_path: Path
     assert here.model.asked[1].tool_choice == {"type": "function", "function": {"name": "edit_memory"}}
     assert [each.purpose for each in here.model.asked] == ["dream", "dream"]
     assert not here.jobs.jobs
+
+
+async def test_every_page_of_a_long_document_is_studied(tmp_path: Path) -> None:
+    """The third page alone holds the line that is wrong now: the study of it reaches the first edit step."""
+    filler = "".join(f"- fact number {n} of the long inventory, in a few words\n" for n in range(1_500))
+    wrong = "- uses MySQL"
+
+    def answer(prompt: str) -> Said:
+        if "# Your study" not in prompt:
+            return f"{wrong} is out of date" if wrong in prompt else "nothing here"
+        assert f"{wrong} is out of date" in prompt
+        return edits(swap(wrong, "- uses PostgreSQL"))
+
+    here = DreamScene(tmp_path, answer)
+    here.write("MEMORY.md", f"{filler}{wrong}\n")
+    here.happened("They moved the shop to PostgreSQL.")
+    await here.dream()
+    studies = [each for each in here.model.prompts if "# Your study" not in each]
+    assert len(studies) == 3
+    assert [wrong in each for each in studies] == [False, False, True]
+    assert all(f"part {n} of 3" in each for n, each in enumerate(studies, start=1))
+    assert here.text().endswith("- uses PostgreSQL\n")
+    assert wrong not in here.text()
 
 
 async def test_killed_at_every_write_there_is_one_commit_and_nothing_is_paid_twice(tmp_path: Path) -> None:
@@ -441,11 +463,13 @@ async def test_a_document_longer_than_the_prompt_is_shown_page_by_page(tmp_path:
     last = "- fact number 1599 about the long project of the year"
     seen: set[str] = set()
 
-    def answer(prompt: str) -> dict[str, Any]:
+    def answer(prompt: str) -> Said:
+        if "# Your study" not in prompt:
+            return "Nothing to say."
         seen.update(prompt.splitlines())
         return edits(swap(last, f"{last}, and more")) if last in prompt else edits()
 
-    world = DreamScene(tmp_path, "Nothing to say.", answer)
+    world = DreamScene(tmp_path, answer)
     world.write("MEMORY.md", text)
     world.happened("Something new.")
     dreamer = world.dreamer()
@@ -453,4 +477,4 @@ async def test_a_document_longer_than_the_prompt_is_shown_page_by_page(tmp_path:
     await world.run(dreamer)
     assert set(text.splitlines()) <= seen
     assert world.text() == text.replace(last, f"{last}, and more")
-    assert len(world.model.asked) == 1 + 3
+    assert len(world.model.asked) == 3 + 3
