@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import multiprocessing
 import os
 import random
 import tempfile
@@ -131,7 +132,27 @@ async def _measure(path: Path, units: list[SearchUnit], questions: Sequence[str]
     for name, late in (("with nothing to do", idle), ("beside two searches", worst)):
         p50, p99 = (1e3 * percentile(late, share) for share in (0.5, 0.99))
         print(f"the event loop {name} came late by {p50:.1f} ms (p50), {p99:.1f} (p99), {1e3 * max(late):.1f} (most);")
-    print(f"peak memory {memory_mb():.0f} MB; load {os.getloadavg()[0]:.1f}")
+    print(f"peak memory {memory_mb():.0f} MB; load {os.getloadavg()[0]:.1f}", flush=True)
+    server = multiprocessing.get_context("spawn").Process(target=_print_serving_memory, args=(path, questions))
+    server.start()
+    await asyncio.to_thread(server.join)
+
+
+def _print_serving_memory(path: Path, questions: Sequence[str]) -> None:
+    """Print the peak memory of this process, which only opens the index and answers *questions*."""
+
+    async def serve() -> None:
+        engine = RecallEngine(embedder=RandomEmbedder())
+        scope = IndexedScope(path, GrowingScope([]))
+        await engine.search([scope], questions[0])
+        await engine.wait_idle(path)
+        await _row("with vectors, in a process that only serves", engine, [scope], questions)
+        await engine.close()
+
+    asyncio.run(serve())
+    # Not `ru_maxrss`, which a new process inherits from the one that started it.
+    peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(f"peak memory of a process that only serves {int(peak.split()[1]) / 1024:.0f} MB")
 
 
 async def _row(
