@@ -44,10 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return two workers for each processor and two more, at most eight: tests wait for timers, browsers, gateways."""
+    """Return two workers for each processor and two more, at most six: tests wait for timers, browsers, gateways."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
-    return min(2 * len(os.sched_getaffinity(0)) + 2, 8)
+    return min(2 * len(os.sched_getaffinity(0)) + 2, 6)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
