@@ -50,6 +50,7 @@ async def test_a_window_too_many_says_why_and_comes_in_when_it_can() -> None:
         context = await browser.new_context()
         opener = await context.new_page()
         await opener.goto(served.url)
+        await expect(opener.locator("#state")).to_have_attribute("data-state", "online")  # it is one of the windows
         address = f"{served.url.replace('http', 'ws', 1)}ws"
         await opener.evaluate(
             "([n, at]) => { window.more = Array.from({ length: n }, () => new WebSocket(at)) }",
