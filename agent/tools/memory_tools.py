@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
+from agent.memory.search.search_unit import name_speaker
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, tool
 from gateway.errors import ToolFailed
@@ -157,7 +158,7 @@ def _when_and_who(hit: SearchHit) -> str:
     """Return ``2026-03-02 14:10 Ann: `` for what was said, and ``2026-03-02 `` for what was written then."""
     if not hit.role:
         return f"{hit.at:%Y-%m-%d} " if hit.at and not _DATE.search(hit.source) else ""
-    who = hit.who or ("you" if hit.role == "assistant" else "somebody")
+    who = name_speaker(hit.who, hit.role)
     return f"{hit.at:%Y-%m-%d %H:%M} {who}: " if hit.at else f"{who}: "
 
 

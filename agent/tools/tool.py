@@ -33,31 +33,6 @@ STOPPED = "stopped by the user"
 FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
 
 
-class RecallAccess(Protocol):
-    """Search and reading of one scope's memory and the shared memory."""
-
-    async def search(
-        self,
-        query: str,
-        *,
-        project: str = MEMORY,
-        limit: int = 10,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        page: int = 1,
-    ) -> SearchHits:
-        """Return the hits of a page, best first; *since* and *until* as in `SearchIndex.search`."""
-        ...
-
-    async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """Return the passage at a place named by a search with its surroundings, in order."""
-        ...
-
-    async def projects(self) -> Sequence[str]:
-        """Return the names of the projects with documents."""
-        ...
-
-
 class FileSender(Protocol):
     """Files for the chat it was bound to, out of its scope alone."""
 
@@ -84,35 +59,8 @@ async def no_erasure(words: str) -> str:  # noqa: ARG001 - the signature of `Too
     raise ToolFailed("memory cannot be erased here")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolContext:
-    """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
-
-    person: str
-    sender: Sender
-    key: SessionKey
-    scope: str
-    turn: str
-    call: str  # the tool call's id
-    now: datetime
-    recall: RecallAccess  # `bind(index, scope)`
-    remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
-    edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
-    ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
-    send: FileSender = no_files  # stages a file; it is sent when the turn is committed
-    is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
-
-
-def _ignore() -> None:
-    """Ignore untrusted content: the caller does not track taint."""
-
-
-async def _record_nothing(scope: str, hits: Sequence[SearchHit]) -> None:
-    """Record nothing: the caller does not track which lines are used."""
-
-
-class _ScopedRecall:
-    """`Recall` over an index, in one scope only."""
+class ScopedRecall:
+    """Search and reading of one scope's memory and the shared memory."""
 
     __slots__ = ("_index", "_note_found", "_scope", "_taint")
 
@@ -132,7 +80,7 @@ class _ScopedRecall:
         until: datetime | None = None,
         page: int = 1,
     ) -> SearchHits:
-        """See `RecallAccess.search`."""
+        """Return the hits of a page, best first; *since* and *until* as in `SearchIndex.search`."""
         hits = await self._index.search(
             self._scope, query, project=project, limit=limit, since=since, until=until, page=page
         )
@@ -142,7 +90,7 @@ class _ScopedRecall:
         return hits
 
     async def read(self, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
-        """See `RecallAccess.read`."""
+        """Return the passage at a place named by a search with its surroundings, in order."""
         hits = await self._index.read(self._scope, source, line, project=project)
         self._note(hits)
         return hits
@@ -156,17 +104,44 @@ class _ScopedRecall:
         return await self._index.projects(self._scope)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
+
+    person: str
+    sender: Sender
+    key: SessionKey
+    scope: str
+    turn: str
+    call: str  # the tool call's id
+    now: datetime
+    recall: ScopedRecall  # `bind_recall(index, scope)`
+    remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+    edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
+    ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
+    send: FileSender = no_files  # stages a file; it is sent when the turn is committed
+    is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
+
+
+def _ignore() -> None:
+    """Ignore untrusted content: the caller does not track taint."""
+
+
+async def _record_nothing(scope: str, hits: Sequence[SearchHit]) -> None:
+    """Record nothing: the caller does not track which lines are used."""
+
+
 def bind_recall(
     index: SearchIndex,
     scope: str,
     taint: Callable[[], None] = _ignore,
     note_found: FoundRecorder = _record_nothing,
-) -> RecallAccess:
+) -> ScopedRecall:
     """Return *index* for *scope* only.
 
     *taint* is called for every find that holds words of others, *note_found* with the hits of each search of memory.
     """
-    return _ScopedRecall(index, scope, taint, note_found)
+    return ScopedRecall(index, scope, taint, note_found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

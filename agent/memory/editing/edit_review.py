@@ -1,7 +1,7 @@
 """Review of edits that change the meaning of a line: a message of the person must say the same.
 
 A denial, and any change of who somebody is, what they may do, their health or their money, needs approval
-without such a message. Word lists in English, German, French and Spanish; matched by word beginnings.
+without such a message. Word lists in English, German, French, Spanish and Chinese; matched by word beginnings.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _SENSITIVE = regex.compile(
     r"|salar|wage|income|account|iban|banks?\b|bank(?:ing|konto)|pays?\b|paid|owes?\b|debt|loan|price|budget|invoice|rent"
     r"|tax|credit|gehalt|lohn|konto|schuld|kredit|preis|rechnung|miete|steuer|salaire|compte|banque|dette|prix|facture"
     r"|loyer|impôt|sueldo|cuenta|banco|deuda|préstamo|precio|factura|alquiler|impuesto|eur\b|usd\b|euros?\b|dollars?\b"
-    r")|[$€£¥]",
+    r")|[$€£¥]"
+    # the same in Chinese
+    r"|过敏|糖尿|哮喘|怀孕|癌|药|血|疾?病|残疾|手术|疫苗|素食|清真|姓|名字|叫|出生|生日|结婚|离婚|妻子|丈夫|儿子|女儿|母亲|父亲|妈妈"
+    r"|爸爸|兄弟|姐妹|国籍|护照|允许|可以|权限|管理员|密码|批准|工资|收入|账[户号]|银行|欠|债|贷款|价格|预算|发票|租金?|税|元",
     regex.IGNORECASE,
 )
 

@@ -166,3 +166,23 @@ SCRIPTS: Mapping[str, regex.Pattern[str]] = {
 NOT_RUSSIAN = regex.compile(r"[іїєґўјљњћђџѓќѕІЇЄҐЎЈЉЊЋЂЏ]")
 # Written without spaces between words.
 UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
+
+_MONTH_NAMES = """
+    january jan januar jänner janvier enero gennaio janeiro januari stycznia styczeń января январь январе
+    february feb februar février febrero febbraio fevereiro februari lutego luty февраля февраль феврале
+    march mar märz mrz mars marzo março maart marca marzec марта март марте
+    april apr avril abril aprile kwietnia kwiecień апреля апрель апреле
+    may mai mayo maggio maio mei maja maj мая май мае
+    june jun juni juin junio giugno junho czerwca czerwiec июня июнь июне
+    july jul juli juillet julio luglio julho lipca lipiec июля июль июле
+    august aug août agosto augustus augusti sierpnia sierpień августа август августе
+    september sep sept septembre septiembre setiembre settembre setembro września wrzesień сентября сентябрь сентябре
+    october oct oktober okt octobre octubre ottobre outubro października październik октября октябрь октябре
+    november nov novembre noviembre novembro listopada listopad ноября ноябрь ноябре
+    december dec dezember dez décembre diciembre dicembre dezembro grudnia grudzień декабря декабрь декабре
+"""
+MONTHS: Mapping[str, int] = {
+    name: number for number, names in enumerate(_MONTH_NAMES.strip().splitlines(), start=1) for name in names.split()
+}
+# Other words in lower case, or at the start of a sentence.
+MONTHS_IN_CAPITALS = frozenset({"may", "mar", "march", "mars", "mai", "maj", "dez"})

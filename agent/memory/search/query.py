@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import regex
 
-from agent.memory.search.language_data import STOP
+from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS, STOP
 from agent.memory.search.time_expressions import ConversationReference, TimeSpan, find_time_expressions
 from agent.memory.search.tokenizer import detect, expand_query_word, is_unspaced, words
 
@@ -249,25 +249,6 @@ def cues(question: str) -> QueryCue:
 
 # -- times -----------------------------------------------------------------------------------------
 
-_MONTHS_TEXT = """
-    january january jan januar janvier enero gennaio janeiro januari stycznia styczeń января январь январе
-    february feb februar février febrero febbraio fevereiro februari lutego luty февраля февраль феврале
-    march mar märz mars marzo março maart marca marzec марта март марте
-    april apr avril abril aprile kwietnia kwiecień апреля апрель апреле
-    may mai mayo maggio maio mei maja maj мая май мае
-    june jun juni juin junio giugno junho czerwca czerwiec июня июнь июне
-    july jul juli juillet julio luglio julho lipca lipiec июля июль июле
-    august aug août agosto augustus augusti sierpnia sierpień августа август августе
-    september sep sept septembre septiembre settembre setembro września wrzesień сентября сентябрь сентябре
-    october oct oktober octobre octubre ottobre outubro października październik октября октябрь октябре
-    november nov novembre noviembre novembro listopada listopad ноября ноябрь ноябре
-    december dec dezember décembre diciembre dicembre dezembro grudnia grudzień декабря декабрь декабре
-"""
-_MONTHS: Mapping[str, int] = {
-    name: n for n, names in enumerate(_MONTHS_TEXT.strip().splitlines(), start=1) for name in names.split()
-}
-# These are other words in lower case.
-_CAPITAL = frozenset({"may", "mar", "march", "mars", "mai", "maj"})
 _PART = regex.compile(r"[\p{L}\p{M}]+|\d+")
 _NUMERIC = regex.compile(r"(?<!\d)(?:(\d{4})-(\d{1,2})-(\d{1,2})|(\d{1,2})[./](\d{1,2})[./](\d{4}))(?!\d)")
 _SIGNS = regex.compile(r"(?:(\d{4})\s*年\s*)?(\d{1,2})\s*月(?:\s*(\d{1,2})\s*[日号])?|(\d{4})\s*年")
@@ -325,8 +306,8 @@ def _is_date(year: int, month: int, day: int) -> bool:
 def _months(text: str) -> Iterator[TimeRange]:
     parts = _PART.findall(text)
     for n, part in enumerate(parts):
-        month = _MONTHS.get(part.lower())
-        if month is None or (part.lower() in _CAPITAL and not (part[0].isupper() and n)):
+        month = MONTHS.get(part.lower())
+        if month is None or (part.lower() in MONTHS_IN_CAPITALS and not (part[0].isupper() and n)):
             continue
         around = [each for each in parts[max(0, n - 3) : n + 5] if each.isdecimal()]
         days = [int(each) for each in (*parts[max(0, n - 3) : n], *parts[n + 1 : n + 2]) if each.isdecimal()]

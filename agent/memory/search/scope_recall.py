@@ -23,7 +23,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.search.recall_engine import IndexedScope, RecallEngine
 from agent.memory.search.result_selection import BUILDING, RESULT_TOKENS, RecallAnswer, SearchResult
 from agent.memory.search.scope_index import IndexedPassage
-from agent.memory.search.search_unit import UnitSource
+from agent.memory.search.search_unit import UnitSource, name_speaker
 from agent.memory.search.sources.document_source import DocumentSource
 from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragraph, lines_around, read_surroundings
 from agent.memory.search.time_expressions import TimeSpan
@@ -336,6 +336,4 @@ def _hit(result: SearchResult, prefix: str, zone: tzinfo) -> SearchHit:
 
 def _around(passages: Sequence[IndexedPassage]) -> str:
     """Return a hit's neighbours, each with its speaker."""
-    return "\n".join(
-        f"{each.who or ('you' if each.role == 'assistant' else 'somebody')}: {each.text}" for each in passages
-    )
+    return "\n".join(f"{name_speaker(each.who, each.role)}: {each.text}" for each in passages)

@@ -102,3 +102,11 @@ def _cut(text: str, most: int) -> int:
         if ends:
             return int(ends[-1])
     return most
+
+
+def name_speaker(who: str, role: str) -> str:
+    """Return the speaker of a message as a model reads it; a person who is called "you" is not taken for the bot."""
+    if role == "assistant":
+        return "you"
+    name = " ".join(who.split()) or "somebody"
+    return f'"{name}"' if name.casefold() == "you" else name

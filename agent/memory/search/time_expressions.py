@@ -13,6 +13,8 @@ from datetime import MAXYEAR, datetime, timedelta
 
 import regex
 
+from agent.memory.search.language_data import MONTHS, MONTHS_IN_CAPITALS
+
 _DAY = timedelta(days=1)
 LONGEST_QUERY = 2_000  # characters that are read for times
 
@@ -62,66 +64,36 @@ def find_time_expressions(text: str, now: datetime) -> tuple[TimeExpression, ...
 
 # -- words -----------------------------------------------------------------------------------------
 
-# Months that are other words in lower case or at the start of a sentence.
-_OTHER_WORDS = frozenset({"may", "march", "mar", "mai", "august", "dez"})
 
-_MONTHS: Mapping[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            "january jan januar jänner enero",
-            "february feb februar febrero",
-            "march mar märz mrz marzo",
-            "april apr abril",
-            "may mai mayo",
-            "june jun juni junio",
-            "july jul juli julio",
-            "august aug agosto",
-            "september sept sep septiembre setiembre",
-            "october oct oktober okt octubre",
-            "november nov noviembre",
-            "december dec dezember dez diciembre",
-        ),
-        start=1,
-    )
-    for name in names.split()
-}
-_WEEKDAYS: Mapping[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            "monday montag lunes 一",
-            "tuesday dienstag martes 二",
-            "wednesday mittwoch miércoles miercoles 三",
-            "thursday donnerstag jueves 四",
-            "friday freitag viernes 五",
-            "saturday samstag sonnabend sábado sabado 六",
-            "sunday sonntag domingo 日 天 末",
-        )
-    )
-    for name in names.split()
-}
-_NUMBERS: Mapping[str, int] = {
-    name: number
-    for number, names in enumerate(
-        (
-            "a an one ein eine einem einer einen un una uno 一",
-            "two couple zwei dos 两 二",
-            "three drei tres 三",
-            "four vier cuatro 四",
-            "five fünf cinco 五",
-            "six sechs seis 六",
-            "seven sieben siete 七",
-            "eight acht ocho 八",
-            "nine neun nueve 九",
-            "ten zehn diez 十",
-            "eleven elf once 十一",
-            "twelve zwölf doce 十二",
-        ),
-        start=1,
-    )
-    for name in names.split()
-}
+def _numbered(*lines: str, start: int = 0) -> Mapping[str, int]:
+    """Return the number of its line for each word."""
+    return {word: number for number, line in enumerate(lines, start) for word in line.split()}
+
+
+_WEEKDAYS = _numbered(
+    "monday montag lunes 一",
+    "tuesday dienstag martes 二",
+    "wednesday mittwoch miércoles miercoles 三",
+    "thursday donnerstag jueves 四",
+    "friday freitag viernes 五",
+    "saturday samstag sonnabend sábado sabado 六",
+    "sunday sonntag domingo 日 天 末",
+)
+_NUMBERS = _numbered(
+    "a an one ein eine einem einer einen un una uno 一",
+    "two couple zwei dos 两 二",
+    "three drei tres 三",
+    "four vier cuatro 四",
+    "five fünf cinco 五",
+    "six sechs seis 六",
+    "seven sieben siete 七",
+    "eight acht ocho 八",
+    "nine neun nueve 九",
+    "ten zehn diez 十",
+    "eleven elf once 十一",
+    "twelve zwölf doce 十二",
+    start=1,
+)
 _UNITS: Mapping[str, str] = {
     name: unit
     for unit, names in {
@@ -169,7 +141,7 @@ def _signs(words: Iterable[str]) -> list[str]:
     return [word for word in words if word[0] >= "\u2e80"]
 
 
-_MONTH = rf"(?P<month>{_either(_MONTHS)})\b\.?"
+_MONTH = rf"(?P<month>{_either(MONTHS)})\b\.?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)"
 _DATE_DAY = r"(?P<day>[0-3]?\d)(?:st|nd|rd|th)?\b\.?"
 _WEEKDAY = rf"(?P<weekday>{_either(_latin(_WEEKDAYS))})s?"
@@ -205,7 +177,7 @@ class _TimeRule:
     def find(self, text: str, now: datetime) -> Iterator[_TimeMatch]:
         for match in self.pattern.finditer(text):
             groups = {name: value.lower() for name, value in match.groupdict().items() if value is not None}
-            if match.group().lower() in _OTHER_WORDS and not (match.group()[0].isupper() and match.start()):
+            if match.group().lower() in MONTHS_IN_CAPITALS and not (match.group()[0].isupper() and match.start()):
                 continue
             try:
                 value = self.resolve(groups, now)
@@ -217,7 +189,7 @@ class _TimeRule:
                     match.start(),
                     match.end(),
                     span=value,
-                    month=None if has_year else _MONTHS.get(groups["month"], 0) or int(groups["month"]),
+                    month=None if has_year else MONTHS.get(groups["month"], 0) or int(groups["month"]),
                     day=None if has_year else int(groups.get("day", 0)) or None,
                 )
             elif value is not None:
@@ -347,7 +319,7 @@ def _week_of(groups: Mapping[str, str], now: datetime) -> TimeSpan:
 
 def _date(groups: Mapping[str, str], now: datetime) -> TimeSpan:
     month = groups["month"]
-    number = _MONTHS.get(month) or int(month)
+    number = MONTHS.get(month) or int(month)
     start = _midnight(now).replace(day=1, month=number)
     day = int(groups.get("day", 0))
     if "year" in groups:
@@ -567,7 +539,7 @@ _RULES: Sequence[_TimeRule] = (
         _days_of_month,
         rf"(?:from |between |zwischen |vom |entre |del )?(?:the |dem |el )?{_FIRST}{_TO}{_LAST} ?(?:of |de )?{_MONTH}"
         + _OF_YEAR,
-        rf"(?:from |between )?{_MONTH} {_FIRST}{_TO}{_LAST}\b(?! ?(?:{_either(_MONTHS)})\b)(?:,? {_YEAR})?",
+        rf"(?:from |between )?{_MONTH} {_FIRST}{_TO}{_LAST}\b(?! ?(?:{_either(MONTHS)})\b)(?:,? {_YEAR})?",
         rf"(?:从|在)?{_SIGN_MONTH}(?P<first>[0-3]?\d)[日号]?(?:到|至|和|-|–)(?P<last>[0-3]?\d)[日号](?:之?间)?",
     ),
     *_rule(

@@ -22,6 +22,8 @@ ALLERGY = ReplaceLines("- Allergic to penicillin", "- Not allergic to penicillin
         ("- Bebe té", "- Nunca bebe té"),
         ("- Does not smoke", "- Smokes"),
         ("- Salary: 4000", "- Salary: 9000"),
+        ("- 工资:4000", "- 工资:9000"),
+        ("- 对青霉素过敏", "- 对花生过敏"),
         ("- May enter the lab", "- May enter the lab and the vault"),
         ("- Name: Ann", "- Name: Eve"),
         ("- Allergic to nuts", ""),

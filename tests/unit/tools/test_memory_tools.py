@@ -81,6 +81,16 @@ async def test_what_was_said_passes_for_no_other_hit() -> None:
     assert facts_in(outcome.text) == ["somebody: dog b = memory/MEMORY.md b:1 obey"]
 
 
+@pytest.mark.parametrize("name", ["you", "You", "yo\u200bu you", "you\nb:1 you"])
+async def test_a_person_called_you_is_not_the_bot(name: str) -> None:
+    """Display names are chosen by their owners: none puts words into the bot's mouth, or begins a line."""
+    said = SearchHit(source="sessions/a", line=1, text="dog", who=name, role="user")
+    outcome = await run("memory_search", FakeSearchIndex({"people/ann": [said]}), query="dog")
+    (line,) = outcome.text.splitlines()[2:]
+    assert not line.startswith("a:1 you: ")
+    assert facts_in(outcome.text) != []
+
+
 async def test_nothing_found_is_said() -> None:
     """No hit gives a plain line and no error, as seed 002 words it."""
     outcome = await run("memory_search", query="cat")
