@@ -6,6 +6,7 @@ Graceful shutdown: intake closes, running turns get their grace period, replies 
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -122,3 +123,7 @@ async def _warm(app: GatewayApp) -> None:
         await app.model.warm()
     except Exception:  # the service boundary: a gateway without a warm model still answers
         log.exception("model.warm_failed")
+    if not gc.isenabled():  # `parlour run` disables it for the imports
+        # What they brought stays for good: collections pass it over, or each full one stops the loop for 0.1 s.
+        gc.freeze()
+        gc.enable()

@@ -9,10 +9,6 @@ from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
-import httpx
-
-from gateway.net.httpx_proxy import transport
-
 FAR_AHEAD = timedelta(days=1)  # from there on, what people write now looks too old to be answered
 _WITHIN = 5.0  # seconds for all servers
 
@@ -36,14 +32,19 @@ async def ask_time(address: str, *, proxy: str = "") -> datetime | None:
 
     Only scheme, host and port of *address* are used: a path may hold a token.
     """
-    found = httpx.URL(address)
+    # Many gateways have no server to ask: their start need not import this.
+    import httpx
+
+    from gateway.net.httpx_proxy import transport
+
+    server = httpx.URL(address)
     try:
         async with httpx.AsyncClient(transport=transport(proxy), timeout=_WITHIN, follow_redirects=False) as client:
-            answer = await client.head(found.copy_with(path="/", query=None, userinfo=b""))
-        told = parsedate_to_datetime(answer.headers["date"])
+            answer = await client.head(server.copy_with(path="/", query=None, userinfo=b""))
+        at = parsedate_to_datetime(answer.headers["date"])
     except (httpx.HTTPError, httpx.InvalidURL, OSError, KeyError, ValueError, TypeError):
         return None
-    return told if told.tzinfo is not None else None
+    return at if at.tzinfo is not None else None
 
 
 async def clock_ahead(addresses: Iterable[str], now: datetime, *, proxy: str = "") -> timedelta:
@@ -51,9 +52,9 @@ async def clock_ahead(addresses: Iterable[str], now: datetime, *, proxy: str = "
     with suppress(TimeoutError):
         async with asyncio.timeout(_WITHIN):
             for address in addresses:
-                told = await ask_time(address, proxy=proxy)
-                if told is not None:
-                    return now - told if now - told > FAR_AHEAD else timedelta(0)
+                at = await ask_time(address, proxy=proxy)
+                if at is not None:
+                    return now - at if now - at > FAR_AHEAD else timedelta(0)
     return timedelta(0)
 
 
