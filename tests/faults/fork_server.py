@@ -194,7 +194,8 @@ def _fork(connection: socket.socket, others: list[socket.socket]) -> int:
         # Said by the child: on a busy machine it is up before its parent has the processor again.
         connection.sendall(json.dumps({"pid": os.getpid()}).encode() + b"\n")
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for name in (signal.SIGCHLD, signal.SIGHUP):  # the second is ignored if the tests run under nohup
+            signal.signal(name, signal.SIG_DFL)
         for other in others:
             other.close()
         disk._RUN = secrets.token_hex(4)  # what an import draws anew in every process that was not forked
