@@ -44,6 +44,7 @@ from gateway.ports.journal import AcceptResult as AcceptResult
 from gateway.ports.journal import DeadLetter as DeadLetter
 from gateway.ports.journal import InboxRow as InboxRow
 from gateway.ports.journal import Job as Job
+from gateway.ports.journal import JobAdvance as JobAdvance
 from gateway.ports.journal import JobQueue as JobQueue
 from gateway.ports.journal import JobQueueStats as JobQueueStats
 from gateway.ports.journal import Journal as Journal

@@ -148,6 +148,14 @@ class Job:
     attempts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class JobAdvance:
+    """A job and the one that takes its place, if it is still queued."""
+
+    job: Job
+    next: Job | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobQueueStats:
     """How the unfinished jobs of one kind stand."""
@@ -164,7 +172,9 @@ class TurnCommit:
 
     record: TurnRecord
     outbound: tuple[OutboundMessage, ...] = ()
+    ends: tuple[str, ...] = ()  # jobs whose id starts with one of these are removed, before `jobs` are queued
     jobs: tuple[Job, ...] = ()
+    advances: tuple[JobAdvance, ...] = ()  # as `JobQueue.advance` does each
     audit: AuditEntry | None = None  # its decision about people or a shared chat
     cap_notices: tuple[CapNotice, ...] = ()  # sent with its outbox rows
 
@@ -387,12 +397,27 @@ class JobQueue(Protocol):
         """Return jobs of *kinds* due at *now*, oldest first, each leased to this process until finished or put off."""
         ...
 
+    async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:
+        """Return when the first job of *kinds* becomes due that is not leased and due later than *after*."""
+        ...
+
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs, due or not, in the order they were queued."""
         ...
 
+    async def pending_of(self, kind: str) -> tuple[Job, ...]:
+        """Return the unfinished jobs of *kind* in every scope, due or not, the earliest first."""
+        ...
+
     async def finish(self, job: Job) -> None:
         """Remove *job*."""
+        ...
+
+    async def advance(self, job: Job, next_: Job | None) -> bool:
+        """Replace *job* with *next_* in one transaction, or remove it; False, and no effect, if it was removed.
+
+        A job that was cancelled while it ran is therefore not queued again.
+        """
         ...
 
     async def put_off(

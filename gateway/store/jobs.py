@@ -9,9 +9,21 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from gateway.ports.journal import Job, JobQueueStats
+from gateway.ports.journal import Job, JobAdvance, JobQueueStats
 from gateway.store.engine import StoreEngine
-from gateway.store.row_codec import encode_job, micros, moment, put_job, quote, read_json, sql, unquote, write_json
+from gateway.store.row_codec import (
+    advance_job,
+    encode_advance,
+    encode_job,
+    micros,
+    moment,
+    put_job,
+    quote,
+    read_json,
+    sql,
+    unquote,
+    write_json,
+)
 from gateway.store.suspects import KILLED
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
@@ -21,6 +33,8 @@ _DUE = sql(
 )
 _LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
 _PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
+_PENDING_OF = sql("SELECT", _JOB, "FROM job WHERE kind = ? ORDER BY due_at, seq")
+_NEXT_DUE = "SELECT min(due_at) FROM job WHERE leased = 0 AND due_at > ? AND kind IN (SELECT value FROM json_each(?))"
 _COUNT = (
     "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
     "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
@@ -66,6 +80,18 @@ class SqliteJobs:
             lambda database: _lease_jobs(database, micros(now), write_json(list(kinds)), limit)
         )
 
+    async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:
+        """Return when the first job of *kinds* becomes due after *after*."""
+        (due_at,) = await self._engine.writer.submit(
+            lambda database: database.execute(_NEXT_DUE, (micros(after), write_json(list(kinds)))).fetchone()
+        )
+        return moment(due_at) if due_at is not None else None
+
+    async def pending_of(self, kind: str) -> tuple[Job, ...]:
+        """Return the unfinished jobs of *kind*, the earliest first."""
+        found = await self._engine.writer.submit(lambda database: database.execute(_PENDING_OF, (kind,)).fetchall())
+        return tuple(_read_job(columns) for columns in found)
+
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's unfinished jobs in the order they were queued."""
         found = await self._engine.writer.submit(
@@ -77,6 +103,13 @@ class SqliteJobs:
         """Remove *job*."""
         await self._engine.writer.submit(
             lambda database: database.execute("DELETE FROM job WHERE id = ?", (quote(job.id),)).close()
+        )
+
+    async def advance(self, job: Job, next_: Job | None) -> bool:
+        """Replace *job* with *next_*, or remove it; False, and no effect, if it was removed."""
+        encoded = encode_advance(JobAdvance(job, next_))
+        return await self._engine.writer.submit(
+            lambda database: advance_job(database, encoded), lambda _: self._engine.queued_job.set()
         )
 
     async def put_off(

@@ -191,7 +191,7 @@ class SqliteJournal:
         engine.recorded.set()
         for key in {message.key for message in new.commit.outbound}:
             engine.chats.put(key)
-        if new.jobs:
+        if new.jobs or new.advances:
             engine.queued_job.set()
 
     async def settle(self, row: InboxRow, commit: TurnCommit) -> TurnRecord:

@@ -26,7 +26,7 @@ from gateway.events import (
     Sender,
     SessionKey,
 )
-from gateway.ports.journal import Job, Line, TurnStep
+from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
 from gateway.text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -323,3 +323,25 @@ def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
     database.execute(
         "INSERT OR IGNORE INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?)", columns
     )
+
+
+def end_jobs(database: sqlite3.Connection, prefix: str) -> None:
+    """Remove the jobs whose id starts with *prefix*."""
+    low = quote(prefix)
+    # A range of the id's index, not LIKE: ids may hold its wildcards.
+    database.execute("DELETE FROM job WHERE id >= ? AND id < ?", (low, low + "\U0010ffff"))
+
+
+def encode_advance(advance: JobAdvance) -> tuple[str, tuple[Any, ...] | None]:
+    """Return the job's id and the columns of the next one."""
+    return quote(advance.job.id), encode_job(advance.next) if advance.next is not None else None
+
+
+def advance_job(database: sqlite3.Connection, advance: tuple[str, tuple[Any, ...] | None]) -> bool:
+    """Replace a queued job with the next one; return False, without effect, if it is not queued."""
+    id_, columns = advance
+    if not database.execute("DELETE FROM job WHERE id = ?", (id_,)).rowcount:
+        return False
+    if columns is not None:
+        put_job(database, columns)
+    return True

@@ -11,7 +11,10 @@ from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, Turn
 from gateway.store.access import insert_audit_entry
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.row_codec import (
+    advance_job,
+    encode_advance,
     encode_job,
+    end_jobs,
     micros,
     moment,
     put_job,
@@ -76,6 +79,7 @@ class EncodedCommit:
     columns: tuple[Any, ...]
     body: str
     jobs: tuple[tuple[Any, ...], ...]
+    advances: tuple[tuple[str, tuple[Any, ...] | None], ...]
     at: int
 
 
@@ -112,6 +116,7 @@ def encode(commit: TurnCommit, at: int) -> EncodedCommit:
         ),
         body=write_lines(record.lines, record.blobs),
         jobs=tuple(encode_job(job) for job in commit.jobs),
+        advances=tuple(encode_advance(each) for each in commit.advances),
         at=at,
     )
 
@@ -211,8 +216,12 @@ def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None
             enqueue(database, message)
         else:
             enqueue_reply(database, message, control)
+    for prefix in new.commit.ends:
+        end_jobs(database, prefix)
     for job in new.jobs:
         put_job(database, job)
+    for advance in new.advances:
+        advance_job(database, advance)
     if new.commit.audit is not None:
         insert_audit_entry(database, new.commit.audit)
     if new.commit.cap_notices:

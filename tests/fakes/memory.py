@@ -132,6 +132,23 @@ class FakeJobs:
         self.leased |= {job.id for job in found}
         return tuple(found)
 
+    async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:
+        """Return when the next one is due."""
+        free = [job for job in self.jobs.values() if job.id not in self.leased and job.kind in kinds]
+        return min((job.due_at for job in free if job.due_at > after), default=None)
+
+    async def pending_of(self, kind: str) -> tuple[Job, ...]:
+        """Return the jobs of a kind, the earliest first."""
+        return tuple(sorted((job for job in self.jobs.values() if job.kind == kind), key=lambda job: job.due_at))
+
+    async def advance(self, job: Job, next_: Job | None) -> bool:
+        """Replace a job that is here."""
+        if self.jobs.pop(job.id, None) is None:
+            return False
+        if next_ is not None:
+            await self.put(next_)
+        return True
+
     async def pending_in(self, scope: str) -> tuple[Job, ...]:
         """Return the scope's jobs; counts how often it was asked."""
         self.asked[scope] += 1

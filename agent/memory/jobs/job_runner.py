@@ -25,7 +25,8 @@ log = structlog.get_logger(__name__)
 
 AT_ONCE = 2  # slow jobs: turns have priority at the model
 _QUICK_AT_ONCE = 32
-_IDLE = timedelta(seconds=5)  # a postponed job becomes due without a new queue entry
+# The wall clock may jump and the machine may sleep, and the token budget has a new day: no event tells of these.
+_LONGEST_SLEEP = timedelta(seconds=30)
 _PAUSE = timedelta(seconds=1)  # while the store is down
 _FIRST_DELAY = timedelta(seconds=30)  # of a job that broke its handler; doubled each time
 _LONGEST_DELAY = timedelta(hours=1)
@@ -106,6 +107,7 @@ class JobRunner:
         self._running: dict[str, str] = {}  # job -> kind, of those that are in a slot
         self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
+        self._looked_at = now()  # the jobs due until then were begun, or cannot begin yet
         self._tallies = {kind: JobKindStats() for kind in sorted({*quick, *slow, *self._long})}
 
     @property
@@ -185,7 +187,8 @@ class JobRunner:
             return await self._begin_due(tasks)
 
     async def _begin_due(self, tasks: asyncio.TaskGroup) -> bool:
-        quick = self._owed or list(await self._jobs.due(self._now(), _QUICK_AT_ONCE, kinds=tuple(self._quick)))
+        self._looked_at = self._now()
+        quick = self._owed or list(await self._jobs.due(self._looked_at, _QUICK_AT_ONCE, kinds=tuple(self._quick)))
         self._owed = list(quick)
         for job in quick:
             await self._do(job, self._quick[job.kind])
@@ -210,14 +213,20 @@ class JobRunner:
         )
 
     async def _due(self, handlers: Mapping[str, Handler], free: int) -> tuple[Job, ...]:
-        return await self._jobs.due(self._now(), free, kinds=tuple(handlers)) if free > 0 and handlers else ()
+        return await self._jobs.due(self._looked_at, free, kinds=tuple(handlers)) if free > 0 and handlers else ()
 
     def _in_slots(self, handlers: Mapping[str, Handler]) -> int:
         return sum(kind in handlers for kind in self._running.values())
 
     async def _wait(self) -> None:
-        """Return when a job was queued, a slot is free again, or it is time to look."""
-        changed = asyncio.ensure_future(self._jobs.wait_changed(_IDLE))
+        """Return when a job was queued, a slot is free again, or the next job is due."""
+        next_due = await self._jobs.next_due(self._looked_at, kinds=tuple(self._tallies))
+        seconds = _LONGEST_SLEEP.total_seconds()
+        if next_due is not None:
+            seconds = min(seconds, (next_due - self._now()).total_seconds())
+        if seconds <= 0:
+            return
+        changed = asyncio.ensure_future(self._jobs.wait_changed(timedelta(seconds=seconds)))
         freed = asyncio.ensure_future(self._freed.wait())
         try:
             await asyncio.wait({changed, freed}, return_when=asyncio.FIRST_COMPLETED)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import OutboundKind, OutboundMessage
-from gateway.ports.journal import Job, MessageOutcome, TurnCommit, TurnStep
+from gateway.ports.journal import Job, JobAdvance, MessageOutcome, TurnCommit, TurnStep
 from gateway.ports.store import Store
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import (
@@ -240,6 +241,63 @@ async def test_jobs_are_leased_until_finished_or_put_off(backend: StoreBackend) 
     store = await backend.open()
     assert await store.jobs.due(START + timedelta(hours=2), 10, kinds=("summarise",)) == ()
     assert [job.id for job in await store.jobs.due(START + timedelta(hours=2), 1, kinds=KINDS)] == ["j2"]
+
+
+async def test_a_job_advances_only_while_it_is_queued(backend: StoreBackend) -> None:
+    """The next one takes its place in one transaction; one that was cancelled while it ran never returns."""
+    store = await backend.open()
+    slots = [Job(id=f"remind:r1:{n}", kind="remind", scope="chats/c", payload={"n": n}, due_at=START) for n in (1, 2)]
+    other = Job(id="remind:r10:1", kind="remind", scope="chats/d", payload={}, due_at=START - timedelta(hours=1))
+    for job in (slots[0], other):
+        await store.jobs.put(job)
+    assert await store.jobs.due(START, 1, kinds=("remind",)) == (other,)
+    assert await store.jobs.due(START, 1, kinds=("remind",)) == (slots[0],)
+    assert await store.jobs.advance(slots[0], slots[1])
+    assert not await store.jobs.advance(slots[0], slots[1])
+    assert await store.jobs.pending_of("remind") == (other, slots[1])
+    assert await store.jobs.due(START, 5, kinds=("remind",)) == (slots[1],)
+    await accept(store, said())
+    lease = await claim(store)
+    again = Job(id="remind:r1:9", kind="remind", scope="chats/c", payload={}, due_at=START)
+    await store.journal.commit(
+        lease, replace(answered(lease), ends=("remind:r1:",), advances=(JobAdvance(slots[1], again),))
+    )
+    assert not await store.jobs.advance(slots[1], again)
+    await backend.kill()
+    store = await backend.open()
+    assert await store.jobs.pending_of("remind") == (replace(other, attempts=1),)  # it was running at the kill
+    assert await store.jobs.advance(other, None)
+    assert await store.jobs.pending_of("remind") == ()
+
+
+async def test_a_commit_replaces_the_jobs_of_a_prefix(store: Store) -> None:
+    """What it ends is gone before what it queues comes, so one commit moves a job, id and all."""
+    job = Job(id="remind:r1:a", kind="remind", scope="chats/c", payload={"n": 1}, due_at=START)
+    beside = replace(job, id="remind:r1-:%_")
+    for each in (job, replace(job, id="remind:r1:b"), beside):
+        await store.jobs.put(each)
+    await accept(store, said())
+    lease = await claim(store)
+    moved = replace(job, payload={"n": 2})
+    after = replace(job, id="remind:r1:c")
+    advances = (JobAdvance(beside, after), JobAdvance(replace(job, id="remind:r1:b"), replace(job, id="never")))
+    await store.journal.commit(lease, replace(answered(lease, jobs=(moved,)), ends=("remind:r1:",), advances=advances))
+    assert await store.jobs.pending_of("remind") == (moved, after)
+
+
+async def test_the_next_due_job_is_known(store: Store) -> None:
+    """Of the kinds asked about, not leased, and later than asked: the others are running or cannot begin."""
+    for n, kind in enumerate(("think", "write", "think")):
+        await store.jobs.put(
+            Job(id=f"j{n}", kind=kind, scope="", payload={}, due_at=START + timedelta(microseconds=n + 1))
+        )
+    assert await store.jobs.next_due(START, kinds=("think", "write")) == START + timedelta(microseconds=1)
+    assert await store.jobs.next_due(START + timedelta(microseconds=1), kinds=("think",)) == START + timedelta(
+        microseconds=3
+    )
+    await store.jobs.due(START + timedelta(hours=1), 5, kinds=("think",))
+    assert await store.jobs.next_due(START, kinds=("think",)) is None
+    assert await store.jobs.next_due(START, kinds=()) is None
 
 
 async def test_a_queued_job_wakes_its_worker(store: Store) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -110,7 +111,7 @@ async def test_slow_jobs_run_two_at_a_time_and_never_hold_up_quick_ones(clock: V
         await asyncio.sleep(10)
         await jobs.put(job("w", kind="write"))
         await asyncio.sleep(60)
-    assert [(round(at), name) for at, name in finished] == [(10, "w"), (30, "a"), (30, "b"), (60, "c")]
+    assert sorted((round(at), name) for at, name in finished) == [(10, "w"), (30, "a"), (30, "b"), (60, "c")]
     assert max(together) == 2
     assert [(each.kind, each.done, each.failures) for each in await background.work()] == [
         ("think", 3, 0),
@@ -167,3 +168,55 @@ async def test_a_store_that_is_down_costs_nothing_but_time(clock: VirtualClock, 
         await asyncio.sleep(10)
     assert calls == ["a", "a"]
     assert jobs.jobs == {}
+
+
+async def test_it_sleeps_until_the_next_job_is_due_and_begins_that_in_the_same_second(clock: VirtualClock) -> None:
+    """No poll in between delays a job, whenever in the sleep it was queued; the last ones are looked at each once."""
+    jobs = FakeJobs()
+    begun: list[tuple[str, datetime]] = []
+    looked: list[datetime] = []
+    started = clock.now()
+
+    class CountedJobs(FakeJobs):
+        """Notes when it is asked."""
+
+        async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
+            """Return what is due."""
+            looked.append(now)
+            return await super().due(now, limit, kinds=kinds)
+
+    jobs = CountedJobs()
+
+    async def handle(each: Job) -> None:
+        begun.append((each.id, clock.now()))
+
+    def due_in(name: str, seconds: float) -> Job:
+        return replace(job(name), due_at=started + timedelta(seconds=seconds))
+
+    await jobs.put(due_in("c", 20.4))
+    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=clock.now)):
+        await asyncio.sleep(7)
+        await jobs.put(due_in("a", 7.25))
+        await jobs.put(due_in("b", 3))
+        await asyncio.sleep(14)
+        assert [(name, (at - started).total_seconds()) for name, at in begun] == [("b", 7), ("a", 7.25), ("c", 20.4)]
+        looked.clear()
+        await asyncio.sleep(600)
+        assert len(looked) <= 21  # nothing is due: every 30 seconds, for a clock that was moved
+
+
+async def test_a_clock_that_jumps_is_noticed(clock: VirtualClock) -> None:
+    """A job of tomorrow begins within half a minute of the moment at which the clock says tomorrow."""
+    jobs, ahead = FakeJobs(), timedelta()
+    begun: list[str] = []
+
+    async def handle(each: Job) -> None:
+        begun.append(each.id)
+
+    await jobs.put(replace(job("a"), due_at=clock.now() + timedelta(days=1)))
+    async with at_work(JobRunner(jobs, quick={"think": handle}, slow={}, now=lambda: clock.now() + ahead)):
+        await asyncio.sleep(100)
+        assert begun == []
+        ahead = timedelta(days=1)
+        await asyncio.sleep(31)
+        assert begun == ["a"]
