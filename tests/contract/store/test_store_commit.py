@@ -265,7 +265,7 @@ async def test_a_job_advances_only_while_it_is_queued(backend: StoreBackend) -> 
     assert not await store.jobs.advance(slots[1], again)
     await backend.kill()
     store = await backend.open()
-    assert await store.jobs.pending_of("remind") == (replace(other, attempts=1),)  # it was running at the kill
+    assert [job.id for job in await store.jobs.pending_of("remind")] == [other.id]
     assert await store.jobs.advance(other, None)
     assert await store.jobs.pending_of("remind") == ()
 
