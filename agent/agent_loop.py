@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import structlog
 
 from agent.attachments.image_inliner import ImageInliner
-from agent.attachments.outgoing_files import OutgoingFiles
+from agent.files.outgoing_files import OutgoingFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ToolCall
 from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 
@@ -11,7 +11,6 @@ import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable, UserError
 from gateway.ports import Channel, MetricsRecorder, Store
-from gateway.quarantine import Quarantine
 
 log = structlog.get_logger(__name__)
 
@@ -143,11 +142,11 @@ async def _end(name: str, run: asyncio.Task[None]) -> None:
             log.error("channel.end_timed_out", channel=name, seconds=_END_TIMEOUT.total_seconds())
 
 
-async def run_prune_loop(store: Store, quarantine: Quarantine) -> None:
-    """Remove expired rows and events, at start and every few hours."""
+async def run_prune_loop(store: Store, *others: Callable[[], Awaitable[int]]) -> None:
+    """Remove expired rows, and what *others* remove, at start and every few hours."""
     while True:
         try:
-            removed = await store.prune() + await quarantine.prune()
+            removed = await store.prune() + sum([await each() for each in others])
         except StoreUnavailable:
             log.warning("prune.store_unavailable")
         else:

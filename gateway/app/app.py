@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 
 from agent.chat_profiles import ModelCatalog
 from agent.command_services import CommandServices
+from agent.files.workspaces import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
 from agent.memory.account_links.account_linker import AccountLinker
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
@@ -63,6 +64,7 @@ class GatewayApp:
     intake: GatewayIntake
     sessions: StoredSessions
     projector: TranscriptProjector
+    workspaces: ScopeWorkspaces
     recall: ScopeRecall
     memory_jobs: MemoryJobs
     linker: AccountLinker

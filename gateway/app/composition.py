@@ -205,6 +205,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         intake=parts.intake,
         sessions=memory.sessions,
         projector=memory.projector,
+        workspaces=memory.workspaces,
         recall=parts.recall,
         memory_jobs=memory.jobs,
         linker=memory.linker,

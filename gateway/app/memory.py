@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from agent.files.workspaces import ScopeWorkspaces
 from agent.llm.model_client import ModelClient
 from agent.locks import WorkerSlots
 from agent.memory.account_links.account_linker import AccountLinker
@@ -75,6 +76,7 @@ class MemoryServices:
     scope_lock: ScopeLock
     linking: AccountLinkService
     linker: AccountLinker
+    workspaces: ScopeWorkspaces
     can_summarise: bool  # a model other than the offline one is configured
     consolidates: bool  # there are summaries: such a model, and a chat whose `memory_window` is not 0
 
@@ -152,6 +154,7 @@ def build_memory(
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, now=now),
         linker=linker,
+        workspaces=ScopeWorkspaces(home, most_mb=settings.files.workspace_mb, now=now),
         can_summarise=can_summarise,
         consolidates=consolidates,
     )

@@ -14,7 +14,6 @@ import structlog
 from agent.agent_loop import AgentLoop
 from agent.attachments.attachment_loader import AttachmentLoader
 from agent.attachments.image_inliner import ImageInliner
-from agent.attachments.outgoing_files import OutgoingFiles
 from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
 from agent.chat_profiles import ChatProfiles
@@ -28,6 +27,8 @@ from agent.command_services import (
     UsageService,
 )
 from agent.commands import CommandRouter
+from agent.files.outgoing_files import OutgoingFiles
+from agent.files.received_files import ReceivedFiles
 from agent.llm.model_client import UsageRecorder
 from agent.locks import WorkerSlots
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
@@ -159,7 +160,11 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
     )
     outgoing = OutgoingFiles(
-        context.home.path, parts.blobs, most=settings.files.max_mb * 1_000_000, limit=parts.channels.file_limit
+        memory.workspaces,
+        ReceivedFiles(context.home.path),
+        parts.blobs,
+        most=settings.files.max_mb * 1_000_000,
+        limit=parts.channels.file_limit,
     )
     return TurnServices(
         journal=journal,

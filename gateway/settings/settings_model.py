@@ -76,6 +76,7 @@ class FileSettings(FrozenModel):
 
     max_mb: Annotated[int, Field(ge=1, le=100)] = 20  # megabytes of one file
     text_chars: Annotated[int, Field(ge=100, le=1_000_000)] = 20_000  # of one document that the model reads
+    workspace_mb: Annotated[int, Field(ge=1, le=100_000)] = 200  # megabytes of a scope's files, deleted ones included
 
 
 class AgentSettings(FrozenModel):
