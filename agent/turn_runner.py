@@ -19,11 +19,11 @@ from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
 from gateway.errors import StoreUnavailable
-from gateway.events import InboundKind, OutboundKind, SessionKey, short_turn_id
+from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKey, short_turn_id
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports import EXPIRES, InboxRow, MessageOutcome, TurnCommit, TurnLease
+from gateway.ports import EXPIRES, InboxRow, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
 
 
@@ -77,6 +77,8 @@ class TurnRunner:
     async def _refuse(self, running: RunningTurn, turn: Turn) -> MessageOutcome | None:
         """End the turn if its sender's access was revoked or it waited too long; else return None."""
         sender = (turn.key.channel, turn.message.sender.id)
+        if not turn.is_admitted and is_set_by_person(turn.message):
+            return await self._refuse_job(running, turn)
         if not turn.is_admitted:
             # Several messages may have waited: one notice is enough.
             line = "" if sender in self._notified_revoked else translate("commands.revoked", turn.language)
@@ -93,6 +95,21 @@ class TurnRunner:
                 self._services.on_expired(row.message)
             return await self._end_unanswered(running, turn, MessageOutcome.EXPIRED, line)
         return None
+
+    async def _refuse_job(self, running: RunningTurn, turn: Turn) -> MessageOutcome:
+        """End a job whose person lost access: the owner is notified, once for all their jobs, and the chat is not."""
+        sender = (turn.key.channel, turn.message.sender.id)
+        owner = None if sender in self._notified_revoked else await self._services.find_owner(turn.key.channel)
+        notices: tuple[OutboundMessage, ...] = ()
+        if owner is not None:
+            key, visible_to = owner
+            language = self._services.locales.language(key)
+            text = translate("commands.job_revoked", language, who=short(turn.account.label), chat=short(str(turn.key)))
+            notices = (
+                OutboundMessage(id=f"{turn.id}.2", key=key, text=text, kind=OutboundKind.NOTICE, visible_to=visible_to),
+            )
+        self._notified_revoked.add(sender)
+        return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, "", also=notices)
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
@@ -114,10 +131,11 @@ class TurnRunner:
         failure: str = "",
         rest: tuple[InboxRow, ...] = (),
         cap_notice: CapNotice | None = None,
+        also: tuple[OutboundMessage, ...] = (),
     ) -> MessageOutcome:
         """Commit messages that get no answer: people see them with the notice *line*, the model never does.
 
-        The queued rows *rest* end with them. Return *outcome*.
+        The queued rows *rest* end with them; *also* goes to other chats. Return *outcome*.
         """
         services, now = self._services, self._services.now()
         draft = TurnDraft(replace(turn.lease, steps=(), rows=(*turn.lease.rows, *rest)))
@@ -135,7 +153,7 @@ class TurnRunner:
             turn.lease,
             TurnCommit(
                 record=record,
-                outbound=build_reply(turn, line, OutboundKind.NOTICE),
+                outbound=(*build_reply(turn, line, OutboundKind.NOTICE), *also),
                 audit=self._commands.audit_unfinished(turn, outcome),
                 cap_notices=(cap_notice,) if cap_notice else (),
             ),

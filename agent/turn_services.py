@@ -134,6 +134,7 @@ class TurnServices:
     search: SearchIndex
     context_of: Callable[[InboundMessage], MessageContext]
     current_admission: Callable[[InboxRow, MessageContext], Awaitable[SenderAdmission | None]]  # None: access ended
+    find_owner: Callable[[str], Awaitable[tuple[SessionKey, str] | None]]  # of a channel: chat, user who may read it
     locales: LocaleProvider
     profiles: ChatProfiles
     caps: UsageCaps

@@ -12,7 +12,7 @@ from gateway.admission import Admitted, Rejected
 from gateway.app.channels import Judge
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
-from gateway.ports import Channel, InboxRow, MessageContext, SupportsSenderLookup
+from gateway.ports import Channel, InboxRow, MessageContext, SupportsSenderLookup, is_set_by_person
 
 log = structlog.get_logger(__name__)
 
@@ -37,9 +37,10 @@ class RoleResolver:
     async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:
         """Return the admission of the sender of *row*; None when they are no longer admitted.
 
-        Messages passed the check for being addressed to the bot when they arrived. Jobs keep the role of their row.
+        Messages passed the check for being addressed to the bot when they arrived. A job that a person set is admitted
+        as their own message, other jobs keep the role of their row.
         """
-        if row.message.kind is InboundKind.JOB:
+        if row.message.kind is InboundKind.JOB and not is_set_by_person(row.message):
             decision = self._judge(replace(row.message, is_addressed=True), context)
             return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
         message = replace(row.message, is_addressed=True)
@@ -50,7 +51,7 @@ class RoleResolver:
         return decision if isinstance(decision, Admitted) else None
 
     def _asks(self, message: InboundMessage, context: MessageContext | None) -> bool:
-        if message.chat_kind is ChatKind.GROUP and message.kind in _DECIDES:
+        if message.chat_kind is ChatKind.GROUP and (message.kind in _DECIDES or is_set_by_person(message)):
             return True
         if not _has_facts(message):
             return False

@@ -58,7 +58,7 @@ from gateway.attachment_fetcher import ChannelAttachmentFetcher
 from gateway.channel_history import ChannelHistory
 from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
-from gateway.events import InboundMessage
+from gateway.events import InboundMessage, SessionKey
 from gateway.intake import GatewayIntake
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports import MessageContext
@@ -159,6 +159,11 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         ),
         auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
     )
+
+    async def find_owner(channel: str) -> tuple[SessionKey, str] | None:
+        address = await parts.access.owners_at(channel)
+        return (address.key, address.visible_to) if address is not None else None
+
     outgoing = OutgoingFiles(
         memory.workspaces,
         ReceivedFiles(context.home.path),
@@ -191,6 +196,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         current_admission=RoleResolver(
             parts.access.judge, parts.channels.channels, decide=parts.access.judge.decide
         ).current_admission,
+        find_owner=find_owner,
         locales=parts.locales,
         profiles=parts.profiles,
         caps=parts.usage.caps,

@@ -61,6 +61,7 @@ from gateway.ports.journal import TurnStep as TurnStep
 from gateway.ports.journal import TurnTrace as TurnTrace
 from gateway.ports.journal import UsageRow as UsageRow
 from gateway.ports.journal import UsageStore as UsageStore
+from gateway.ports.journal import is_set_by_person as is_set_by_person
 from gateway.ports.locales import ChatLocale as ChatLocale
 from gateway.ports.locales import LocaleProvider as LocaleProvider
 from gateway.ports.locales import channel_wide_key as channel_wide_key

@@ -12,12 +12,21 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias
 
-from gateway.events import InboundMessage, OutboundMessage, Role, SessionKey
+from gateway.events import InboundKind, InboundMessage, OutboundMessage, Role, SessionKey
 from gateway.ports.access import AuditEntry
 from gateway.ports.caps import CapNotice
 
 Line: TypeAlias = Mapping[str, Any]  # one transcript line
 CALL_NOTED_AFTER = timedelta(milliseconds=50)  # shorter calls leave no row if killed
+
+
+# Prefixes of the message ids of jobs that a person set: a reminder, the end of a task, a call that was approved.
+SET_BY_PERSON = ("job:remind/", "job:task/", "job:allowed/")
+
+
+def is_set_by_person(message: InboundMessage) -> bool:
+    """Return True for a job that its sender set; it needs their access and has their role when it runs."""
+    return message.kind is InboundKind.JOB and message.message_id.startswith(SET_BY_PERSON)
 
 
 class AcceptOutcome(StrEnum):

@@ -14,6 +14,7 @@ from gateway.app.role_resolver import RoleResolver
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import Channel, InboxRow, MessageContext
+from gateway.ports.journal import SET_BY_PERSON
 from tests.fakes.clock import EPOCH, VirtualClock
 
 POLICY = AdmissionPolicy(channel="pocket", entries=frozenset(map(AllowEntry.parse, ("role:7", "42", "chat:open"))))
@@ -105,6 +106,20 @@ async def test_a_member_of_a_server_or_workspace_who_cannot_be_looked_up_is_a_st
     for fact in ({"guild": "5"}, {"sender": Sender(id="8", team="T1")}):
         assert await authorize_row(RoleDirectory(roles), replace(MESSAGE, key=inside, **fact)) is None
     assert await authorize_row(RoleDirectory(roles), replace(MESSAGE, key=inside, sender=Sender(id="8"))) is Role.MEMBER
+
+
+@pytest.mark.parametrize("prefix", SET_BY_PERSON)
+async def test_a_job_that_a_person_set_is_admitted_as_their_own_message(prefix: str) -> None:
+    """With the role of now, looked up in a shared chat; the role that was stored with the row counts for nothing."""
+    row = replace(MESSAGE, kind=InboundKind.JOB, message_id=f"{prefix}r1/2026-11-21T09:00")
+    assert await authorize_row(RoleDirectory(()), row, role=Role.OWNER) is None
+    assert await authorize_row(RoleDirectory(("7",)), row, role=Role.OWNER) is Role.MEMBER
+    named = replace(row, sender=Sender(id="42", is_admin=True))
+    assert await authorize_row(RoleDirectory(()), named, role=Role.OWNER) is Role.MEMBER
+    assert await authorize_row(RoleDirectory((), is_admin=True), named) is Role.ADMIN
+    assert await authorize_row(RoleDirectory(("7",)), replace(row, sender=Sender(id="666"))) is Role.MEMBER
+    typed = replace(row, kind=InboundKind.MESSAGE, sender=Sender(id="666"))
+    assert await authorize_row(RoleDirectory(()), typed, role=Role.OWNER) is None  # an id alone is no job
 
 
 async def test_nobody_is_asked_without_need() -> None:
