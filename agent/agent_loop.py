@@ -16,12 +16,14 @@ from agent.memory.messages.token_estimate import estimate_message, estimate_mess
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
+from agent.tools.rights import CallFacts
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, bind_recall
 from agent.tools.toolbox import LoopDetector
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, ModelFailed
+from gateway.events import InboundKind
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, Line, Preview, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
@@ -236,10 +238,17 @@ class AgentLoop:
         turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
         effects, is_untrusted = StagedEffects(), False
         is_repeatable = toolbox.is_repeatable(call.name)
+        facts = CallFacts(
+            role=turn.role,
+            chat_kind=turn.message.chat_kind,
+            is_untyped=turn.message.kind is InboundKind.JOB and not turn.retried,
+        )
         if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN
         elif not is_repeatable and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
             text = _IN_DOUBT
+        elif refusal := toolbox.refusal(call, facts):
+            text = refusal
         else:
             if not is_repeatable:
                 await self._store.step(turn.lease, draft.intent(call))
@@ -259,6 +268,8 @@ class AgentLoop:
         return ToolContext(
             person=turn.account.name,
             sender=turn.message.sender,
+            role=turn.role,
+            chat_kind=turn.message.chat_kind,
             key=turn.key,
             scope=turn.scope,
             turn=turn.id,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from agent.attachments.file_names import format_size
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
 
 @tool(
     "Send a file with your answer: one made of `text` (a table as CSV, a long text as Markdown), or, without it, one"
     " that was sent here before, by its name. Do not repeat its content in the answer.",
+    kind=ToolKind.KEEP,
     gives=["files"],
 )
 async def send_file(

@@ -14,7 +14,7 @@ from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceL
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
 from agent.memory.search.search_unit import name_speaker
 from agent.memory.storage.transcript_lines import indent_lines
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 from gateway.ports import MEMORY, SearchHit, SearchHits
 
@@ -41,6 +41,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 @tool(
     "Search memory, notes, summaries and earlier conversations. Use it to recall past conversations, decisions, facts"
     " and preferences. Hits are lines of `place date who: text`, best first.",
+    kind=ToolKind.LOOK,
     gives=["memory"],
 )
 async def memory_search(
@@ -68,7 +69,7 @@ async def memory_search(
     return append_missing(format_lines(hits, page), hits)
 
 
-@tool("Search the documents of a project (a folder under docs/).")
+@tool("Search the documents of a project (a folder under docs/).", kind=ToolKind.LOOK)
 async def vector_search(
     context: ToolContext,
     query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
@@ -85,7 +86,10 @@ async def vector_search(
     return append_missing(format_hits(wanted, hits, "result(s)") if hits else nothing, hits)
 
 
-@tool("Read more of one place that a search named: the whole of it, and what stands or was said around it.")
+@tool(
+    "Read more of one place that a search named: the whole of it, and what stands or was said around it.",
+    kind=ToolKind.LOOK,
+)
 async def memory_get(
     context: ToolContext,
     source: Annotated[str, "the source as the search named it, not its short name"],
@@ -183,7 +187,11 @@ def _required_query(query: str) -> str:
     return wanted
 
 
-@tool("Keep a fact for later conversations. Use it when somebody asks you to remember something.", gives=["memory"])
+@tool(
+    "Keep a fact for later conversations. Use it when somebody asks you to remember something.",
+    kind=ToolKind.KEEP,
+    gives=["memory"],
+)
 async def remember(
     context: ToolContext, fact: Annotated[str, "one self-contained sentence, names instead of pronouns"]
 ) -> str:
@@ -212,6 +220,7 @@ class MemoryEditOperation(BaseModel):
 @tool(
     "Correct or forget lines of your memory when a person asks or corrects you; say how to undo it. `erase`: words to"
     " erase from messages too, after the person has confirmed.",
+    kind=ToolKind.KEEP,
     gives=["memory"],
 )
 async def memory_edit(context: ToolContext, operations: tuple[MemoryEditOperation, ...] = (), erase: str = "") -> str:

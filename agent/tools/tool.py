@@ -1,6 +1,6 @@
 """Tools: each is a typed async function of a context and arguments.
 
-    @tool("Keep a fact for later conversations.", repeatable=True)
+    @tool("Keep a fact for later conversations.", kind=ToolKind.KEEP)
     async def remember(context: ToolContext, fact: Annotated[str, "one sentence"]) -> str: ...
 
 The schema a model sees and the check of its arguments both come from the signature, computed once.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Annotated, Any, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -21,13 +22,64 @@ from pydantic.fields import FieldInfo
 from agent.memory.editing.document_edits import DocumentEdit
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
-from gateway.events import Attachment, Sender, SessionKey
+from gateway.events import Attachment, ChatKind, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SearchHit, SearchHits, SearchIndex
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
 OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
 STOPPED_RUNNING = "stopped while it ran: it may have happened"
 STOPPED = "stopped by the user"
+
+LONGEST_TIMEOUT = timedelta(minutes=10)
+
+
+class ToolKind(StrEnum):
+    """What a call does: the row of the rights table (`agent/tools/rights.py`)."""
+
+    LOOK = "look"  # reads the turn's own memory scope
+    KEEP = "keep"  # stages data that the turn's commit stores
+    WEB = "web"  # reads public addresses
+    COMPUTE = "compute"  # calculates without access to anything else
+    RUN = "run"  # runs programs
+    ACT = "act"  # changes another system at once
+    SPEND = "spend"  # costs money beyond the answer
+
+    @property
+    def has_effects(self) -> bool:
+        """True if a call changes something outside the turn's own commit."""
+        return self in {ToolKind.RUN, ToolKind.ACT, ToolKind.SPEND}
+
+
+class ResultContent(StrEnum):
+    """Whose words a tool's result holds."""
+
+    TRUSTED = "trusted"  # ours, or what the scope's memory marks itself
+    WORDS = "words"  # untrusted text: the turn is tainted from here on
+
+
+class AskRule(StrEnum):
+    """When a call needs a person's approval; each rule includes the ones before it."""
+
+    NEVER = "never"
+    TAINTED = "tainted"  # if untrusted text was in the prompt when the model requested the call
+    FIRST = "first"  # also the first time for each subject
+    ALWAYS = "always"
+
+    def covers(self, other: AskRule) -> bool:
+        """Return True if this rule asks whenever *other* does."""
+        order = list(AskRule)
+        return order.index(self) >= order.index(other)
+
+
+ASK_BY_KIND: Mapping[ToolKind, AskRule] = {
+    ToolKind.LOOK: AskRule.NEVER,
+    ToolKind.KEEP: AskRule.TAINTED,
+    ToolKind.WEB: AskRule.TAINTED,
+    ToolKind.COMPUTE: AskRule.NEVER,
+    ToolKind.RUN: AskRule.TAINTED,
+    ToolKind.ACT: AskRule.FIRST,
+    ToolKind.SPEND: AskRule.TAINTED,
+}
 
 
 FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
@@ -110,6 +162,8 @@ class ToolContext:
 
     person: str
     sender: Sender
+    role: Role
+    chat_kind: ChatKind
     key: SessionKey
     scope: str
     turn: str
@@ -146,32 +200,53 @@ def bind_recall(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function with what the model, the loop and the prompt have to know of it."""
+    """A function with what the model, the loop, the prompt and the rights table have to know of it."""
 
     name: str
     description: str
     run: Callable[..., Awaitable[str]]  # (context, **arguments)
     arguments: type[BaseModel]
     schema: Mapping[str, Any]  # the OpenAI function schema, its keys in a fixed order
-    effects: bool  # does something outside the turn's own commit
-    repeatable: bool  # doing it twice is doing it once, or there are no effects
-    untrusted: bool  # its result holds words of strangers: the turn is tainted from here on
-    gives: tuple[str, ...]  # which abilities of `registry.ABILITIES` somebody has through it
+    kind: ToolKind
+    repeatable: bool  # idempotent
+    brings: ResultContent
+    ask: AskRule
+    subject: Callable[..., str] | None  # (**arguments): what a standing approval would cover, such as a host
+    who: Role | None  # the least role; None = by kind
+    where: frozenset[ChatKind] | None  # kinds of chat; None = by kind
+    timeout: timedelta
+    page: int  # characters of a result that the model sees at once
+    is_deferred: bool  # not in the prompt until it is searched for
+    summary: str  # catalogue key of one line for status, question and audit; "" = the name
+    gives: tuple[str, ...]  # which abilities of `toolbox.ABILITIES` somebody has through it
 
 
 def tool(
     description: str,
     *,
-    effects: bool = False,
+    kind: ToolKind,
     repeatable: bool | None = None,
-    untrusted: bool = False,
+    brings: ResultContent = ResultContent.TRUSTED,
+    ask: AskRule | None = None,
+    subject: Callable[..., str] | None = None,
+    who: Role | None = None,
+    where: Collection[ChatKind] | None = None,
+    timeout: timedelta = timedelta(seconds=60),
+    page: int = 12_000,
+    is_deferred: bool = False,
+    summary: str = "",
     gives: Sequence[str] = (),
     name: str = "",
 ) -> Callable[[Callable[..., Awaitable[str]]], Tool]:
-    """Make a tool of an async function; *repeatable* is by default whatever has no effects.
+    """Make a tool of an async function; the fields are those of `Tool`.
 
-    Raises TypeError for a function that is not async, lacks the context, or has untyped parameters.
+    By default a tool is *repeatable* if its kind has no effects, and asks as `ASK_BY_KIND` says.
+
+    Raises TypeError for a function that is not async, lacks the context, or has untyped parameters, and ValueError for
+    a *timeout* above ten minutes.
     """
+    if not timedelta(0) < timeout <= LONGEST_TIMEOUT:
+        raise ValueError(f"a tool's timeout is at most {LONGEST_TIMEOUT}")
 
     def decorate(function: Callable[..., Awaitable[str]]) -> Tool:
         own = name or function.__name__
@@ -184,9 +259,17 @@ def tool(
             run=function,
             arguments=arguments,
             schema={"type": "function", "function": schema},
-            effects=effects,
-            repeatable=not effects if repeatable is None else repeatable,
-            untrusted=untrusted,
+            kind=kind,
+            repeatable=not kind.has_effects if repeatable is None else repeatable,
+            brings=brings,
+            ask=ASK_BY_KIND[kind] if ask is None else ask,
+            subject=subject,
+            who=who,
+            where=None if where is None else frozenset(where),
+            timeout=timeout,
+            page=page,
+            is_deferred=is_deferred,
+            summary=summary,
             gives=tuple(gives),
         )
 

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
-from agent.tools.tool import OUTCOME_UNKNOWN, Tool, ToolContext
+from agent.tools.rights import CallFacts, refuse_call
+from agent.tools.tool import OUTCOME_UNKNOWN, ResultContent, Tool, ToolContext
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
 from gateway.ports.entry_points import load_entry_points
@@ -24,7 +25,6 @@ from gateway.ports.entry_points import load_entry_points
 log = structlog.get_logger(__name__)
 
 GROUP = "parlour.tools"
-TIMEOUT = 60.0  # seconds
 RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
 REPEATS = 3
@@ -56,7 +56,6 @@ class Toolbox:
         self,
         tools: Iterable[Tool],
         *,
-        timeout: float = TIMEOUT,
         result_chars: int = RESULT_CHARS,
         meter: MetricsRecorder | None = None,
         once: Collection[str] = (),
@@ -64,7 +63,6 @@ class Toolbox:
         """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice."""
         self._tools: dict[str, Tool] = {}
         self._result_chars = result_chars
-        self._timeout = timeout
         self._meter = meter
         for each in sorted(tools, key=lambda item: item.name):
             if each.name in self._tools:
@@ -82,14 +80,13 @@ class Toolbox:
         cls,
         *tools: Tool,
         entries: Iterable[EntryPoint] | None = None,
-        timeout: float = TIMEOUT,
         result_chars: int = RESULT_CHARS,
         meter: MetricsRecorder | None = None,
     ) -> Toolbox:
         """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
         found = load_entry_points(GROUP) if entries is None else entries
         every = [*(_loaded(entry) for entry in found), *tools]
-        return cls(every, timeout=timeout, result_chars=result_chars, meter=meter)
+        return cls(every, result_chars=result_chars, meter=meter)
 
     def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
         """Return the toolbox of the tools in *allow* (None = all) and not in *deny*; the same object each time.
@@ -102,7 +99,6 @@ class Toolbox:
         if left not in self._parts:
             self._parts[left] = Toolbox(
                 [each for name, each in self._tools.items() if name in left],
-                timeout=self._timeout,
                 result_chars=self._result_chars,
                 meter=self._meter,
                 once=self._once,
@@ -120,6 +116,14 @@ class Toolbox:
         Tools that are switched off count too: one may have run before.
         """
         return name not in self._once
+
+    def refusal(self, call: ToolCall, facts: CallFacts) -> str:
+        """Return why *call* must not run, for the model to read; "" if it may. Unknown tools are not refused."""
+        found = self._tools.get(call.name)
+        reason = refuse_call(found, facts) if found is not None else ""
+        if reason and self._meter is not None:
+            self._meter.count("tool_calls", outcome="refused")
+        return reason
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run *call* and return its bounded result, or what was wrong with it, for the model to read.
@@ -141,9 +145,9 @@ class Toolbox:
         try:
             arguments = _read(found, call.arguments)
         except ToolFailed as error:
-            return _error(str(error), untrusted=found.untrusted)
+            return _error(str(error), untrusted=found.brings is ResultContent.WORDS)
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(found.timeout.total_seconds()):
                 text = await found.run(context, **arguments)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -154,13 +158,13 @@ class Toolbox:
             return self._failed(found, error, context)
         if not isinstance(text, str):
             return self._failed(found, TypeError("no text"), context)
-        return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.untrusted)
+        return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.brings is ResultContent.WORDS)
 
     def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
         """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""
         if isinstance(error, TimeoutError):
             log.warning("tool.timeout", tool=called.name, turn=context.turn)
-            text = f"{called.name} did not finish in {self._timeout:.0f} seconds"
+            text = f"{called.name} did not finish in {called.timeout.total_seconds():.0f} seconds"
         elif isinstance(error, ToolFailed):
             text = str(error)
         else:
@@ -171,7 +175,7 @@ class Toolbox:
             text = f"{called.name} failed inside ({type(error).__name__}); it is not your arguments' fault"
         if not (called.repeatable or isinstance(error, NothingHappened)):
             return ToolOutcome(OUTCOME_UNKNOWN, is_error=True)
-        return _error(text, untrusted=called.untrusted and isinstance(error, ToolFailed))
+        return _error(text, untrusted=called.brings is ResultContent.WORDS and isinstance(error, ToolFailed))
 
     def is_same(self, call: ToolCall, other: ToolCall) -> bool:
         """Return True if both calls ask one tool for the same thing, however their arguments are written."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.tool import Tool, ToolContext, tool
+from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.events import InboundKind, SessionKey
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
@@ -46,7 +46,7 @@ class GatedTool:
     def tool(self) -> Tool:
         """Return the tool."""
 
-        @tool("Wait at the gate.")
+        @tool("Wait at the gate.", kind=ToolKind.LOOK)
         async def gate(context: ToolContext) -> str:
             self.reached.set()
             await self.opened.wait()

@@ -11,7 +11,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest
 from agent.tools.tool import ToolContext, bind_recall
 from agent.tools.toolbox import Toolbox
-from gateway.events import Sender, SessionKey
+from gateway.events import ChatKind, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SearchHit, SearchHits
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -132,6 +132,8 @@ def context(
     return ToolContext(
         person="ann",
         sender=Sender(id="42", name="Ann"),
+        role=Role.MEMBER,
+        chat_kind=ChatKind.DIRECT,
         key=SessionKey("web", "42"),
         scope=scope,
         turn="tabc",

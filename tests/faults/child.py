@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from agent.tools.tool import Tool, ToolContext, tool
+from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
 from gateway.errors import StoreUnavailable
@@ -32,13 +32,13 @@ _SPACE_RETURNS = 0.15  # seconds after the disk was first full
 def tools(root: Path) -> tuple[Tool, ...]:
     """Return the tools of the test: one that leaves a trace and must not run twice, one that kills the process."""
 
-    @tool("Put something on record.", effects=True)
+    @tool("Put something on record.", kind=ToolKind.ACT)
     async def put_on_record(context: ToolContext, what: Annotated[str, "what to write down"]) -> str:
         line = json.dumps({"what": what, "turn": context.turn, "call": context.call}) + "\n"
         await asyncio.to_thread(_append, traces(root), line.encode())
         return f"on record: {what}"
 
-    @tool("Do harm.", effects=True, repeatable=True)
+    @tool("Do harm.", kind=ToolKind.ACT, repeatable=True)
     async def die(context: ToolContext) -> str:
         await asyncio.to_thread(_append, traces(root), json.dumps({"died": context.turn}).encode() + b"\n")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ from agent.commands import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
 from agent.tools.tool import Tool, ToolContext, bind_recall
 from gateway.errors import ToolFailed
-from gateway.events import OutboundMessage, Sender, SessionKey
+from gateway.events import ChatKind, OutboundMessage, Role, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
@@ -160,6 +160,8 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     context = ToolContext(
         person="console:me",
         sender=Sender(id="me"),
+        role=Role.OWNER,
+        chat_kind=ChatKind.DIRECT,
         key=SessionKey("console", "me"),
         scope="people/console%3ame",
         turn="t",

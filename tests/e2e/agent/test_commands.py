@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.app.app import GatewayApp
 from gateway.errors import UserError
@@ -81,7 +81,7 @@ async def test_stop_after_the_commit_began_is_too_late() -> None:
 async def test_a_stopped_turn_keeps_what_its_tools_did() -> None:
     """After /stop the next turn's prompt holds the tool's result and what steered in: they did happen."""
 
-    @tool("Look.", name="look")
+    @tool("Look.", kind=ToolKind.LOOK, name="look")
     async def look(_: ToolContext) -> str:
         return "seen"
 
@@ -167,7 +167,7 @@ async def test_queue_names_the_tool_at_work() -> None:
     """While a tool works, /queue says which."""
     begun, go = asyncio.Event(), asyncio.Event()
 
-    @tool("Dig.", name="dig")
+    @tool("Dig.", kind=ToolKind.LOOK, name="dig")
     async def dig(_: ToolContext) -> str:
         begun.set()
         await go.wait()

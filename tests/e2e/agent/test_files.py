@@ -14,7 +14,7 @@ from PIL import Image
 from agent.attachments.file_names import format_size
 from agent.memory.scopes import attachment_path
 from agent.memory.storage.transcript_lines import indent_lines
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy
 from gateway.events import InboundKind
 from gateway.ports import UsageRow
@@ -270,7 +270,7 @@ async def test_a_file_that_joins_a_running_turn_is_read() -> None:
     """What its sender adds while a tool runs comes with its files, fetched for the step that tells of them."""
     begun, go = asyncio.Event(), asyncio.Event()
 
-    @tool("Wait.", name="gate")
+    @tool("Wait.", kind=ToolKind.LOOK, name="gate")
     async def gate(_: ToolContext) -> str:
         begun.set()
         await go.wait()

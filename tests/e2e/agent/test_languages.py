@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import ModelRefused
 from gateway.events import SessionKey
@@ -118,7 +118,7 @@ async def test_what_is_asked_beside_the_turns_is_in_the_chats_language() -> None
 async def test_what_delivery_adds_is_in_the_chats_language() -> None:
     """A file that a chat cannot take is replaced by a line of our own."""
 
-    @tool("Send a file.")
+    @tool("Send a file.", kind=ToolKind.LOOK)
     async def note(context: ToolContext) -> str:
         await context.send("note.md", "words")
         parlour.channel.capabilities = PLAIN  # the channel learns meanwhile that it may not

@@ -7,7 +7,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import InboundKind, SessionKey
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls, users
@@ -16,7 +16,7 @@ from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 STEER = {"PARLOUR_AGENT__OVERLAP": "steer"}
 
 
-@tool("Wait for nothing.")
+@tool("Wait for nothing.", kind=ToolKind.LOOK)
 async def look(_: ToolContext, where: str = "") -> str:
     """Look."""
     return f"seen {where}"

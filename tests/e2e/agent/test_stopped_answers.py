@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -99,7 +99,7 @@ async def test_a_stop_during_a_tool_keeps_the_words_before_it() -> None:
     """What the model said before it called the tool stands in the preview, and stays there."""
     begun = asyncio.Event()
 
-    @tool("Look.", name="look")
+    @tool("Look.", kind=ToolKind.LOOK, name="look")
     async def look(_: ToolContext) -> str:
         begun.set()
         await asyncio.Event().wait()

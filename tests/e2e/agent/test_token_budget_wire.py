@@ -13,7 +13,7 @@ import pytest
 
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.transcript_lines import kind_of
-from agent.tools.tool import Tool, ToolContext, tool
+from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
@@ -85,7 +85,7 @@ def paired(messages: list[Mapping[str, Any]]) -> bool:
 def encyclopedia() -> Tool:
     """Return a tool whose answers are as long as they may be."""
 
-    @tool("Look something up.")
+    @tool("Look something up.", kind=ToolKind.LOOK)
     async def encyclopedia(context: ToolContext, volume: int) -> str:
         return f"volume {volume} " * 20_000
 
@@ -200,7 +200,7 @@ async def test_a_turn_that_overflows_in_its_middle_goes_on_after_a_kill(tmp_path
 def wait_tool(reached: asyncio.Event, gate: asyncio.Event) -> Tool:
     """Return a tool that waits at the gate."""
 
-    @tool("Wait.", name="wait")
+    @tool("Wait.", kind=ToolKind.LOOK, name="wait")
     async def wait(context: ToolContext) -> str:
         reached.set()
         await gate.wait()

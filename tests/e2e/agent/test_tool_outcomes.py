@@ -11,7 +11,7 @@ import pytest
 
 from agent.llm.chat_model import ToolCall
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.tool import NothingHappened, ToolContext, tool
+from agent.tools.tool import NothingHappened, ToolContext, ToolKind, tool
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
 from gateway.events import SessionKey, short_turn_id
@@ -35,7 +35,7 @@ class PostOffice:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-        @tool("Send a letter.", name="send_letter", effects=True, repeatable=repeatable)
+        @tool("Send a letter.", kind=ToolKind.ACT, name="send_letter", repeatable=repeatable)
         async def send_letter(_: ToolContext, to: str, subject: str = "") -> str:
             if after == "refuses":
                 raise NothingHappened(f"{to} has no letter box")

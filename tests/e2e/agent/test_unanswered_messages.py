@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind, SessionKey, short_turn_id
 from gateway.i18n import translate
@@ -119,7 +119,7 @@ def reference_in(text: str) -> str:
     return text.rpartition("(ref ")[2].rstrip(")")
 
 
-@tool("Break inside.", name="breaks")
+@tool("Break inside.", kind=ToolKind.LOOK, name="breaks")
 async def breaks(_: ToolContext) -> str:
     """Raise what no tool may raise."""
     raise ZeroDivisionError
@@ -202,7 +202,7 @@ async def test_thirty_calls_at_once_are_twenty_five() -> None:
     """A reply that asks for more calls than there may be gets results for all, and runs the first twenty-five."""
     ran: list[str] = []
 
-    @tool("Count.", name="tick")
+    @tool("Count.", kind=ToolKind.LOOK, name="tick")
     async def tick(_: ToolContext, n: int) -> str:
         ran.append(str(n))
         return f"ran {n}"

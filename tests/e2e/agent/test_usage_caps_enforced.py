@@ -16,7 +16,7 @@ import time_machine
 
 from agent.llm.chat_model import TokenUsage
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.access.usage_caps import COUNTED
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind, OutboundKind, SessionKey
@@ -203,7 +203,7 @@ async def test_who_is_past_a_cap_still_has_the_commands() -> None:
 async def test_tools_without_end_stop_at_the_cap() -> None:
     """Before each further call of a turn it is asked again: the turn ends with one plain line, within the cap."""
 
-    @tool("Look.", name="look")
+    @tool("Look.", kind=ToolKind.LOOK, name="look")
     async def look(_: ToolContext) -> str:
         return "seen"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import STREAMING, gateway
 from tests.fakes.openai_server import ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")
 
 
-@tool("Look.", name="look")
+@tool("Look.", kind=ToolKind.LOOK, name="look")
 async def look(_: ToolContext) -> str:
     """Return the same for ever."""
     return "seen"

@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from agent.tools.tool import Tool, ToolContext, bind_recall, tool
+from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, bind_recall, tool
 from gateway.ports import SearchHit
 from tests.fakes.llm_context import FakeSearchIndex
 
 
-@tool("Find things.", effects=True, untrusted=True, gives=["web"])
+@tool("Find things.", kind=ToolKind.ACT, brings=ResultContent.WORDS, gives=["web"])
 async def find(
     context: ToolContext,
     zeta: Annotated[str, "what to find"],
@@ -48,11 +48,11 @@ def test_the_schema_says_what_the_signature_says() -> None:
 def test_what_has_effects_is_not_repeatable_unless_it_says_so() -> None:
     """The default is the careful one."""
 
-    @tool("x", effects=True, repeatable=True)
+    @tool("x", kind=ToolKind.ACT, repeatable=True)
     async def put(context: ToolContext) -> str:
         return ""
 
-    @tool("x")
+    @tool("x", kind=ToolKind.LOOK)
     async def look(context: ToolContext) -> str:
         return ""
 
@@ -62,7 +62,7 @@ def test_what_has_effects_is_not_repeatable_unless_it_says_so() -> None:
 def test_a_parameter_may_be_called_title() -> None:
     """Dropping pydantic's titles does not drop a parameter of that name."""
 
-    @tool("x")
+    @tool("x", kind=ToolKind.LOOK)
     async def write(context: ToolContext, title: str) -> str:
         return title
 
@@ -89,7 +89,7 @@ def test_what_is_no_tool_is_found_when_it_is_made() -> None:
 
     for function in (plain, no_context, untyped, many, nothing):
         with pytest.raises(TypeError):
-            tool("x")(function)  # type: ignore[arg-type]
+            tool("x", kind=ToolKind.LOOK)(function)  # type: ignore[arg-type]
 
 
 async def test_bound_recall_sees_one_scope() -> None:

@@ -13,26 +13,26 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent.llm.chat_model import ToolCall
-from agent.tools.tool import ToolContext, tool
+from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox
 from gateway.errors import SettingsError, ToolFailed
 from tests.fakes.clock import VirtualClock
 from tests.fakes.llm_context import SummingMeter, context
 
 
-@tool("Add two numbers.")
+@tool("Add two numbers.", kind=ToolKind.LOOK)
 async def add(context: ToolContext, a: int, b: Annotated[int, "the other"] = 1) -> str:
     """Typed arguments."""
     return str(a + b)
 
 
-@tool("Say much.")
+@tool("Say much.", kind=ToolKind.LOOK)
 async def chatter(context: ToolContext, length: int) -> str:
     """A result of any size."""
     return "x" * length
 
 
-@tool("Fail.", untrusted=True, gives=["web"])
+@tool("Fail.", kind=ToolKind.LOOK, brings=ResultContent.WORDS, gives=["web"])
 async def fail(context: ToolContext, how: str) -> str:
     """Every way of failing."""
     if how == "known":
@@ -65,7 +65,7 @@ async def test_arguments_in_the_shapes_that_models_give(arguments: str) -> None:
 async def test_nothing_at_all_is_no_arguments() -> None:
     """Some models send an empty text for a tool without parameters."""
 
-    @tool("x")
+    @tool("x", kind=ToolKind.LOOK)
     async def ping(context: ToolContext) -> str:
         return "pong"
 
@@ -233,7 +233,7 @@ def test_the_same_part_is_the_same_box() -> None:
     assert BOX.only({"add", "chatter", "fail", "unheard-of"}) is BOX
 
 
-@tool("Post a letter.", effects=True)
+@tool("Post a letter.", kind=ToolKind.ACT)
 async def post(context: ToolContext) -> str:
     """Twice is twice."""
     return "posted"
