@@ -198,7 +198,7 @@ def speaker_fields(message: InboundMessage) -> dict[str, Any]:
 
 
 def message_header(message: InboundMessage, zone: str, names: SenderNames | None = None) -> str:
-    """Return ``Sat 21 Nov 22:20 CET, Ann``: weekday, local time and zone, sender.
+    """Return ``Sat 21 Nov 2026 22:20 CET, Ann``: weekday, local date, time and zone, sender.
 
     A name that *names* has more than once gets the end of the sender's id: ``Ann (U0ANN)``.
     """
@@ -209,11 +209,11 @@ def message_header(message: InboundMessage, zone: str, names: SenderNames | None
 
 
 def local(at: datetime, zone: str) -> str:
-    """Return weekday, day, month, time and zone, in English whatever the machine's locale."""
+    """Return weekday, date, time and zone, in English whatever the machine's locale."""
     moment = at.astimezone(ZoneInfo(zone))
     day = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")[moment.weekday()]
     month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[moment.month - 1]
-    return f"{day} {moment.day} {month} {moment:%H:%M} {moment.tzname()}"
+    return f"{day} {moment.day} {month} {moment:%Y %H:%M} {moment.tzname()}"
 
 
 @lru_cache(maxsize=1_024)

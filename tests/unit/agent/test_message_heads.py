@@ -26,7 +26,7 @@ def test_no_name_can_look_like_anything_else(name: str) -> None:
 def test_a_head_says_when_and_who_in_the_chats_zone() -> None:
     """Weekday, local time with its zone, and the name; without a name only the time."""
     message = said("hi", id="1")
-    assert message_header(message, "Europe/Berlin") == "Sat 21 Nov 22:00 CET"
+    assert message_header(message, "Europe/Berlin") == "Sat 21 Nov 2026 22:00 CET"
     named = replace(message, sender=Sender(id="ann", name="Ann [admin]\n"))
-    assert message_header(named, "UTC") == "Sat 21 Nov 21:00 UTC, Ann admin"
-    assert local(datetime(2026, 7, 1, 10, 5, tzinfo=UTC), "Europe/Berlin") == "Wed 1 Jul 12:05 CEST"
+    assert message_header(named, "UTC") == "Sat 21 Nov 2026 21:00 UTC, Ann admin"
+    assert local(datetime(2026, 7, 1, 10, 5, tzinfo=UTC), "Europe/Berlin") == "Wed 1 Jul 2026 12:05 CEST"

@@ -16,15 +16,15 @@ AUTUMN = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)  # half past two, for the fir
 @pytest.mark.parametrize(
     ("at", "zone", "head"),
     [
-        (SPRING, "Europe/Berlin", "Sun 29 Mar 01:59 CET"),
-        (SPRING + timedelta(minutes=1), "Europe/Berlin", "Sun 29 Mar 03:00 CEST"),
-        (AUTUMN, "Europe/Berlin", "Sun 25 Oct 02:30 CEST"),
-        (AUTUMN + timedelta(hours=1), "Europe/Berlin", "Sun 25 Oct 02:30 CET"),
-        (datetime(2026, 12, 31, 11, 0, tzinfo=UTC), "Pacific/Kiritimati", "Fri 1 Jan 01:00 +14"),
-        (datetime(2026, 1, 1, 10, 0, tzinfo=UTC), "Pacific/Pago_Pago", "Wed 31 Dec 23:00 SST"),
-        (datetime(2026, 7, 1, 18, 45, tzinfo=UTC), "Asia/Kolkata", "Thu 2 Jul 00:15 IST"),
-        (datetime(2026, 7, 1, 12, 0, tzinfo=UTC), "Asia/Kathmandu", "Wed 1 Jul 17:45 +0545"),
-        (datetime(2026, 7, 1, 12, 0, tzinfo=UTC), "UTC", "Wed 1 Jul 12:00 UTC"),
+        (SPRING, "Europe/Berlin", "Sun 29 Mar 2026 01:59 CET"),
+        (SPRING + timedelta(minutes=1), "Europe/Berlin", "Sun 29 Mar 2026 03:00 CEST"),
+        (AUTUMN, "Europe/Berlin", "Sun 25 Oct 2026 02:30 CEST"),
+        (AUTUMN + timedelta(hours=1), "Europe/Berlin", "Sun 25 Oct 2026 02:30 CET"),
+        (datetime(2026, 12, 31, 11, 0, tzinfo=UTC), "Pacific/Kiritimati", "Fri 1 Jan 2027 01:00 +14"),
+        (datetime(2026, 1, 1, 10, 0, tzinfo=UTC), "Pacific/Pago_Pago", "Wed 31 Dec 2025 23:00 SST"),
+        (datetime(2026, 7, 1, 18, 45, tzinfo=UTC), "Asia/Kolkata", "Thu 2 Jul 2026 00:15 IST"),
+        (datetime(2026, 7, 1, 12, 0, tzinfo=UTC), "Asia/Kathmandu", "Wed 1 Jul 2026 17:45 +0545"),
+        (datetime(2026, 7, 1, 12, 0, tzinfo=UTC), "UTC", "Wed 1 Jul 2026 12:00 UTC"),
     ],
 )
 def test_a_moment_is_told_by_the_clocks_of_its_place(at: datetime, zone: str, head: str) -> None:

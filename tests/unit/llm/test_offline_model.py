@@ -51,7 +51,7 @@ def answered(asked: ChatRequest, reply: ChatReply, result: str) -> ChatRequest:
         ("remember that my dog is called Bello", "my dog is called Bello"),
         ("Remember: the gate code is 4711", "the gate code is 4711"),
         ("please remember I like tea", "I like tea"),
-        ("[Sat 21 Nov 22:20 CET, Ann]\nremember that\nline two counts", "line two counts"),
+        ("[Sat 21 Nov 2026 22:20 CET, Ann]\nremember that\nline two counts", "line two counts"),
     ],
 )
 async def test_it_remembers_when_told_to(said: str, fact: str) -> None:

@@ -23,23 +23,29 @@ from tests.fakes.turns import said
 # What the clock on the wall says at a moment: the zone's last minute before something, and its first after it.
 WALLS = [
     pytest.param(
-        "Europe/Berlin", "2026-11-21T22:59:30Z", "Sat 21 Nov 23:59 CET", "2026-11-21 23:59", id="before midnight"
-    ),
-    pytest.param("Europe/Berlin", "2026-11-21T23:00:30Z", "Sun 22 Nov 00:00 CET", "2026-11-22 00:00", id="midnight"),
-    pytest.param(
-        "Europe/Berlin", "2026-03-29T00:59:30Z", "Sun 29 Mar 01:59 CET", "2026-03-29 01:59", id="before spring"
-    ),
-    pytest.param("Europe/Berlin", "2026-03-29T01:00:30Z", "Sun 29 Mar 03:00 CEST", "2026-03-29 03:00", id="spring"),
-    pytest.param(
-        "Europe/Berlin", "2026-10-25T00:30:30Z", "Sun 25 Oct 02:30 CEST", "2026-10-25 02:30", id="before autumn"
-    ),
-    pytest.param("Europe/Berlin", "2026-10-25T01:30:30Z", "Sun 25 Oct 02:30 CET", "2026-10-25 02:30", id="autumn"),
-    pytest.param("Asia/Kolkata", "2026-11-21T18:29:30Z", "Sat 21 Nov 23:59 IST", "2026-11-21 23:59", id="half an hour"),
-    pytest.param(
-        "Asia/Kolkata", "2026-11-21T18:30:30Z", "Sun 22 Nov 00:00 IST", "2026-11-22 00:00", id="half past midnight"
+        "Europe/Berlin", "2026-11-21T22:59:30Z", "Sat 21 Nov 2026 23:59 CET", "2026-11-21 23:59", id="before midnight"
     ),
     pytest.param(
-        "Pacific/Kiritimati", "2026-12-31T10:00:00Z", "Fri 1 Jan 00:00 +14", "2027-01-01 00:00", id="new year"
+        "Europe/Berlin", "2026-11-21T23:00:30Z", "Sun 22 Nov 2026 00:00 CET", "2026-11-22 00:00", id="midnight"
+    ),
+    pytest.param(
+        "Europe/Berlin", "2026-03-29T00:59:30Z", "Sun 29 Mar 2026 01:59 CET", "2026-03-29 01:59", id="before spring"
+    ),
+    pytest.param(
+        "Europe/Berlin", "2026-03-29T01:00:30Z", "Sun 29 Mar 2026 03:00 CEST", "2026-03-29 03:00", id="spring"
+    ),
+    pytest.param(
+        "Europe/Berlin", "2026-10-25T00:30:30Z", "Sun 25 Oct 2026 02:30 CEST", "2026-10-25 02:30", id="before autumn"
+    ),
+    pytest.param("Europe/Berlin", "2026-10-25T01:30:30Z", "Sun 25 Oct 2026 02:30 CET", "2026-10-25 02:30", id="autumn"),
+    pytest.param(
+        "Asia/Kolkata", "2026-11-21T18:29:30Z", "Sat 21 Nov 2026 23:59 IST", "2026-11-21 23:59", id="half an hour"
+    ),
+    pytest.param(
+        "Asia/Kolkata", "2026-11-21T18:30:30Z", "Sun 22 Nov 2026 00:00 IST", "2026-11-22 00:00", id="half past midnight"
+    ),
+    pytest.param(
+        "Pacific/Kiritimati", "2026-12-31T10:00:00Z", "Fri 1 Jan 2027 00:00 +14", "2027-01-01 00:00", id="new year"
     ),
 ]
 

@@ -26,8 +26,8 @@ def calls(*ids: str) -> list[dict[str, Any]]:
 
 def test_a_user_line_is_sent_with_the_head_it_was_stored_with() -> None:
     """The head is stored as rendered and never rendered again; without one the content stands alone."""
-    line = build.message(17, TURN, "user", "hello", START, head="Sat 21 Nov 22:20 CET, Ann", mid="123")
-    assert to_messages(line) == [build_message("user", "[Sat 21 Nov 22:20 CET, Ann] hello")]
+    line = build.message(17, TURN, "user", "hello", START, head="Sat 21 Nov 2026 22:20 CET, Ann", mid="123")
+    assert to_messages(line) == [build_message("user", "[Sat 21 Nov 2026 22:20 CET, Ann] hello")]
     assert to_messages(build.message(17, TURN, "user", "hello", START)) == [build_message("user", "hello")]
 
 
