@@ -193,7 +193,7 @@ class AgentLoop:
             messages=await self._images.inline(context.prompt.messages, turn.scope),
             tools=turn.profile.toolbox.schemas,
             turn=turn.id,
-            person=turn.account.name,
+            account=turn.account,
             language=turn.language,
             chat=str(turn.key),
             weight=context.prompt.weight,
@@ -266,7 +266,7 @@ class AgentLoop:
         turn, draft = context.turn, context.draft
         is_tainted = draft.is_tainted_call(call)
         return ToolContext(
-            person=turn.account.name,
+            account=turn.account,
             sender=turn.message.sender,
             role=turn.role,
             chat_kind=turn.message.chat_kind,

@@ -68,7 +68,7 @@ class Turn:
     @property
     def attribution(self) -> UsageAttribution:
         """The account, chat and turn that model calls are charged to."""
-        return UsageAttribution(self.id, self.account.name, str(self.key))
+        return UsageAttribution(self.id, self.account, str(self.key))
 
 
 def retried_turn(message_id: str) -> str:

@@ -83,9 +83,7 @@ class TurnMemoryTools:
             pattern = ErasurePattern.of(words, turn.language)
             if pattern is None:
                 raise ToolFailed(f"give words of at least {SHORTEST} characters, or a short text in double quotes")
-            requester = ErasureRequester(
-                person=turn.account.name, sender=turn.message.sender.id, may_all=_may_all(turn)
-            )
+            requester = ErasureRequester(account=turn.account, sender=turn.message.sender.id, may_all=_may_all(turn))
             preview = await self._erasure.word_eraser.preview(turn.scope, pattern, requester, turn="")
             found = preview.result
             if not found.total:

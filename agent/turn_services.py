@@ -180,8 +180,8 @@ class TurnServices:
                 zone=locale.zone,
                 profile=self.profiles.apply(message.key, context.overrides),
                 capped_sender=CappedSender(
-                    account=context.account.name,
-                    accounts=tuple(each.name for each in context.accounts),
+                    account=context.account,
+                    accounts=context.accounts,
                     is_named=is_named,
                     caps=context.overrides.caps,
                     chat_caps=context.parent_overrides.caps,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -107,7 +107,6 @@ class AdmissionFacts:
     owners: frozenset[str] = frozenset()  # user ids that claimed ownership by a code
     entries: frozenset[AllowEntry] = frozenset()  # whom and which places an owner let in since
     blocked_as: str = ""  # "channel:who" of an owner's block on this sender or chat; overrides every entry
-    sender: Sender | None = None  # the sender as looked up, where the event lacks roles, team or guest
 
 
 NO_FACTS = AdmissionFacts()
@@ -154,7 +153,7 @@ def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFact
     if message.kind is InboundKind.DELETION and not message.sender.id:
         # Discord names no sender. A deletion only affects admitted messages: the journal has no others.
         return Admitted(role=Role.MEMBER)
-    sender = _known_sender(message.sender, facts)
+    sender = message.sender
     refused = _refuse_by_nature(sender)
     if refused:
         return refused
@@ -173,14 +172,6 @@ def admit(message: InboundMessage, policy: AdmissionPolicy, facts: AdmissionFact
     decides = message.chat_kind is ChatKind.DIRECT or sender.is_admin
     role = Role.OWNER if is_owner else Role.ADMIN if decides else Role.MEMBER
     return Admitted(role=role, is_named=is_named)
-
-
-def _known_sender(sender: Sender, facts: AdmissionFacts) -> Sender:
-    """Prefer what was looked up, for the same person only."""
-    looked_up = facts.sender
-    if looked_up is None or looked_up.id != sender.id:
-        return sender
-    return replace(looked_up, is_bot=looked_up.is_bot or sender.is_bot, is_self=looked_up.is_self or sender.is_self)
 
 
 def _refuse_by_nature(sender: Sender) -> Rejected | None:

@@ -123,6 +123,13 @@ class PlatformAccount:
     def __str__(self) -> str:
         return _format_account(self.kind, self.team, self.id)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare names: an account that was read from a shortened name lacks its id."""
+        return self.name == other.name if isinstance(other, PlatformAccount) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
 
 @lru_cache(maxsize=4_096)
 def _format_account(*parts: str) -> str:

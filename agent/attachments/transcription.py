@@ -14,6 +14,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage
 from agent.llm.litellm_model import key_for, load_litellm
 from agent.llm.model_client import CallRecord, UsageRecorder
 from gateway.errors import FileUnavailable
+from gateway.events import PlatformAccount
 from gateway.ports import MetricsRecorder
 from gateway.ports.caps import CapReached
 
@@ -47,7 +48,7 @@ class UsageAttribution:
     """On whose account a call is made, and for which turn."""
 
     turn: str
-    person: str
+    account: PlatformAccount
     chat: str
 
 
@@ -136,7 +137,7 @@ class LitellmTranscriber:
             messages=(),
             turn=attribution.turn,
             purpose=_PURPOSE,
-            person=attribution.person,
+            account=attribution.account,
             chat=attribution.chat,
             weight=1 + size // _BYTES_PER_TOKEN,
         )

@@ -41,11 +41,11 @@ async def unlink(context: CommandContext) -> CommandReply:
     if context.turn.is_shared:
         return context.private_reply("account_links.only_direct")
     links, survivor = context.services.people.links, context.turn.person
-    others = [each.account.name for each in links.accounts(survivor) if each.account.name != survivor]
+    others = [each.account for each in links.accounts(survivor) if each.account.name != survivor]
     if not others:
         return context.reply("account_links.not_linked")
-    if context.account.name in others:
-        leaving = context.account.name
+    if context.account in others:
+        leaving = context.account
     elif len(others) == 1:
         leaving = others[0]
     elif context.args.isdigit() and 0 < int(context.args) <= len(others):
@@ -54,7 +54,9 @@ async def unlink(context: CommandContext) -> CommandReply:
         listed = [f"{n}. `{_format_account(each)}`" for n, each in enumerate(others, 1)]
         return CommandReply(text="\n".join([context.translate("account_links.unlink_which"), *listed]))
     text = context.translate(
-        "account_links.unlinking", account=_format_account(leaving), survivor=_format_account(survivor)
+        "account_links.unlinking",
+        account=_format_account(leaving),
+        survivor=_format_account(PlatformAccount.from_name(survivor)),
     )
     return CommandReply(text=text, jobs=(await links.unlink_job(leaving, context.turn.id),))
 
@@ -66,7 +68,7 @@ async def _offer(context: CommandContext) -> CommandReply:
     if accounts := links.accounts(context.turn.person):
         lines = [
             context.translate("account_links.linked"),
-            *(f"- `{_format_account(each.account.name)}`" for each in accounts),
+            *(f"- `{_format_account(each.account)}`" for each in accounts),
             "",
         ]
     return CommandReply(text="\n".join([*lines, context.translate("account_links.code", code=code)]), is_secret=True)
@@ -97,8 +99,8 @@ async def _redeem(context: CommandContext, code: str) -> CommandReply:
 
 
 async def _agree(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.agree(context.account.name)
-    other = offer.other(context.account.name) if offer is not None else None
+    offer = await context.services.people.links.agree(context.account)
+    other = offer.other(context.account) if offer is not None else None
     if offer is None or other is None:
         return context.reply("account_links.nothing_asked")
     if not offer.is_agreed:
@@ -109,8 +111,8 @@ async def _agree(context: CommandContext) -> CommandReply:
 
 
 async def _refuse(context: CommandContext) -> CommandReply:
-    offer = await context.services.people.links.refuse(context.account.name)
-    other = offer.other(context.account.name) if offer is not None else None
+    offer = await context.services.people.links.refuse(context.account)
+    other = offer.other(context.account) if offer is not None else None
     if other is None:
         return context.reply("account_links.nothing_asked")
     notice = _to(context, other, translate("account_links.refused_by_other", _language(context, other)))
@@ -119,13 +121,13 @@ async def _refuse(context: CommandContext) -> CommandReply:
 
 def _account(context: CommandContext) -> LinkParty:
     name = " ".join(_UNSAFE.sub(" ", context.message.sender.name).split())[:_LONGEST_NAME]
-    label = f"`{_format_account(context.account.name)}`"
-    return LinkParty(identity=context.account.name, label=f"{label} ({name})" if name else label, key=context.key)
+    label = f"`{_format_account(context.account)}`"
+    return LinkParty(account=context.account, label=f"{label} ({name})" if name else label, key=context.key)
 
 
-def _format_account(identity: str) -> str:
+def _format_account(account: PlatformAccount) -> str:
     """Return an account as platform and id."""
-    return _UNSAFE.sub(" ", PlatformAccount.from_name(identity).label)
+    return _UNSAFE.sub(" ", account.label)
 
 
 def _language(context: CommandContext, party: LinkParty) -> str:
@@ -168,7 +170,7 @@ async def unshare(context: CommandContext) -> CommandReply:
     pattern = ErasurePattern.of(context.args, context.language)
     if pattern is None:
         return context.private_reply("account_links.unshare_what", least=SHORTEST)
-    asker = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=True)
+    asker = ErasureRequester(account=context.account, sender=context.message.sender.id, may_all=True)
     erased = await context.services.memory.erasure.forget(SHARED, pattern, asker, turn=context.turn.id)
     name = "account_links.unshared" if erased.total else "account_links.nothing_shared_so"
     return context.private_reply(name, lines=erased.remembered)

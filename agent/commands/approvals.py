@@ -66,7 +66,7 @@ async def is_about_own(context: CommandContext) -> bool:
         for each in await context.services.memory.staging.pending_changes(context.scope)
         if name and each.name.startswith(name)
     ]
-    return bool(changes) and all(each.person == context.account.name and _only_removes(each) for each in changes)
+    return bool(changes) and all(each.account == context.account and _only_removes(each) for each in changes)
 
 
 def _only_removes(change: StagedChange) -> bool:

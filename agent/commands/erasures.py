@@ -13,7 +13,7 @@ from gateway.events import Role
 async def ask(context: CommandContext, pattern: ErasurePattern, *, is_purge: bool) -> CommandReply:
     """Return the preview of an erasure, with a yes and a no; nothing is erased before the yes."""
     erasure = context.services.memory.erasure
-    requester = ErasureRequester(person=context.account.name, sender=context.message.sender.id, may_all=context.may_all)
+    requester = ErasureRequester(account=context.account, sender=context.message.sender.id, may_all=context.may_all)
     # The purged words must not be stored as typed either.
     typed = context.translate("erasure.typed") if is_purge else ""
     staged = await erasure.stage(context.scope, pattern, requester, turn=context.turn.id, is_purge=is_purge)

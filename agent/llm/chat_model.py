@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from gateway.errors import ModelFailed
+from gateway.events import PlatformAccount
 
 Sink: TypeAlias = Callable[[str], None]  # takes the full text so far; the last one wins
 
@@ -48,7 +49,7 @@ class ChatRequest:
     tool_choice: str | Mapping[str, Any] = ""  # OpenAI's; "" = the model decides
     turn: str
     purpose: str = "answer"
-    person: str = ""  # charged with the call
+    account: PlatformAccount | None = None  # charged with the call; None: background work
     chat: str = ""
     weight: int = (
         0  # what messages and tools are reckoned at (agent/memory/messages/token_estimate.py); 0 = nobody reckoned

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from agent.memory.editing.document_edits import DocumentEdit
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
-from gateway.events import Attachment, ChatKind, Role, Sender, SessionKey
+from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SearchHit, SearchHits, SearchIndex
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
@@ -160,7 +160,7 @@ class ScopedRecall:
 class ToolContext:
     """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
 
-    person: str
+    account: PlatformAccount
     sender: Sender
     role: Role
     chat_kind: ChatKind

@@ -120,7 +120,7 @@ class UsageCapTracker:
         all_exceeded = [exceeded for rule in rules if (exceeded := self._find_exceeded(rule, turn, now)) is not None]
         if all_exceeded:
             return self._mark_notified(max(all_exceeded, key=lambda exceeded: exceeded.until), turn, now)
-        tallies = counter_names(sender.account, str(message.key), is_own=message.kind is InboundKind.JOB)
+        tallies = counter_names(sender.account.name, str(message.key), is_own=message.kind is InboundKind.JOB)
         self._tallies.begin(tallies, turn, now)
         self._entered[turn] = _ActiveTurn(tallies, rules)
         return None
@@ -189,7 +189,7 @@ class UsageCapTracker:
     def _rules(self, message: InboundMessage, sender: CappedSender) -> Iterator[CapRule]:
         """Yield the caps of a turn. Without settings, only senders admitted by a chat and turns of jobs have caps."""
         limits, chat = self._limits(sender), str(message.key.parent)
-        accounts = sender.accounts
+        accounts = tuple(each.name for each in sender.accounts)
         turns, tokens = limits.person_turns, limits.person_tokens
         own_turns = FIRST_TURNS if turns is None else turns
         own_tokens = FIRST_TOKENS if tokens is None else tokens

@@ -20,7 +20,7 @@ from agent.memory.storage.transcript_lines import format_time
 from agent.memory.versioning.memory_service import NoSuchVersion, UndoConflict
 from gateway.control import Line, Operation
 from gateway.errors import UserError
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
 from gateway.ports import MEMORY, Job
 
@@ -132,7 +132,10 @@ class MemoryOperations:
         scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")), FALLBACK)
         if pattern is None:
             raise UserError(f"give the words to forget, at least {SHORTEST} characters")
-        asker, turn = ErasureRequester(person=OPERATOR, sender="", may_all=True), f"{OPERATOR}.{secrets.token_hex(8)}"
+        asker, turn = (
+            ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True),
+            f"{OPERATOR}.{secrets.token_hex(8)}",
+        )
         forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
             removed, job = await forgetter.purge(

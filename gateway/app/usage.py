@@ -91,7 +91,7 @@ class JournalUsageRecorder:
         release = self._caps.reserve(request.turn, tokens) if request.purpose in COUNTED else lambda: None
         row = UsageRow(
             turn=request.turn,
-            person=request.person,
+            person=request.account.name if request.account else "",
             chat=request.chat,
             purpose=request.purpose,
             model=model,

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 from gateway.errors import ParlourError
-from gateway.events import InboundMessage
+from gateway.events import InboundMessage, PlatformAccount
 from gateway.ports.message_context import NO_CAPS, CapOverrides
 
 
@@ -90,8 +90,8 @@ Release: TypeAlias = Callable[[], None]
 class CappedSender:
     """The facts that caps depend on, as they were derived when the turn was claimed."""
 
-    account: str
-    accounts: tuple[str, ...]  # all accounts of the sender's person, the oldest first
+    account: PlatformAccount
+    accounts: tuple[PlatformAccount, ...]  # all accounts of the sender's person, the oldest first
     is_named: bool  # an owner, or admitted by their own id: no personal caps unless they are set
     caps: CapOverrides = NO_CAPS  # of the conversation
     chat_caps: CapOverrides = NO_CAPS  # of the chat, which counts all its threads

@@ -28,5 +28,5 @@ def turn_of(message: InboundMessage, *, role: Role, scope: str, profile: Any = N
         language="en",
         zone="UTC",
         profile=profile,
-        capped_sender=CappedSender(account=SENDER.name, accounts=(SENDER.name,), is_named=True),
+        capped_sender=CappedSender(account=SENDER, accounts=(SENDER,), is_named=True),
     )

@@ -11,7 +11,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest
 from agent.tools.tool import ToolContext, bind_recall
 from agent.tools.toolbox import Toolbox
-from gateway.events import ChatKind, Role, Sender, SessionKey
+from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
 from gateway.ports import MEMORY, SearchHit, SearchHits
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
@@ -130,7 +130,7 @@ def context(
     """A tool context of one person; *staged* collects what is to be remembered."""
     kept: list[str] = [] if staged is None else staged
     return ToolContext(
-        person="ann",
+        account=PlatformAccount(kind="web", id="42"),
         sender=Sender(id="42", name="Ann"),
         role=Role.MEMBER,
         chat_kind=ChatKind.DIRECT,

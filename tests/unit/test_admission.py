@@ -150,18 +150,6 @@ def test_what_speaks_to_us_by_itself_needs_no_mention(kind: InboundKind) -> None
     assert role(admit(in_group(kind=kind, is_addressed=False), policy("501"))) is Role.MEMBER
 
 
-def test_looked_up_facts_replace_those_of_the_event() -> None:
-    """A role revoked since the event was written no longer admits, and another person's facts never do."""
-    sender = Sender(id="501", roles=("3",))
-    asked = in_group(sender, guild="9")
-    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="501")))) is None
-    assert role(admit(asked, policy("role:3"), AdmissionFacts(sender=Sender(id="502")))) is Role.MEMBER
-    assert (
-        reason(admit(message(Sender(id="1", is_bot=True)), policy("1"), AdmissionFacts(sender=Sender(id="1"))))
-        is RejectionReason.BOT
-    )
-
-
 def test_paired_people_and_claimed_owners_come_by_facts() -> None:
     """What an owner approved and who claimed ownership is stored, not configured."""
     assert role(admit(message(), policy(), AdmissionFacts(entries=frozenset({AllowEntry.parse("501")})))) is Role.ADMIN

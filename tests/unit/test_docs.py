@@ -19,7 +19,7 @@ from agent.commands import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
 from agent.tools.tool import Tool, ToolContext, bind_recall
 from gateway.errors import ToolFailed
-from gateway.events import ChatKind, OutboundMessage, Role, Sender, SessionKey
+from gateway.events import ChatKind, OutboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
 from gateway.web.metrics import METRICS, MetricKind
 from tests import links
@@ -158,7 +158,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     roll: Tool = example("parlour_dice.py", monkeypatch).roll
     kept: list[str] = []
     context = ToolContext(
-        person="console:me",
+        account=PlatformAccount(kind="console", id="me"),
         sender=Sender(id="me"),
         role=Role.OWNER,
         chat_kind=ChatKind.DIRECT,

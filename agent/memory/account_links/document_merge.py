@@ -64,15 +64,15 @@ class EntryOwnership:
     owners: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     mixed: set[tuple[str, str]] = field(default_factory=set)
 
-    def is_only_owner(self, name: str, raw: str, identity: str) -> bool:
-        """Return True if the entry belongs to *identity* only."""
+    def is_only_owner(self, name: str, raw: str, account_name: str) -> bool:
+        """Return True if the entry belongs to *account_name* only."""
         key = (name, raw.strip())
-        return self.owners.get(key) == frozenset({identity}) and key not in self.mixed
+        return self.owners.get(key) == frozenset({account_name}) and key not in self.mixed
 
-    def is_owner(self, name: str, raw: str, identity: str) -> bool:
-        """Return True if *identity* is one of the entry's owners, and the entry is not mixed."""
+    def is_owner(self, name: str, raw: str, account_name: str) -> bool:
+        """Return True if *account_name* is one of the entry's owners, and the entry is not mixed."""
         key = (name, raw.strip())
-        return identity in self.owners.get(key, ()) and key not in self.mixed
+        return account_name in self.owners.get(key, ()) and key not in self.mixed
 
 
 def trace_ownership(versions: Iterable[tuple[Texts, str]], survivor: str = "") -> EntryOwnership:

@@ -76,18 +76,20 @@ def entry_owners(versions: Versioned, account_of: Callable[[str], str], survivor
     return trace_ownership(texts_by, survivor)
 
 
-def split_document(name: str, text: str, ownership: EntryOwnership, identity: str) -> tuple[str, str]:
-    """Return the entries that stay, and those of *identity*; mixed entries stay."""
-    staying = remove_entries(text, lambda raw: ownership.is_only_owner(name, raw, identity))
-    return staying, select_entries(text, lambda raw: ownership.is_owner(name, raw, identity))
+def split_document(name: str, text: str, ownership: EntryOwnership, account_name: str) -> tuple[str, str]:
+    """Return the entries that stay, and those of *account_name*; mixed entries stay."""
+    staying = remove_entries(text, lambda raw: ownership.is_only_owner(name, raw, account_name))
+    return staying, select_entries(text, lambda raw: ownership.is_owner(name, raw, account_name))
 
 
-def split_versions(versions: Versioned, ownership: EntryOwnership, identity: str) -> tuple[list[Change], list[Change]]:
-    """Return the versions of the scope that stays, and those of *identity*."""
+def split_versions(
+    versions: Versioned, ownership: EntryOwnership, account_name: str
+) -> tuple[list[Change], list[Change]]:
+    """Return the versions of the scope that stays, and those of *account_name*."""
     staying: list[Change] = []
     moving: list[Change] = []
     for version, texts in versions:
-        halves = {name: split_document(name, _text(text), ownership, identity) for name, text in texts.items()}
+        halves = {name: split_document(name, _text(text), ownership, account_name) for name, text in texts.items()}
         for n, changes in enumerate((staying, moving)):
             documents = {name: each[n].encode() for name, each in halves.items()}
             changes.append((documents, version.why, version.by, version.at))
@@ -141,10 +143,12 @@ def put_entries(folder: Path, disk: Disk, dreamt: Iterable[Line], new: Iterable[
     )
 
 
-def mark_owner(lines: Iterable[Line], identity: str) -> list[Line]:
-    """Return the entries, with *identity* as the owner of those that have neither a session nor an owner."""
+def mark_owner(lines: Iterable[Line], account_name: str) -> list[Line]:
+    """Return the entries, with *account_name* as the owner of those that have neither a session nor an owner."""
     return [
-        {**line, OWNER_FIELD: identity} if identity and not line.get("session") and not line.get(OWNER_FIELD) else line
+        {**line, OWNER_FIELD: account_name}
+        if account_name and not line.get("session") and not line.get(OWNER_FIELD)
+        else line
         for line in lines
     ]
 

@@ -32,7 +32,7 @@ _SALT = b"parlour link"
 class LinkParty:
     """One side of an offer: an account, its display name, and the chat for its approval question."""
 
-    identity: str
+    account: PlatformAccount
     label: str
     key: SessionKey
 
@@ -45,16 +45,16 @@ class LinkOffer:
     asker: LinkParty
     until: datetime
     taker: LinkParty | None = None
-    agreed: tuple[str, ...] = ()  # identities
+    agreed: tuple[PlatformAccount, ...] = ()
 
-    def other(self, identity: str) -> LinkParty | None:
+    def other(self, account: PlatformAccount) -> LinkParty | None:
         """Return the other side."""
-        return self.taker if identity == self.asker.identity else self.asker
+        return self.taker if account == self.asker.account else self.asker
 
     @property
     def is_agreed(self) -> bool:
         """True if both sides have agreed."""
-        return self.taker is not None and {self.asker.identity, self.taker.identity} == set(self.agreed)
+        return self.taker is not None and {self.asker.account, self.taker.account} == set(self.agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class AccountLinkService:
         name = await _name_of(code)
         async with self._lock:
             for each in await self._offers():
-                if each.asker.identity == asker.identity and each.taker is None:
+                if each.asker.account == asker.account and each.taker is None:
                     await self._drop(each)
             await self._put(LinkOffer(name=name, asker=asker, until=self._now() + VALIDITY))
         return code
@@ -105,14 +105,14 @@ class AccountLinkService:
         """Enter a code for *taker*; return its offer, or the reason for refusing it."""
         name = await _name_of(code)
         async with self._lock:
-            minutes = await self._lockout_minutes(taker.identity)
+            minutes = await self._lockout_minutes(taker.account)
             if minutes:
                 return LinkLocked(minutes)
             offer = next((each for each in await self._offers() if each.name == name), None)
-            if offer is None or (offer.taker is not None and offer.taker.identity != taker.identity):
-                await self._note_wrong(taker.identity)
+            if offer is None or (offer.taker is not None and offer.taker.account != taker.account):
+                await self._note_wrong(taker.account)
                 return UnknownLinkCode()
-            persons = {self._links.person(PlatformAccount.from_name(each.identity)) for each in (taker, offer.asker)}
+            persons = {self._links.person(each.account) for each in (taker, offer.asker)}
             if len(persons) == 1:
                 return AlreadySamePerson()
             if offer.taker is None:
@@ -129,20 +129,20 @@ class AccountLinkService:
                 await self._drop(each)
             return bool(offers)
 
-    async def agree(self, identity: str) -> LinkOffer | None:
-        """Record the agreement of *identity*; return its open offer, None if there is none."""
+    async def agree(self, account: PlatformAccount) -> LinkOffer | None:
+        """Record the agreement of *account*; return its open offer, None if there is none."""
         async with self._lock:
-            offer = await self._open_offer(identity)
-            if offer is None or identity in offer.agreed:
+            offer = await self._open_offer(account)
+            if offer is None or account in offer.agreed:
                 return offer
-            offer = replace(offer, agreed=(*offer.agreed, identity))
+            offer = replace(offer, agreed=(*offer.agreed, account))
             await self._put(offer)
             return offer
 
-    async def refuse(self, identity: str) -> LinkOffer | None:
-        """Delete and return the open offer of *identity*, None if there is none."""
+    async def refuse(self, account: PlatformAccount) -> LinkOffer | None:
+        """Delete and return the open offer of *account*, None if there is none."""
         async with self._lock:
-            offer = await self._open_offer(identity)
+            offer = await self._open_offer(account)
             if offer is not None and not offer.is_agreed:
                 await self._drop(offer)
                 return offer
@@ -151,25 +151,25 @@ class AccountLinkService:
     def link_job(self, offer: LinkOffer) -> Job:
         """Return the job that links the two accounts; an offer always gives the same job."""
         assert offer.taker is not None  # noqa: S101 - both agreed
-        accounts = [offer.asker.identity, offer.taker.identity]
+        accounts = [offer.asker.account.name, offer.taker.account.name]
         return Job(id=f"link:{offer.name}", kind=LINK, scope="", payload={"accounts": accounts}, due_at=self._now())
 
-    async def unlink_job(self, account: str, turn: str) -> Job:
+    async def unlink_job(self, account: PlatformAccount, turn: str) -> Job:
         """Return the job that unlinks *account*; offers that it has agreed to are deleted."""
         async with self._lock:
             for each in await self._offers():
                 if account in each.agreed:
                     await self._drop(each)
-        return Job(id=f"unlink:{turn}", kind=UNLINK, scope="", payload={"account": account}, due_at=self._now())
+        return Job(id=f"unlink:{turn}", kind=UNLINK, scope="", payload={"account": account.name}, due_at=self._now())
 
     # -- private; the caller holds the lock --------------------------------------------------------
 
-    async def _open_offer(self, identity: str) -> LinkOffer | None:
-        """Return the newest offer with a taker that *identity* is a side of."""
+    async def _open_offer(self, account: PlatformAccount) -> LinkOffer | None:
+        """Return the newest offer with a taker that *account* is a side of."""
         offers = [
             each
             for each in await self._offers()
-            if each.taker is not None and identity in (each.asker.identity, each.taker.identity)
+            if each.taker is not None and account in (each.asker.account, each.taker.account)
         ]
         return max(offers, key=lambda each: each.until, default=None)
 
@@ -193,21 +193,21 @@ class AccountLinkService:
         before = (await self._links.notes()).get(offer.name, "")
         await self._links.note(offer.name, "", was=before)
 
-    async def _lockout_minutes(self, identity: str) -> int:
-        """Return the minutes until *identity* may enter a code again, 0 if it may now."""
-        _, count, until = await self._attempts(identity)
+    async def _lockout_minutes(self, account: PlatformAccount) -> int:
+        """Return the minutes until *account* may enter a code again, 0 if it may now."""
+        _, count, until = await self._attempts(account)
         left = until - self._now()
         return int(left.total_seconds() // 60) + 1 if count >= MAX_ATTEMPTS and left > timedelta(0) else 0
 
-    async def _note_wrong(self, identity: str) -> None:
-        value, count, until = await self._attempts(identity)
+    async def _note_wrong(self, account: PlatformAccount) -> None:
+        value, count, until = await self._attempts(account)
         count = count + 1 if until > self._now() else 1
         attempts = {"count": count, "until": format_time(self._now() + LOCKOUT)}
-        await self._links.note(f"{_TRY}{identity}", json.dumps(attempts), was=value)
+        await self._links.note(f"{_TRY}{account.name}", json.dumps(attempts), was=value)
 
-    async def _attempts(self, identity: str) -> tuple[str, int, datetime]:
+    async def _attempts(self, account: PlatformAccount) -> tuple[str, int, datetime]:
         """Return the stored note, the number of wrong codes, and the end of the lockout."""
-        value = (await self._links.notes()).get(f"{_TRY}{identity}", "")
+        value = (await self._links.notes()).get(f"{_TRY}{account.name}", "")
         attempts = json.loads(value) if value else {}
         return value, int(attempts.get("count", 0)), parse_time(attempts.get("until")) or self._now()
 
@@ -220,20 +220,21 @@ async def _name_of(code: str) -> str:
 
 
 def _to_json(offer: LinkOffer) -> dict[str, Any]:
-    def side(account: LinkParty) -> dict[str, str]:
-        return {"identity": account.identity, "label": account.label, "key": str(account.key)}
+    def side(party: LinkParty) -> dict[str, str]:
+        return {"identity": party.account.name, "label": party.label, "key": str(party.key)}
 
     return {
         "asker": side(offer.asker),
         "taker": side(offer.taker) if offer.taker else None,
         "until": format_time(offer.until),
-        "agreed": list(offer.agreed),
+        "agreed": [each.name for each in offer.agreed],
     }
 
 
 def _from_json(name: str, fields: Mapping[str, Any]) -> LinkOffer:
-    def side(account: Mapping[str, str]) -> LinkParty:
-        return LinkParty(identity=account["identity"], label=account["label"], key=SessionKey.parse(account["key"]))
+    def side(party: Mapping[str, str]) -> LinkParty:
+        account = PlatformAccount.from_name(party["identity"])
+        return LinkParty(account=account, label=party["label"], key=SessionKey.parse(party["key"]))
 
     until = parse_time(fields["until"])
     assert until is not None  # noqa: S101 - we wrote it
@@ -242,5 +243,5 @@ def _from_json(name: str, fields: Mapping[str, Any]) -> LinkOffer:
         asker=side(fields["asker"]),
         taker=side(fields["taker"]) if fields["taker"] else None,
         until=until,
-        agreed=tuple(fields["agreed"]),
+        agreed=tuple(map(PlatformAccount.from_name, fields["agreed"])),
     )

@@ -108,7 +108,7 @@ class MemoryMerger:
             new, self.disk, [*history_merge.raw_lines(old, self.disk), *history_merge.raw_lines(other, self.disk)]
         )
 
-    def _copy_files(self, old: Path, new: Path, identity: str) -> None:
+    def _copy_files(self, old: Path, new: Path, account_name: str) -> None:
         """Copy the files without a history: notes, staged changes, corrupt lines. Never overwrites another file."""
         owners = self.file_owners(new) | self.file_owners(old)
         for path in _files(old):
@@ -121,15 +121,15 @@ class MemoryMerger:
                     continue
                 name = _free_name(new, name)
             self.disk.replace(new / name, data)
-            if identity:
-                owners.setdefault(str(name), identity)
+            if account_name:
+                owners.setdefault(str(name), account_name)
         if owners:
             self.disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
 
     def split(
-        self, move: str, source: str, target: str, identity: str, account_of: Callable[[str], str], survivor: str
+        self, move: str, source: str, target: str, account_name: str, account_of: Callable[[str], str], survivor: str
     ) -> None:
-        """Move the entries that belong only to *identity* from *source* to *target*; mixed entries stay.
+        """Move the entries that belong only to *account_name* from *source* to *target*; mixed entries stay.
 
         *account_of* returns the account of a session key, "" for the account that stays.
         """
@@ -137,20 +137,20 @@ class MemoryMerger:
         if self._is_swapped(source_folder, move) or not (source_folder / "memory").is_dir():
             return
         old = source_folder / "memory"
-        plan = _SplitPlan(self, old, identity, account_of)
+        plan = _SplitPlan(self, old, account_name, account_of)
         versions = self.versions.every(source)
         ownership = history_merge.entry_owners(versions, plan.account_of_entry, survivor)
-        staying, moving = history_merge.split_versions(versions, ownership, identity)
-        kept, given = history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), ownership, identity)
+        staying, moving = history_merge.split_versions(versions, ownership, account_name)
+        kept, given = history_merge.split_document("MEMORY.md", self._text(old / "MEMORY.md"), ownership, account_name)
         if not self._is_swapped(target_folder, move):
             new = self._create_new(target_folder)
             write_history(new / ".git", moving)
             self.put(new / "MEMORY.md", given)
             plan.fill(new, is_moving=True, ownership=ownership)
-            self._split_top(source_folder, target_folder, ownership, identity)
+            self._split_top(source_folder, target_folder, ownership, account_name)
             self._complete(new, move)
             self._swap(target_folder)
-        self._split_top(source_folder, None, ownership, identity)
+        self._split_top(source_folder, None, ownership, account_name)
         new = self._create_new(source_folder)
         write_history(new / ".git", staying)
         self.put(new / "MEMORY.md", kept)
@@ -158,10 +158,10 @@ class MemoryMerger:
         self._complete(new, move)
         self._swap(source_folder)
 
-    def _split_top(self, source: Path, target: Path | None, ownership: EntryOwnership, identity: str) -> None:
-        """Copy the entries of *identity* in USER.md and SOUL.md to *target*; without one, remove them from *source*."""
+    def _split_top(self, source: Path, target: Path | None, ownership: EntryOwnership, account_name: str) -> None:
+        """Copy the account's entries in USER.md and SOUL.md to *target*; without one, remove them from *source*."""
         for name in _TOP:
-            kept, given = history_merge.split_document(name, self._text(source / name), ownership, identity)
+            kept, given = history_merge.split_document(name, self._text(source / name), ownership, account_name)
             if target is not None:
                 self.put(target / name, given)
             elif kept != self._text(source / name):
@@ -217,11 +217,11 @@ class MemoryMerger:
 class _SplitPlan:
     """Selects a folder's entries and files that move, or those that stay."""
 
-    def __init__(self, merger: MemoryMerger, old: Path, identity: str, account_of: Callable[[str], str]) -> None:
+    def __init__(self, merger: MemoryMerger, old: Path, account_name: str, account_of: Callable[[str], str]) -> None:
         self._disk = merger.disk
         self._put = merger.put
         self._old = old
-        self._identity = identity
+        self._account_name = account_name
         self._account_of = account_of
         self._dreamt, self._new = history_merge.entries(old, self._disk)
         self._owners = merger.file_owners(old)
@@ -257,18 +257,18 @@ class _SplitPlan:
     def _moves(self, line: Line) -> bool:
         session = str(line.get("session") or "")
         if session:
-            return self._account_of(session) == self._identity
-        return line.get(history_merge.OWNER_FIELD) == self._identity
+            return self._account_of(session) == self._account_name
+        return line.get(history_merge.OWNER_FIELD) == self._account_name
 
     def _select_text(self, name: str, text: str, *, is_moving: bool, ownership: EntryOwnership) -> str | None:
         """Return the part of a file that belongs to the half; None if it is empty."""
         document = f"{name.partition('.conflict-')[0]}.md"
         if document in TRACKED:
-            kept, given = history_merge.split_document(document, text, ownership, self._identity)
+            kept, given = history_merge.split_document(document, text, ownership, self._account_name)
             return (given if is_moving else kept) or None
         day = _DAY.match(name)
         if day is not None and day.group(1):
-            kept, given = history_merge.split_document("MEMORY.md", text, ownership, self._identity)
+            kept, given = history_merge.split_document("MEMORY.md", text, ownership, self._account_name)
             return (given if is_moving else kept) or None
         if day is not None:
             sections = _FLUSH.split(text)
@@ -283,16 +283,16 @@ class _SplitPlan:
     def _section_moves(self, name: str, text: str) -> bool:
         session = _SESSION.search(text)
         if session:
-            return self._account_of(session.group(1) or session.group(2)) == self._identity
-        return self._owners.get(name) == self._identity
+            return self._account_of(session.group(1) or session.group(2)) == self._account_name
+        return self._owners.get(name) == self._account_name
 
     def _staged_moves(self, name: str, text: str) -> bool:
-        """Return True if a staged change belongs to *identity*, by its chat, else by its history entry or author."""
+        """Return True if a staged change belongs to the account, by its chat, else by its history entry or author."""
         change = decode(text.encode()) or {}
         session = str(change.get("session") or change.get("key") or "")
         account = self._account_of(session) if session else self.account_of_entry(str(change.get("entry") or ""))
         by = str(change.get("by") or change.get("person") or "")
-        return (account or by or self._owners.get(name, "")) == self._identity
+        return (account or by or self._owners.get(name, "")) == self._account_name
 
 
 def _files(folder: Path) -> Iterator[Path]:

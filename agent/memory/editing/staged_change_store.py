@@ -27,6 +27,7 @@ from agent.memory.editing.text_operations import AddLines
 from agent.memory.history.plain_files import is_plain_file, remove_lines
 from agent.memory.scopes import quote, scope_folder
 from agent.memory.storage.disk import Disk
+from gateway.events import PlatformAccount
 from gateway.ports import DocumentStore
 
 
@@ -55,12 +56,12 @@ class StagedChangeStore:
         return [each for each in changes if each.erasure is None or not each.erasure.decided]
 
     async def stage_erasure(
-        self, scope: str, cause: str, erasure: StagedErasure, *, person: str, session: str = ""
+        self, scope: str, cause: str, erasure: StagedErasure, *, account: PlatformAccount, session: str = ""
     ) -> StagedChange:
         """Stage *erasure*, once per *cause*, and return it. With *session* a question is sent there. Raises OSError."""
         name = "f" + b32encode(sha256(cause.encode()).digest()[:10]).decode("ascii").lower()
         change = StagedChange(
-            name=name, why="erasure", at=self._now(), session=session, person=person, cause=cause, erasure=erasure
+            name=name, why="erasure", at=self._now(), session=session, account=account, cause=cause, erasure=erasure
         )
         folder = scope_folder(self._home, scope) / "memory"
         async with self._writing:
@@ -72,7 +73,7 @@ class StagedChangeStore:
                     change.why,
                     change.at,
                     session=session,
-                    person=person,
+                    person=account.name,
                     cause=cause,
                     erasure=erasure,
                 )

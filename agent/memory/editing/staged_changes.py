@@ -27,6 +27,7 @@ from agent.memory.history.plain_files import is_plain_file
 from agent.memory.scopes import quote
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import format_time, parse_time
+from gateway.events import PlatformAccount
 
 PENDING = ".pending"  # in a scope's memory folder: work that a restart resumes
 STAGED = ".staged"  # in a scope's memory folder: changes that wait for approval
@@ -77,7 +78,7 @@ class StagedChange:
     operations: tuple[Operation, ...] = ()
     proposed: str = ""  # a whole document, as older versions stored it
     session: str = ""  # the session key where it arose; "" = none in particular
-    person: str = ""  # the account to ask there
+    account: PlatformAccount | None = None  # the account to ask there
     cause: str = ""  # goes into the cause of the version
     asked: str = ""  # the turn that asks there, stored before the question is sent
     erasure: StagedErasure | None = None  # instead of a change of a document
@@ -134,7 +135,8 @@ def read_staged(data: bytes) -> StagedChange | None:
     removals = [each for each in stored.get("removals") or [] if isinstance(each, Mapping)]
     proposed = [str(stored.get("proposed", "")), *map(str, stored.get("additions") or [])]
     operations = map(read_record, stored.get("operations") or [])
-    texts = {name: str(stored.get(name, "")) for name in ("why", "session", "person", "cause", "asked")}
+    texts = {name: str(stored.get(name, "")) for name in ("why", "session", "cause", "asked")}
+    person = str(stored.get("person", ""))
     return StagedChange(
         name=stored["entry"],
         at=at,
@@ -144,6 +146,7 @@ def read_staged(data: bytes) -> StagedChange | None:
             *(RemoveLines(str(each.get("raw", "")), _heading(each.get("context"))) for each in removals),
             *(each for each in operations if each is not None),
         ),
+        account=PlatformAccount.from_name(person) if person else None,
         erasure=_read_erasure(stored.get("erasure")),
         **texts,
     )

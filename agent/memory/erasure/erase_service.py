@@ -18,7 +18,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordE
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.jobs.job_runner import Handler
 from agent.memory.scopes import scope_folder
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 
 DOWNLOADS = "downloads"  # a folder of the home with files that the console chat saved
@@ -96,14 +96,16 @@ class EraseService:
             examples=preview.examples,
         )
         cause = f"{cause or turn}.{pattern.request}"
-        return await self.staging.stage_erasure(scope, cause, erasure, person=requester.person, session=session)
+        return await self.staging.stage_erasure(scope, cause, erasure, account=requester.account, session=session)
 
     async def ask(self, job: Job) -> None:
         """Stage the erasure that a turn's tool asked for; its question is sent to the session afterwards."""
         payload = job.payload
         pattern = ErasurePattern(str(payload["words"]), str(payload["language"]))
         requester = ErasureRequester(
-            person=str(payload["by"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
+            account=PlatformAccount.from_name(str(payload["by"])),
+            sender=str(payload["sender"]),
+            may_all=bool(payload["may_all"]),
         )
         # The turn's own message is no command: it is in prompts, so it is erased too.
         await self.stage(job.scope, pattern, requester, turn="", cause=job.id, session=str(payload["session"]))
@@ -117,10 +119,10 @@ class EraseService:
         A repeated turn continues an erasure that a crash interrupted.
         """
         change = await self.staging.claim_erasure(scope, name, turn)
-        if change is None or change.erasure is None:
+        if change is None or change.erasure is None or change.account is None:
             return None
         erasure = change.erasure
-        requester = ErasureRequester(person=change.person, sender=erasure.sender, may_all=erasure.may_all and may_all)
+        requester = ErasureRequester(account=change.account, sender=erasure.sender, may_all=erasure.may_all and may_all)
         pattern = ErasurePattern(erasure.words, erasure.language)
         try:
             result, job = await self.purge_jobs.begin(

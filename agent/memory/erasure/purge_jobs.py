@@ -37,7 +37,7 @@ from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_projector import TranscriptProjector
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job, JobQueue, TurnRecordStore
 from gateway.ports.erasure import ErasureFilter, ErasureStore, UnscopedData
 
@@ -120,7 +120,7 @@ class PurgeJobs:
         payload = {
             "words": pattern.request,
             "language": pattern.language,
-            "person": requester.person,
+            "person": requester.account.name,
             "sender": requester.sender,
             "may_all": requester.may_all,
             "key": str(key),
@@ -218,7 +218,7 @@ class PurgeJobs:
         def redact(text: bytes, authors: Mapping[str, str]) -> bytes:
             plain = text.decode("utf-8", "surrogateescape")
             cleared, count = without_entries(
-                plain, pattern, lambda line: requester.may_all or authors.get(line, "") == requester.person
+                plain, pattern, lambda line: requester.may_all or authors.get(line, "") == requester.account.name
             )
             return cleared.encode("utf-8", "surrogateescape") if count else text
 
@@ -272,7 +272,9 @@ class PurgeJobs:
 def _request(payload: Mapping[str, Any]) -> tuple[ErasurePattern, ErasureRequester]:
     """Return the words and the requester of a job."""
     requester = ErasureRequester(
-        person=str(payload["person"]), sender=str(payload["sender"]), may_all=bool(payload["may_all"])
+        account=PlatformAccount.from_name(str(payload["person"])),
+        sender=str(payload["sender"]),
+        may_all=bool(payload["may_all"]),
     )
     return ErasurePattern(str(payload["words"]), str(payload.get("language", ""))), requester
 

@@ -30,6 +30,7 @@ from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.events import PlatformAccount
 from gateway.ports import JobQueue, Line
 
 log = structlog.get_logger(__name__)
@@ -49,7 +50,7 @@ _JOBS = frozenset({REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE})
 class ErasureRequester:
     """The requester of an erasure and their rights."""
 
-    person: str
+    account: PlatformAccount  # the author of the lines that they may erase, and of the versions without them
     sender: str  # the platform's id
     may_all: bool  # an admin may erase other people's messages too
 
@@ -212,7 +213,7 @@ class WordEraser:
                 allowed = await asyncio.to_thread(self._removable_lines, scope, name, document.text, pattern, requester)
                 text, count = without_entries(document.text, pattern, allowed.__contains__)
                 is_saved = not count or await self._documents.write(
-                    scope, name, text, was=document.rev, why="forget", by=requester.person
+                    scope, name, text, was=document.rev, why="forget", by=requester.account.name
                 )
                 if is_saved:
                     removed += count
@@ -229,8 +230,9 @@ class WordEraser:
         lines = [line for line in text.splitlines() if line.strip()]
         if requester.may_all:
             return frozenset(lines)
+        author = requester.account.name
         sources = ((line, self._versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
-        return frozenset(line for line, version in sources if version is not None and version.by == requester.person)
+        return frozenset(line for line, version in sources if version is not None and version.by == author)
 
     async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> None:
         for job in await self._jobs.pending_in(scope):

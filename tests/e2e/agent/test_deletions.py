@@ -13,7 +13,7 @@ from agent.memory.editing.staged_changes import StagedChange
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.jobs.job_runner import Handler, RetryJobLater
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.events import InboundKind
+from gateway.events import InboundKind, PlatformAccount
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, SummaryModel, at_work, entries, quiet, talk
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -234,6 +234,6 @@ async def test_in_a_group_only_its_own_scope_is_touched() -> None:
         await quiet(parlour)
         await parlour.channel.say("room", "", group=True, number="7", kind=InboundKind.DELETION)
         [waiting] = await wait_staged_changes(parlour, 1, "chats/pocket%3aroom")
-        assert (waiting.session, waiting.person) == ("pocket:room", "pocket%3aann")
+        assert (waiting.session, waiting.account) == ("pocket:room", PlatformAccount(kind="pocket", id="ann"))
         assert await wait_staged_changes(parlour, 0) == []
         assert HistoryLog(parlour.home / SCOPE / "memory").after(0) == ()

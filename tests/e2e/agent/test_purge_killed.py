@@ -19,7 +19,7 @@ from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import ErasurePattern
 from agent.memory.storage.disk import Disk
 from gateway.app import GatewayApp, open_app
-from gateway.events import SessionKey
+from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE
@@ -88,7 +88,7 @@ async def owned(home: Path) -> AsyncIterator[GatewayApp]:
 async def start_purge(home: Path) -> Job:
     """Begin a purge as the command does; its job stands in the journal."""
     async with owned(home) as app:
-        asker = ErasureRequester(person="pocket%3aann", sender="ann", may_all=True)
+        asker = ErasureRequester(account=PlatformAccount(kind="pocket", id="ann"), sender="ann", may_all=True)
         wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
         _, job = await app.commands.memory.erasure.purge(SCOPE, wanted, asker, key=ANN, upto=10**9, turn="tx")

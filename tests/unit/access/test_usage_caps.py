@@ -10,7 +10,7 @@ import pytest
 
 from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import FIRST_TOKENS, FIRST_TURNS, CapLimits, UsageCapTracker
-from gateway.events import ChatKind, InboundKind, InboundMessage, Sender, SessionKey
+from gateway.events import ChatKind, InboundKind, InboundMessage, PlatformAccount, Sender, SessionKey
 from gateway.ports.caps import (
     CapAllowance,
     CapKind,
@@ -99,13 +99,15 @@ class CapScene:
 
     def sender(self, message: InboundMessage, account: str) -> CappedSender:
         """Return what claim knows of the sender."""
-        accounts = tuple(LINKED.get(account, (account,)))
-        return CappedSender(account=account, accounts=accounts, is_named=message.sender.id in self.named)
+        accounts = tuple(map(PlatformAccount.parse, LINKED.get(account, (account,))))
+        return CappedSender(
+            account=PlatformAccount.parse(account), accounts=accounts, is_named=message.sender.id in self.named
+        )
 
     def call(self, message: InboundMessage, turn: str, person: str, tokens: int) -> None:
         """Make a call that takes what it reserved."""
         release = self.ledger.reserve(turn, tokens)
-        chat, is_own = str(message.key), self.ledger.is_own(turn)
+        chat, is_own, person = str(message.key), self.ledger.is_own(turn), PlatformAccount.parse(person).name
         self.begun.append(StartedTurn(turn=turn, person=person, chat=chat, is_own=is_own, at=self.now))
         self.spent.append(SpentTokens(person=person, chat=chat, is_own=is_own, tokens=tokens))
         self.ledger.spend(turn=turn, person=person, chat=chat, purpose="answer", tokens=tokens)
@@ -253,7 +255,7 @@ def test_calls_side_by_side_cannot_pass_a_cap_together() -> None:
             break
     assert len(under_way) == 3
     for release in under_way:
-        scene.ledger.spend(turn="p0", person="slack:bob", chat="slack:C0", purpose="answer", tokens=300)
+        scene.ledger.spend(turn="p0", person="slack%3abob", chat="slack:C0", purpose="answer", tokens=300)
         release()
     assert scene.ledger.admit_turn(build_message(), "later", scene.sender(build_message(), "slack:bob")) is not None
 
@@ -390,6 +392,6 @@ def test_a_refusal_can_be_explained() -> None:
 def test_background_work_has_a_purse_of_its_own() -> None:
     """Tokens of summaries and Dream are nobody's, and a call without a turn is not capped here."""
     scene = CapScene(limits=CapLimits(installation_tokens=100))
-    scene.ledger.spend(turn="job", person="slack:bob", chat="slack:C1", purpose="dream", tokens=10_000)
+    scene.ledger.spend(turn="job", person="slack%3abob", chat="slack:C1", purpose="dream", tokens=10_000)
     scene.ledger.reserve("job", 10_000)()
     assert scene.ask(tokens=100) is None

@@ -13,13 +13,13 @@ from agent.attachments.file_facts import fact_of, facts_for_display
 from agent.attachments.transcription import UsageAttribution
 from agent.memory.storage.transcript_lines import decode, encode, message, to_messages
 from gateway.errors import FileUnavailable
-from gateway.events import Attachment, SessionKey
+from gateway.events import Attachment, PlatformAccount, SessionKey
 from tests.fakes import sample_files
 from tests.fakes.turns import START
 from tests.fakes.web_services import FakeBlobs
 
 KEY = SessionKey("web", "1")
-PURSE = UsageAttribution("t1", "ann", str(KEY))
+PURSE = UsageAttribution("t1", PlatformAccount(kind="telegram", id="7"), str(KEY))
 MAGIC = [b"", b"\xff\xd8\xff\xe0", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"PK\x03\x04", b"%PDF-1.4\n", b"<html>", b"OggS"]
 MAGIC += [b"RIFF0000WEBP", b"\xff\xfe", b"\xef\xbb\xbf", b"BM"]
 KINDS = ["image", "voice", "audio", "video", "document", "end", "snapshot"]

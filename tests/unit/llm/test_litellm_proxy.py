@@ -12,6 +12,7 @@ from agent.llm.chat_model import ModelConfig
 from agent.llm.litellm_model import LitellmModel, load_litellm
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.errors import ModelFailed, ModelUnreachable
+from gateway.events import PlatformAccount
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.proxies import Names, open_http_proxy, open_socks
@@ -63,7 +64,10 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
             meter=SummingMeter(),
         )
         heard = await ears.transcribe(
-            b"OggS", name="v.ogg", media_type="audio/ogg", attribution=UsageAttribution("t", "p", "c")
+            b"OggS",
+            name="v.ogg",
+            media_type="audio/ogg",
+            attribution=UsageAttribution("t", PlatformAccount(kind="telegram", id="7"), "c"),
         )
         assert heard.text == "what was said"
         assert proxy.hosts() == {HOST}

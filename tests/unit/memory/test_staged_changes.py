@@ -20,6 +20,7 @@ from agent.memory.editing.text_operations import (
     read_record,
 )
 from agent.memory.storage.disk import Disk
+from gateway.events import PlatformAccount
 
 SCOPE = "chats/slack%3ac1"
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)
@@ -48,11 +49,12 @@ async def test_operations_wait_for_a_yes_on_every_document(tmp_path: Path, name:
             document=name,
             operations=operations,
             session="slack:c1/17.4",
-            person="slack%3ann",
+            person="slack%3aann",
         )
     staging = StagedChangeStore(tmp_path, FileDocumentStore(tmp_path), now=lambda: NOW)
     [waiting] = await staging.pending_changes(SCOPE)
-    assert (waiting.document, waiting.session, waiting.person) == (name, "slack:c1/17.4", "slack%3ann")
+    assert (waiting.document, waiting.session) == (name, "slack:c1/17.4")
+    assert waiting.account == PlatformAccount(kind="slack", id="ann")
     assert waiting.operations == operations
     assert waiting.would_remove == ("- coffee", "- long gone")
     assert waiting.would_reword == (("- tea", "- green tea"),)

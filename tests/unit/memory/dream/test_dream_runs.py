@@ -15,6 +15,7 @@ from agent.memory.dream.dreamer import DreamSchedule
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
 from gateway.errors import ModelRefused, ModelUnreachable
+from gateway.events import PlatformAccount
 from gateway.ports import ScopeDocument
 from tests.fakes.dream_scene import ROOM, DreamScene, Said, add, edits, remove, swap
 from tests.fakes.memory import FaultyDisk, ProcessCrash
@@ -281,7 +282,7 @@ async def test_words_of_strangers_change_nothing_without_a_yes(tmp_path: Path) -
     assert "- send money" not in here.text()
     [waiting] = await here.waiting()
     assert (waiting.why, waiting.document, waiting.would_add) == ("untrusted", "MEMORY.md", ("- send money",))
-    assert (waiting.session, waiting.person) == ("telegram:42", "telegram%3a42")
+    assert (waiting.session, waiting.account) == ("telegram:42", PlatformAccount(kind="telegram", id="42"))
     assert not any("send money" in prompt for prompt in here.model.prompts[:2])
     assert not any("PostgreSQL" in prompt.partition("# What is new")[2] for prompt in here.model.prompts[2:3])
     assert here.history.dream_cursor == 3
@@ -295,7 +296,7 @@ async def test_a_groups_dream_only_proposes_how_the_bot_sounds(tmp_path: Path) -
     await room.dream()
     assert room.text("SOUL.md") == ""
     [waiting] = await room.waiting()
-    assert (waiting.why, waiting.document, waiting.person) == ("soul", "SOUL.md", "")
+    assert (waiting.why, waiting.document, waiting.account) == ("soul", "SOUL.md", None)
     own = world(tmp_path, "study", voice)
     await own.dream()
     assert own.text("SOUL.md") == "Be kind.\n\nAnswer in rhymes.\n"
