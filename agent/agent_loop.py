@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
 from agent.tools.rights import CallFacts
-from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, bind_recall
+from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
 from agent.tools.toolbox import LoopDetector
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
@@ -31,6 +32,8 @@ from gateway.ports.caps import CapReached, ExceededCap
 log = structlog.get_logger(__name__)
 
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
+_KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
+_AT_ONCE = 4  # calls that only read
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
 _IN_DOUBT = "not run: the same call was already made in this turn and may have happened; ask the person first"
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
@@ -110,6 +113,26 @@ class LoopContext:
     prompt: PromptFitter
     preview: Preview
     is_watched: bool  # the answer is streamed only where a stream would be seen: it costs CPU
+
+
+@dataclass(frozen=True, slots=True)
+class _CallResult:
+    text: str
+    effects: StagedEffects | None = None
+    is_untrusted: bool = False
+
+
+def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCall) -> str:
+    """Return why *call* exceeds the limit of its kind in one turn, for the model to read; "" if it does not."""
+    toolbox = context.turn.profile.toolbox
+    kind = toolbox.kind_of(call)
+    limit = _KIND_LIMITS.get(kind) if kind is not None else None
+    if limit is None:
+        return ""
+    earlier = [*context.draft.finished_calls, *batch[: batch.index(call)]]
+    if sum(toolbox.kind_of(each) is kind for each in earlier) < limit:
+        return ""
+    return f"not run: the limit of {limit} calls of this kind for one answer is reached"
 
 
 class AgentLoop:
@@ -223,18 +246,38 @@ class AgentLoop:
     async def _run_calls(self, context: LoopContext, detector: LoopDetector) -> bool:
         """Run the tool calls that have no result yet; return True if the model must answer now."""
         draft, is_last = context.draft, False
-        for call in draft.open_calls:
-            if len(draft.finished_calls) >= self._max_calls:
-                text, is_last = _NO_MORE, True
-            elif detector.is_repeated(call):
-                text, is_last = _AGAIN, True
-            else:
-                await self._run_call(context, call)
-                continue
-            await self._store.step(context.turn.lease, draft.result(call, text))
+        for batch in context.turn.profile.toolbox.batches(draft.open_calls):
+            results: dict[str, _CallResult] = {}
+            for n, call in enumerate(batch, len(draft.finished_calls)):
+                if n >= self._max_calls:
+                    results[call.id], is_last = _CallResult(_NO_MORE), True
+                elif detector.is_repeated(call):
+                    results[call.id], is_last = _CallResult(_AGAIN), True
+                elif limit := _reached_limit(context, batch, call):
+                    results[call.id] = _CallResult(limit)
+            left = [call for call in batch if call.id not in results]
+            results |= await self._run_batch(context, left)
+            for call in batch:
+                each = results[call.id]
+                step = draft.result(call, each.text, each.effects, is_untrusted=each.is_untrusted)
+                await self._store.step(context.turn.lease, step)
         return is_last or len(draft.finished_calls) >= self._max_calls
 
-    async def _run_call(self, context: LoopContext, call: ToolCall) -> None:
+    async def _run_batch(self, context: LoopContext, calls: Sequence[ToolCall]) -> Mapping[str, _CallResult]:
+        """Run *calls*, a few at once, and return their results by call id."""
+        if len(calls) == 1:
+            return {calls[0].id: await self._run_call(context, calls[0])}
+        permits = asyncio.Semaphore(_AT_ONCE)
+
+        async def run(call: ToolCall) -> _CallResult:
+            async with permits:
+                return await self._run_call(context, call)
+
+        async with asyncio.TaskGroup() as tasks:
+            running = {call.id: tasks.create_task(run(call), name=f"tool {call.name}") for call in calls}
+        return {name: task.result() for name, task in running.items()}
+
+    async def _run_call(self, context: LoopContext, call: ToolCall) -> _CallResult:
         turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
         effects, is_untrusted = StagedEffects(), False
         is_repeatable = toolbox.is_repeatable(call.name)
@@ -260,7 +303,7 @@ class AgentLoop:
                 context.running.tool = ""
                 context.preview.status("")
             text, is_untrusted = outcome.text, outcome.is_untrusted or effects.is_untrusted
-        await self._store.step(turn.lease, draft.result(call, text, effects, is_untrusted=is_untrusted))
+        return _CallResult(text, effects, is_untrusted=is_untrusted)
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft

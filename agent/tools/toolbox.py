@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from typing import Any
 
+import regex
 import structlog
 from pydantic import ValidationError
 
+from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.rights import CallFacts, refuse_call
-from agent.tools.tool import OUTCOME_UNKNOWN, ResultContent, Tool, ToolContext
+from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, ResultContent, Tool, ToolContext, ToolKind
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
 from gateway.ports.entry_points import load_entry_points
@@ -28,6 +31,18 @@ GROUP = "parlour.tools"
 RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
 REPEATS = 3
+
+_READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
+_GRACE = 5.0  # seconds that a cancelled call has to end
+# Format characters hide text from people. Joiners stay inside words: scripts and emoji need them.
+_INVISIBLE = regex.compile(
+    r"(?<![\p{L}\p{M}\p{So}\ufe0f])[\u200c\u200d]|[\u200c\u200d](?![\p{L}\p{M}\p{So}])|(?![\u200c\u200d])\p{Cf}"
+)
+# A page that says so itself would pass for us.
+_OUR_MARKERS = regex.compile(
+    rf"{OUTCOME_UNKNOWN}|{STOPPED_RUNNING}|\[page \d+ of \d+: read_result\(|\[allowed by [^\]\n]*, asked ",
+    regex.IGNORECASE,
+)
 
 # What people expect of an assistant. What no tool gives is said plainly in the prompt.
 ABILITIES: Mapping[str, str] = {
@@ -117,13 +132,35 @@ class Toolbox:
         """
         return name not in self._once
 
+    def kind_of(self, call: ToolCall) -> ToolKind | None:
+        """Return the kind of the called tool; None for an unknown one."""
+        found = self._tools.get(call.name)
+        return None if found is None else found.kind
+
+    def batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+        """Yield *calls* in order: those that only read as one batch, which may run side by side, others alone."""
+        for is_reading, group in itertools.groupby(calls, key=self._is_reading):
+            found = list(group)
+            yield from [found] if is_reading else ([each] for each in found)
+
+    def _is_reading(self, call: ToolCall) -> bool:
+        return self.is_repeatable(call.name) and self.kind_of(call) in _READING
+
     def refusal(self, call: ToolCall, facts: CallFacts) -> str:
         """Return why *call* must not run, for the model to read; "" if it may. Unknown tools are not refused."""
         found = self._tools.get(call.name)
         reason = refuse_call(found, facts) if found is not None else ""
-        if reason and self._meter is not None:
-            self._meter.count("tool_calls", outcome="refused")
+        if reason:
+            self._count(call, "refused")
         return reason
+
+    def _count(self, call: ToolCall, outcome: str) -> None:
+        if self._meter is not None:
+            self._meter.count("tool_calls", tool=self._label(call), outcome=outcome)
+
+    def _label(self, call: ToolCall) -> str:
+        """Return the tool's name for metrics: a model can invent any number of names."""
+        return call.name if call.name in self._tools else "unknown"
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run *call* and return its bounded result, or what was wrong with it, for the model to read.
@@ -134,8 +171,8 @@ class Toolbox:
         begun = loop.time()
         outcome = await self._outcome(call, context)
         if self._meter is not None:
-            self._meter.time("tool_seconds", loop.time() - begun)
-            self._meter.count("tool_calls", outcome="error" if outcome.is_error else "done")
+            self._meter.time("tool_seconds", loop.time() - begun, tool=self._label(call))
+        self._count(call, "error" if outcome.is_error else "done")
         return outcome
 
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
@@ -147,8 +184,7 @@ class Toolbox:
         except ToolFailed as error:
             return _error(str(error), untrusted=found.brings is ResultContent.WORDS)
         try:
-            async with asyncio.timeout(found.timeout.total_seconds()):
-                text = await found.run(context, **arguments)
+            text = await _run_bounded(found, found.run(context, **arguments))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -158,7 +194,9 @@ class Toolbox:
             return self._failed(found, error, context)
         if not isinstance(text, str):
             return self._failed(found, TypeError("no text"), context)
-        return ToolOutcome(_bounded(text, self._result_chars), is_untrusted=found.brings is ResultContent.WORDS)
+        return ToolOutcome(
+            _bounded(clean_result(text), self._result_chars), is_untrusted=found.brings is ResultContent.WORDS
+        )
 
     def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
         """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""
@@ -166,7 +204,7 @@ class Toolbox:
             log.warning("tool.timeout", tool=called.name, turn=context.turn)
             text = f"{called.name} did not finish in {called.timeout.total_seconds():.0f} seconds"
         elif isinstance(error, ToolFailed):
-            text = str(error)
+            text = clean_result(str(error))
         else:
             # Neither message nor traceback: both may quote what a person wrote.
             log.warning(
@@ -204,6 +242,31 @@ def _abilities(tools: Collection[Tool]) -> str:
     if cannot:
         parts += ["You cannot do the following, and say so when you are asked to:", *cannot]
     return "\n".join(parts)
+
+
+async def _run_bounded(called: Tool, work: Awaitable[object]) -> object:
+    """Return the result of *work*; raise TimeoutError after the tool's timeout.
+
+    A call that ignores its cancellation is left behind after a few seconds: the turn must end.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=called.timeout.total_seconds())
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            _, left = await asyncio.wait({task}, timeout=_GRACE)
+            if left:
+                log.error("tool.ignores_cancellation", tool=called.name)
+
+
+def clean_result(text: str) -> str:
+    """Return *text* without controls and invisible characters, and without what only the program writes in results."""
+    visible = _INVISIBLE.sub("", clean(text))
+    return str(_OUR_MARKERS.sub("(removed)", visible))
 
 
 class LoopDetector:

@@ -79,8 +79,8 @@ METRICS = (
     MetricDefinition(
         "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
     ),
-    MetricDefinition("tool_calls", MetricKind.COUNT, ("outcome",), "Tool calls by outcome."),
-    MetricDefinition("tool_seconds", MetricKind.TIME, (), "Duration of tool calls."),
+    MetricDefinition("tool_calls", MetricKind.COUNT, ("tool", "outcome"), "Tool calls by tool and outcome."),
+    MetricDefinition("tool_seconds", MetricKind.TIME, ("tool",), "Duration of tool calls."),
     MetricDefinition(
         "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (postponed)."
     ),
