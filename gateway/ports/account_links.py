@@ -74,7 +74,7 @@ class AccountLinkStore(Protocol):
         ...
 
     async def unlink(self, move: ScopeMove) -> None:
-        """Make *move.account* a person of its own again and start new conversations for both persons. Idempotent."""
+        """Make *move.account* a separate person again and start new conversations for both persons. Idempotent."""
         ...
 
     async def adopt(self, move: ScopeMove) -> None:

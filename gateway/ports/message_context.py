@@ -46,7 +46,7 @@ NO_OVERRIDE = ChatOverride()
 class MessageContext:
     """Account, person, memory scope and chat settings of a message.
 
-    Derived when a message arrives, and again when its turn is claimed: links and settings may have changed meanwhile.
+    Derived when a message arrives, and again when its turn is claimed: links and settings may have changed in between.
     """
 
     account: PlatformAccount  # the sender

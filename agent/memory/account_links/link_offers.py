@@ -121,7 +121,7 @@ class AccountLinkService:
             return offer
 
     async def revoke(self, code: str) -> bool:
-        """Delete the offer of a code that others have seen; return False if there is none."""
+        """Delete the offer of a code that others have seen; return False for an unknown code."""
         name = await _name_of(code)
         async with self._lock:
             offers = [each for each in await self._offers() if each.name == name]
@@ -130,7 +130,7 @@ class AccountLinkService:
             return bool(offers)
 
     async def agree(self, account: PlatformAccount) -> LinkOffer | None:
-        """Record the agreement of *account*; return its open offer, None if there is none."""
+        """Record the agreement of *account*; return its open offer, or None."""
         async with self._lock:
             offer = await self._open_offer(account)
             if offer is None or account in offer.agreed:
@@ -140,7 +140,7 @@ class AccountLinkService:
             return offer
 
     async def refuse(self, account: PlatformAccount) -> LinkOffer | None:
-        """Delete and return the open offer of *account*, None if there is none."""
+        """Delete and return the open offer of *account*, or None."""
         async with self._lock:
             offer = await self._open_offer(account)
             if offer is not None and not offer.is_agreed:

@@ -71,6 +71,23 @@ _COPULAS = frozenset(
         "user's",
     )
 )
+# In "X is Y" the sides may be exchanged. Not "son": in "Ann: son Bob" they may not.
+_IDENTITY = frozenset(("is", "are", "ist", "sind", "est", "sont", "es", "è", "heisst"))
+_NAMED = frozenset(("called", "named"))  # "is called"
+_ARTICLES = frozenset(
+    word
+    for line in ("a an the der die das den dem ein eine einen", "le la les un une el los las una il lo gli")
+    for word in line.split()
+)
+_CONJUNCTIONS = frozenset(("and", "und", "et", "y", "e"))
+_PREPOSITIONS = frozenset(
+    word
+    for line in (
+        "in on at since until from to for with during before after every",
+        "im am seit bis ab bei mit nach en desde",
+    )
+    for word in line.split()
+)
 _DEGREE = frozenset(("longer", "any", "more", "mehr", "plus", "ya", "now", "actually", "since"))
 _ENDINGS = frozenset(("", "s", "es", "e", "d", "ed", "ing", "n", "en", "er", "r", "'s", "’s"))
 
@@ -178,7 +195,42 @@ def analyzed_replaces(new: AnalyzedEntry, old: AnalyzedEntry) -> bool:
         return False
     if its.is_negated is not mine.is_negated:
         return False
-    return all(map(new.says, (*mine.carrying, *needed))) and _in_order(_anchors(mine), new.around + its.words)
+    is_ordered = _in_order(_anchors(mine), new.around + its.words) or is_reordered(mine, its)
+    return is_ordered and all(map(new.says, (*mine.carrying, *needed)))
+
+
+def is_reordered(one: EntryWords, other: EntryWords) -> bool:
+    """Return True if two texts have the same words in another order that cannot change who does what.
+
+    That is the case if the sides of "X is Y" are exchanged, or two words around one "and" at the beginning or end, or
+    if a phrase that begins with a preposition moves between beginning and end. Negated texts never match.
+    """
+    if one.is_negated or other.is_negated:
+        return False
+    mine, its = ([word for word in each.words if word not in _ARTICLES] for each in (one, other))
+    sides = _sides(mine)
+    if sides is not None and sides[::-1] == _sides(its):
+        return True
+    if len(mine) != len(its):
+        return False
+    if any(mine[n:] + mine[:n] == its for n in range(1, len(mine)) if {mine[0], mine[n]} & _PREPOSITIONS):
+        return True
+    joints = [n for n, word in enumerate(mine) if word in _CONJUNCTIONS]
+    # Not "Ann and Ben are 3 and 4", nor "Ann loves Bob and Cem hates Dan".
+    if len(joints) != 1 or joints[0] not in (1, len(mine) - 2) or any(map(str.isnumeric, "".join(mine))):
+        return False
+    n = joints[0]
+    return [*mine[: n - 1], mine[n + 1], mine[n], mine[n - 1], *mine[n + 2 :]] == its
+
+
+def _sides(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]] | None:
+    """Return the words before and after the only verb of a text if that is a form of "is"; else None."""
+    verbs = [n for n, word in enumerate(words) if word in _IDENTITY]
+    if len(verbs) != 1:
+        return None
+    n = verbs[0]
+    end = n + 2 if words[n + 1 : n + 2] and words[n + 1] in _NAMED else n + 1
+    return (words[:n], words[end:]) if n and words[end:] else None
 
 
 def begins_alike(whole: AnalyzedEntry, piece: AnalyzedEntry) -> bool:
