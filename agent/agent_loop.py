@@ -12,6 +12,7 @@ import structlog
 
 from agent.attachments.image_inliner import ImageInliner
 from agent.files.outgoing_files import OutgoingFiles
+from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, ToolCall
 from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit
@@ -25,6 +26,7 @@ from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
 from gateway.errors import ContextOverflow, ModelFailed
 from gateway.events import InboundKind
+from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, Line, Preview, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
@@ -148,6 +150,7 @@ class AgentLoop:
         assembler: PromptAssembler,
         images: ImageInliner,
         search: SearchIndex,
+        files: FileServices,
         outgoing: OutgoingFiles,
         memory_tools: TurnMemoryTools,
         now: Callable[[], datetime],
@@ -160,6 +163,7 @@ class AgentLoop:
         self._assembler = assembler
         self._images = images
         self._search = search
+        self._files = files
         self._outgoing = outgoing
         self._memory_tools = memory_tools
         self._now = now
@@ -308,6 +312,10 @@ class AgentLoop:
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft
         is_tainted = draft.is_tainted_call(call)
+
+        def lines() -> list[Line]:
+            return [*context.conversation.lines, *draft.lines]
+
         return ToolContext(
             account=turn.account,
             sender=turn.message.sender,
@@ -323,10 +331,20 @@ class AgentLoop:
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),
             ask_to_erase=self._memory_tools.bind_erasure(turn, effects),
+            files=TurnFiles(
+                services=self._files,
+                scope=turn.scope,
+                lines=lines,
+                key=f"{turn.id} {call.id}",
+                zone=turn.zone,
+                prefix=command_prefix(turn.language),
+                taint=effects.taint,
+                is_tainted=is_tainted,
+            ),
             send=self._outgoing.bind(
                 turn.scope,
                 turn.key,
-                lambda: [*context.conversation.lines, *draft.lines],
+                lines,
                 effects.send,
                 sent_count=len(draft.attachments),
             ),

@@ -11,7 +11,7 @@ import structlog
 
 from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_facts import UNTRUSTED, Fact, clean, fact_of
-from agent.attachments.file_types import decode_text, detect_kind
+from agent.attachments.file_types import detect_kind
 from agent.attachments.transcription import SpeechTranscriber, UsageAttribution
 from agent.locks import KeyLocks
 from gateway.errors import FileUnavailable
@@ -25,7 +25,6 @@ MOST_PICTURES = 10  # of one message that the model is shown
 MOST_TEXTS = 4  # times the characters of one file: what all documents of a message may take together
 _AT_ONCE = 6  # files in memory, all chats together
 _OF_ONE_CHAT = 2
-_UNKNOWN = "this kind of file cannot be read here"
 
 
 class AttachmentLoader:
@@ -103,12 +102,7 @@ class AttachmentLoader:
             return await self._transcribe(data, fact, attribution)
         if what in ("film", "svg"):
             raise FileUnavailable("films are not looked at" if what == "film" else "drawings in SVG are not looked at")
-        if what == "text":
-            found = decode_text(data, self._text_chars)
-            if found is None:
-                raise FileUnavailable(_UNKNOWN)
-            return _document(ExtractedText(clean(found[0]), found[1]))
-        return _document(await self._reader.document(data, what, self._text_chars))
+        return _document(await self._reader.read_text(data, what, self._text_chars))
 
     async def _see(self, scope: str, key: SessionKey, data: bytes) -> dict[str, Any]:
         if not await self._sees(key):

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from agent.attachments.file_facts import clean
+from agent.attachments.file_types import decode_text
 from gateway.errors import FileUnavailable
 
 log = structlog.get_logger(__name__)
@@ -60,6 +61,12 @@ class SandboxedReader:
             raise FileUnavailable(_BROKEN)
         return DecodedImage(body, media_type)
 
+    async def read_text(self, data: bytes, kind: str, chars: int) -> ExtractedText:
+        """Return at most *chars* characters of a file of a *kind* of `detect_kind`. Raises FileUnavailable."""
+        if kind == "text":
+            return await asyncio.to_thread(_decode, data, chars)
+        return await self.document(data, kind, chars)
+
     async def document(self, data: bytes, form: str, chars: int) -> ExtractedText:
         """Return at most *chars* characters of a pdf, docx or html file. Raises FileUnavailable."""
         header, _ = await self._ask(data, "document", str(chars), form)
@@ -88,6 +95,13 @@ class SandboxedReader:
         if header.get("failed"):
             raise FileUnavailable(clean(str(header["failed"]))[:200])
         return header, body
+
+
+def _decode(data: bytes, chars: int) -> ExtractedText:
+    found = decode_text(data, chars)
+    if found is None:
+        raise FileUnavailable("this kind of file cannot be read here")
+    return ExtractedText(clean(found[0]), found[1])
 
 
 async def _run(data: bytes, arguments: tuple[str, ...]) -> bytes:

@@ -56,6 +56,8 @@ def _result_lines(context: CommandContext, result: WordErasureResult) -> list[st
             messages=result.messages,
         )
     ]
+    if result.files:
+        lines.append(context.translate("erasure.files", files=result.files))
     return [*lines, context.translate("erasure.others")] if result.others else lines
 
 

@@ -54,6 +54,7 @@ _MOST_ENTRIES = 20_000  # of a folder that an operator filled: what is beyond is
 _STAMP = "%Y%m%dt%H%M%Sz"
 _TRASHED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\Z")
 _APPENDED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\.(?P<size>\d{1,12})\Z")
+_IN_TRASH = 2  # parts of a path before those of a deleted file
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 DiskPath = tuple[str, ...]
@@ -230,6 +231,38 @@ class FileWorkspace:
                     return name
         return None
 
+    def erase(self, clear: Callable[[str, bytes], bytes | None], *, is_preview: bool = False) -> list[str]:
+        """Pass the name and the bytes of each file to *clear*, and store its result; None removes the file for good.
+
+        A deleted file that would change is removed. Files beyond FILE_BYTES are not read. Return the names of the
+        files that changed, or with *is_preview* would change.
+        """
+        changed: list[str] = []
+        if not self._root.exists():
+            return changed
+        with self._open_for_change() as root:
+            trash = [((TRASH, entry[0], *each.path), each) for entry, each in _scan_trash(root)]
+            for path, each in [*((each.path, each) for each in _scan(root)), *trash]:
+                if each.size > FILE_BYTES:
+                    continue
+                name, before = shown_name(each.path), _load(root, path, FILE_BYTES)
+                after = clear(name, before)
+                if after == before:
+                    continue
+                changed.append(name)
+                if not is_preview:
+                    self._store_cleared(root, path, None if path[0] == TRASH else after)
+        return list(dict.fromkeys(changed))
+
+    def _store_cleared(self, root: int, path: DiskPath, data: bytes | None) -> None:
+        if data is None:
+            _remove_file(root, path)
+            return
+        new = _write_new(root, data)
+        with open_folder(root, path[:-1]) as folder:
+            os.rename(new, path[-1], src_dir_fd=root, dst_dir_fd=folder)
+            os.fsync(folder)
+
     def expire_trash(self, *, age: timedelta = KEPT_FOR) -> int:
         """Remove for good what was deleted *age* ago or earlier; return the number of files."""
         removed = 0
@@ -292,6 +325,13 @@ class FileWorkspace:
         """Link the file *path* into the trash; it stays in its place until it is replaced or removed."""
         if not _is_in_trash(root, trash_id):  # else an earlier attempt of this call kept what was there before it
             _link(root, path, (TRASH, f"{self._stamp()}.{trash_id}", *path))
+
+
+def exported_name(path: DiskPath) -> str:
+    """Return the name in an export of the file at *path* beneath a workspace; "" for one without a person's data."""
+    if path[0] == TRASH and len(path) > _IN_TRASH:
+        return f"deleted files/{path[1]}/{shown_name(path[_IN_TRASH:])}"
+    return "" if path[0].startswith(".") else f"files/{shown_name(path)}"
 
 
 def _parse_own_name(name: str) -> DiskPath:

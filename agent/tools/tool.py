@@ -19,6 +19,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
+from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
@@ -173,6 +174,7 @@ class ToolContext:
     remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
     edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
     ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
+    files: TurnFiles | None = None  # of this scope; None where there are none
     send: FileSender = no_files  # stages a file; it is sent when the turn is committed
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 

@@ -14,12 +14,14 @@ from agent.chat_profiles import (
     stored_guild,
 )
 from agent.memory.scopes import account_of, quote, scope_of
-from agent.tools.toolbox import Toolbox
+from agent.tools.toolbox import GROUP, Toolbox
 from gateway.app.context import AppContext, ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
+from gateway.ports.entry_points import load_entry_points
 
+_FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
 
@@ -106,7 +108,9 @@ def _chat(scope: str) -> SessionKey | None:
 def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
     """Return the model, tools and persona of each chat. Loads every installed tool."""
     result_chars = context.settings.agent.max_tool_result_chars
-    toolbox = Toolbox.load(*context.plugins.tools, result_chars=result_chars, meter=context.meter)
+    is_off = frozenset() if context.settings.tools.files else _FILE_TOOLS
+    entries = [each for each in load_entry_points(GROUP) if each.name not in is_off]
+    toolbox = Toolbox.load(*context.plugins.tools, entries=entries, result_chars=result_chars, meter=context.meter)
     chats, people = context.chats, context.store.people
     return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)
 

@@ -127,6 +127,7 @@ def build_memory(
         now=now,
         disk=Disk(),
     )
+    workspaces = ScopeWorkspaces(home, most_mb=settings.files.workspace_mb, now=now)
     return MemoryServices(
         documents=documents,
         archive=archive,
@@ -148,13 +149,14 @@ def build_memory(
             writing=writing,
             scope_lock=scope_lock,
             reopen=reopen,
+            workspaces=workspaces,
         ),
         staging=staging,
         editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
         scope_lock=scope_lock,
         linking=AccountLinkService(store.links, now=now),
         linker=linker,
-        workspaces=ScopeWorkspaces(home, most_mb=settings.files.workspace_mb, now=now),
+        workspaces=workspaces,
         can_summarise=can_summarise,
         consolidates=consolidates,
     )
@@ -172,6 +174,7 @@ def _build_erasure(
     writing: asyncio.Lock,
     scope_lock: ScopeLock,
     reopen: Callable[[str], None],
+    workspaces: ScopeWorkspaces,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     home, store, now = context.home.path, context.store, context.now
@@ -183,6 +186,7 @@ def _build_erasure(
         jobs=store.jobs,
         writing=writing,
         reopen=reopen,
+        workspaces=workspaces,
     )
     purge = PurgeJobs(
         home=home,

@@ -13,6 +13,7 @@ import structlog
 
 from agent.agent_loop import AgentLoop
 from agent.attachments.attachment_loader import AttachmentLoader
+from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
@@ -29,6 +30,7 @@ from agent.command_services import (
 from agent.commands import CommandRouter
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.received_files import ReceivedFiles
+from agent.files.turn_files import FileServices
 from agent.llm.model_client import UsageRecorder
 from agent.locks import WorkerSlots
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
@@ -127,6 +129,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             erasure=memory.erasure,
             dreams=memory.dreams,
             privacy=parts.privacy,
+            workspaces=memory.workspaces,
             search=parts.recall,
             sessions=memory.sessions,
             jobs=parts.jobs,
@@ -164,9 +167,10 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         address = await parts.access.owners_at(channel)
         return (address.key, address.visible_to) if address is not None else None
 
+    received = ReceivedFiles(context.home.path)
     outgoing = OutgoingFiles(
         memory.workspaces,
-        ReceivedFiles(context.home.path),
+        received,
         parts.blobs,
         most=settings.files.max_mb * 1_000_000,
         limit=parts.channels.file_limit,
@@ -184,6 +188,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             assembler=assembler,
             images=ImageInliner(parts.blobs),
             search=parts.recall,
+            files=FileServices(memory.workspaces, received, parts.blobs, SandboxedReader()),
             outgoing=outgoing,
             memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,

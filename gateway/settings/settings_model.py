@@ -161,6 +161,7 @@ class ToolSettings(FrozenModel):
     vector_memory: VectorMemorySettings = VectorMemorySettings()
     session_memory: SessionMemorySettings = SessionMemorySettings()
     memory_flush: MemoryFlushSettings = MemoryFlushSettings()
+    files: bool = True  # the tools that list, read, write and delete files of the workspace
 
 
 class MemorySettings(FrozenModel):

@@ -50,6 +50,7 @@ class StagedErasure:
     remembered: int = 0
     summaries: int = 0
     messages: int = 0
+    files: int = 0
     examples: tuple[str, ...] = ()
     decided: str = ""  # the turn that approved it; its job removes the file
 

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.files.file_workspace import FILE_BYTES
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
@@ -80,7 +81,7 @@ class EraseService:
         earlier versions and other copies may contain words that are found nowhere else. With *session* a question is
         sent there after the turn. Safe to retry.
         """
-        preview = await self.word_eraser.preview(scope, pattern, requester, turn=turn)
+        preview = await self.word_eraser.preview(scope, pattern, requester, turn=turn, whole=is_purge)
         if not preview.result.total and not is_purge:
             return preview.result
         erasure = StagedErasure(
@@ -93,6 +94,7 @@ class EraseService:
             remembered=preview.result.remembered,
             summaries=preview.result.summaries,
             messages=preview.result.messages,
+            files=preview.result.files,
             examples=preview.examples,
         )
         cause = f"{cause or turn}.{pattern.request}"
@@ -146,6 +148,7 @@ class EraseService:
                 remembered=max(result.remembered, erasure.remembered),
                 summaries=max(result.summaries, erasure.summaries),
                 messages=max(result.messages, erasure.messages),
+                files=max(result.files, erasure.files),
             )
         return erasure, result, job
 
@@ -172,12 +175,12 @@ def untouched_folders(home: Path, scope: str, *, saves_files: bool, is_all: bool
     *saves_files*: the scope has a chat on a platform that saves files in the downloads folder.
     """
     folders = []
-    if not is_all and _has_files(scope_folder(home, scope) / OWN_FILES):  # erased with the whole scope
+    if not is_all and _has_files(scope_folder(home, scope) / OWN_FILES, above=FILE_BYTES):  # too large to be searched
         folders.append(OWN_FILES)
     if saves_files and _has_files(home / DOWNLOADS):
         folders.append(DOWNLOADS)
     return folders
 
 
-def _has_files(folder: Path) -> bool:
-    return any(path.is_file() for path in folder.rglob("*"))
+def _has_files(folder: Path, *, above: int = -1) -> bool:
+    return any(path.is_file() and path.stat().st_size > above for path in folder.rglob("*"))

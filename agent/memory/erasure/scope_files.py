@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -99,6 +100,40 @@ def _clear_file(path: Path, data: bytes, pattern: ErasurePattern) -> bytes | Non
     if path.suffix == ".md":
         return without_entries(data.decode("utf-8", "replace"), pattern)[0].encode()
     return None
+
+
+def clear_workspace_file(name: str, data: bytes, pattern: ErasurePattern, *, whole: bool) -> bytes | None:
+    """Return a file of the workspace without the lines that contain the words; None for one to remove as a whole.
+
+    A file with the words in its name is removed, and with *whole* any other one that holds them in a form that cannot
+    be cleared, such as an archive.
+    """
+    if pattern.in_text(name):
+        return None
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if not pattern.in_text(text):
+        return None if whole and pattern.in_bytes(data) else data
+    cleared: bytes | None = None
+    if name.lower().endswith(".json"):
+        cleared = _clear_json(data, pattern)
+    elif name.lower().endswith(".md"):
+        cleared = without_entries(text, pattern)[0].encode()
+    if cleared is None:
+        cleared = _without_lines(text, pattern).encode()
+    return None if pattern.in_text(cleared.decode()) else cleared
+
+
+def _without_lines(text: str, pattern: ErasurePattern) -> str:
+    """Return *text* without the lines that contain the words, also at the end of one and the beginning of the next."""
+    lines = text.splitlines(keepends=True)
+    is_match = [pattern.in_text(line) for line in lines]
+    for n, (line, following) in enumerate(pairwise(lines)):
+        if not (is_match[n] or is_match[n + 1]) and pattern.in_text(line + following):
+            is_match[n] = is_match[n + 1] = True
+    return "".join(line for line, matches in zip(lines, is_match, strict=True) if not matches)
 
 
 def _clear_line(raw: bytes, pattern: ErasurePattern) -> bytes:

@@ -11,8 +11,10 @@ from typing import Any
 
 import structlog
 
+from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.erasure.scope_files import clear_workspace_file
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
@@ -62,12 +64,13 @@ class WordErasureResult:
     remembered: int = 0
     summaries: int = 0
     messages: int = 0
+    files: int = 0  # of the workspace
     others: int = 0  # entries that only an admin may clear
 
     @property
     def total(self) -> int:
-        """Number of cleared entries and messages."""
-        return self.remembered + self.summaries + self.messages
+        """Number of cleared entries, messages and files."""
+        return self.remembered + self.summaries + self.messages + self.files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,7 @@ class WordEraser:
         jobs: JobQueue,
         writing: asyncio.Lock,
         reopen: Callable[[str], None],
+        workspaces: ScopeWorkspaces,
         disk: Disk | None = None,
     ) -> None:
         """Erase under the lock *writing*; *reopen* discards the cached conversations of a scope."""
@@ -101,6 +105,7 @@ class WordEraser:
         self._jobs = jobs
         self._writing = writing
         self._reopen = reopen
+        self._workspaces = workspaces
         self._disk = disk or Disk()
 
     async def forget(
@@ -122,19 +127,22 @@ class WordEraser:
         """
         async with self._writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
-            summaries = 0
+            summaries = files = 0
             if requester.may_all:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
                 summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare)
+                files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)
             await self.request_new_snapshots(scope, page or turn)
         self._reopen(scope)
         log.info("memory.forgotten", scope=scope, remembered=remembered, summaries=summaries, messages=messages)
-        return WordErasureResult(remembered=remembered, summaries=summaries, messages=messages, others=others)
+        return WordErasureResult(
+            remembered=remembered, summaries=summaries, messages=messages, files=files, others=others
+        )
 
     async def preview(
-        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str
+        self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, *, turn: str, whole: bool = False
     ) -> ErasurePreview:
         """Return the amounts that `forget` would clear now; change nothing. Raises OSError."""
         remembered: list[str] = []
@@ -145,7 +153,11 @@ class WordEraser:
             removable = matching_entries(text, pattern, allowed.__contains__)
             others += len(matching_entries(text, pattern)) - len(removable)
             remembered += removable
-        summaries = await asyncio.to_thread(self._matching_notes, scope, pattern) if requester.may_all else []
+        summaries: list[str] = []
+        files: list[str] = []
+        if requester.may_all:
+            summaries = await asyncio.to_thread(self._matching_notes, scope, pattern)
+            files = await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole, is_preview=True)
         messages: list[str] = []
         count = 0
         is_allowed = _message_filter(requester, turn)
@@ -159,8 +171,10 @@ class WordEraser:
             return raw
 
         await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", look)
-        result = WordErasureResult(remembered=len(remembered), summaries=len(summaries), messages=count, others=others)
-        examples = [*(matching_excerpt(each, pattern) for each in (*remembered, *summaries)), *messages]
+        result = WordErasureResult(
+            remembered=len(remembered), summaries=len(summaries), messages=count, files=len(files), others=others
+        )
+        examples = [*(matching_excerpt(each, pattern) for each in (*remembered, *summaries)), *messages, *files]
         chosen = [each for each in dict.fromkeys(examples) if each][:_MOST_EXAMPLES]
         return ErasurePreview(result=result, examples=tuple(chosen))
 
@@ -189,6 +203,14 @@ class WordEraser:
             return list(dict.fromkeys(each for found in near for each in found))[:_MOST_NEAR]
 
         return await asyncio.to_thread(find)
+
+    def _clear_workspace(
+        self, scope: str, pattern: ErasurePattern, *, whole: bool, is_preview: bool = False
+    ) -> list[str]:
+        def clear(name: str, data: bytes) -> bytes | None:
+            return clear_workspace_file(name, data, pattern, whole=whole)
+
+        return self._workspaces.of(scope).erase(clear, is_preview=is_preview)
 
     def _matching_notes(self, scope: str, pattern: ErasurePattern) -> list[str]:
         entries = [each.content for each in HistoryLog(self._memory(scope), self._disk).after(0)]

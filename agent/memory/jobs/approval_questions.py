@@ -162,11 +162,12 @@ def erasure_question(erasure: StagedErasure, language: str, *, has_examples: boo
         summaries=erasure.summaries,
         messages=erasure.messages,
     )
-    found = erasure.remembered + erasure.summaries + erasure.messages
+    found = erasure.remembered + erasure.summaries + erasure.messages + erasure.files
     examples = [f"- {short(each)}" for each in erasure.examples] if has_examples else []
     rest = found - len(examples)
     more = [translate("erasure.more", language, count=rest)] if examples and rest > 0 else []
-    return "\n".join([amounts, *examples, *more, translate("erasure.sure", language)])
+    files = [translate("erasure.would_clear_files", language, files=erasure.files)] if erasure.files else []
+    return "\n".join([amounts, *examples, *more, *files, translate("erasure.sure", language)])
 
 
 def buttons(changes: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:

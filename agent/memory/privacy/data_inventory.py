@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
+from agent.files.file_workspace import exported_name
 from agent.memory.history.history_log import HISTORY_JSONL
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -112,7 +113,8 @@ def count_scope(home: Path, scope: str, disk: Disk | None = None) -> ScopeInvent
     folder = scope_folder(home, scope)
     memory = folder / "memory"
     created = [parse_time(read_head(disk, path).get("created")) for path in (folder / "sessions").glob("*.jsonl")]
-    files = [path for area in ("attachments", "files") for path in (folder / area).rglob("*") if path.is_file()]
+    files = [path for path in (folder / "attachments").glob("*") if path.is_file()]
+    files += [path for path in (folder / "files").rglob("*") if _is_own_file(path, folder / "files")]
     return ScopeInventory(
         remembered=sum(_count_lines(disk, path) for path in (folder / "USER.md", memory / "MEMORY.md")),
         summaries=(disk.load(memory / HISTORY_JSONL) or b"").count(b"\n"),
@@ -123,6 +125,10 @@ def count_scope(home: Path, scope: str, disk: Disk | None = None) -> ScopeInvent
         files=len(files),
         file_bytes=sum(disk.size(path) or 0 for path in files),
     )
+
+
+def _is_own_file(path: Path, root: Path) -> bool:
+    return bool(exported_name(path.relative_to(root).parts)) and path.is_file() and not path.is_symlink()
 
 
 def _count_lines(disk: Disk, path: Path) -> int:

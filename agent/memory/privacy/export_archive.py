@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import blobs_in, facts_for_display, facts_in
 from agent.attachments.file_names import safe_name
+from agent.files.file_workspace import exported_name
 from agent.memory.messages.message_range import moment
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import FILE_MODE, Disk
@@ -92,8 +93,9 @@ def members(
         if _DIGEST.match(path.name) and path.name in names:
             yield from _plain(disk, path, f"files/{path.name[:8]} {names[path.name]}")
     for path in sorted((folder / "files").rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            yield from _plain(disk, path, f"files/{path.relative_to(folder / 'files').as_posix()}")
+        name = exported_name(path.relative_to(folder / "files").parts)
+        if name and path.is_file() and not path.is_symlink():
+            yield from _plain(disk, path, name)
 
 
 def write_archives(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.files.file_workspace import FILE_BYTES
 from gateway.app.people_operations import PeopleOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
@@ -27,10 +28,12 @@ def put(parlour: InProcessGateway, name: str) -> Path:
 
 
 async def test_own_files_are_named_where_there_are_some() -> None:
-    """Forgetting for good leaves them, and says so; forgetting everything takes them along."""
+    """Forgetting for good clears them; those that are too large to be searched are named, and go with everything."""
     async with gateway() as parlour:
+        path = put(parlour, "people/pocket%3aann/files/plan.txt")
         assert OWN not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
-        path = put(parlour, "people/pocket%3aann/files/plan.md")
+        assert path.read_bytes() == b""
+        path.write_bytes(bytes(FILE_BYTES + 1))
         assert OWN in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
         assert path.exists()
         assert OWN not in await parlour.channel.ask("ann", "/forget everything yes")

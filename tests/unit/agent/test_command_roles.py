@@ -35,6 +35,9 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "dream-restore": (OPEN, OPEN),
     "dream-restore abc": (OPEN, ADMIN),
     "export": (OPEN, OPEN),  # in a shared chat it says that it is for direct ones
+    "files": (OPEN, OPEN),
+    "files restore fabcdefgh": (OPEN, OPEN),  # what is replaced by it can be restored in its turn
+    "files empty": (OPEN, ADMIN),
     "forget tea": (EVERY, OWN),
     "forget tea --purge": (EVERY, OWN),
     "forget everything": (OPEN, ADMIN),
@@ -196,7 +199,9 @@ def test_no_command_is_missing_in_the_table() -> None:
     assert {row.partition(" ")[0] for row in TABLE} == {command.name for command in ROUTER.commands}
 
 
-@pytest.mark.parametrize("text", ["export", "forget everything yes", "memory undo abc", "dream-restore abc"])
+@pytest.mark.parametrize(
+    "text", ["export", "files empty", "forget everything yes", "memory undo abc", "dream-restore abc"]
+)
 async def test_one_memory_for_everybody_is_the_owners(text: str) -> None:
     """With `memory.isolation: shared` what takes or changes all of it asks for the owner, in a direct chat too."""
     place = PLACES[0]

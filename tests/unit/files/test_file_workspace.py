@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from agent.files import file_workspace as module
 from agent.files.file_workspace import FileChange, FileTooLarge, FileWorkspace, WorkspaceFull
 from agent.files.workspace_names import InvalidFileName
+from agent.files.workspaces import ScopeWorkspaces
 from gateway.events import quote_file_name
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -196,6 +198,19 @@ def test_restored_files_count_once(workspace: FileWorkspace) -> None:
     workspace.restore(change.trash_id)
     assert workspace.deleted_files() == []
     assert workspace.create("b.bin", b"x" * 400, is_untrusted=False)
+
+
+async def test_deleted_files_of_all_scopes_expire(tmp_path: Path, clock: SteppedClock) -> None:
+    """A week later the periodic clean-up removes them; a scope that fails stops no other."""
+    workspaces = ScopeWorkspaces(tmp_path, most_mb=1, now=clock)
+    for scope in ("people/ann", "chats/pocket%3ag", "shared", ""):
+        workspaces.of(scope).create("old.txt", b"old", is_untrusted=False)
+        workspaces.of(scope).delete("old.txt", key="k")
+    assert await workspaces.expire_trash() == 0
+    clock.now += timedelta(days=7)
+    shutil.rmtree(tmp_path / "shared" / "files")
+    (tmp_path / "shared" / "files").symlink_to(tmp_path / "people")
+    assert await workspaces.expire_trash() == 3
 
 
 def test_the_trash_is_emptied_at_once(workspace: FileWorkspace) -> None:

@@ -223,7 +223,8 @@ def test_the_installed_tools() -> None:
     """What the package brings is found by entry point."""
     box = Toolbox.load(add)
     memory = ("memory_edit", "memory_get", "memory_search")
-    assert box.names == ("add", *memory, "remember", "send_file", "vector_search")
+    files = ("file_delete", "file_read", "file_write", "files_list")
+    assert box.names == ("add", *files, *memory, "remember", "send_file", "vector_search")
     assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
 
 

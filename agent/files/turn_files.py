@@ -1,0 +1,199 @@
+"""The files of a turn's scope, as its tools list, read and change them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatch
+from typing import Literal, TypeVar
+from zoneinfo import ZoneInfo
+
+import structlog
+from cachetools import LRUCache
+
+from agent.attachments.document_reader import ExtractedText, SandboxedReader
+from agent.attachments.file_facts import Fact
+from agent.attachments.file_names import format_size
+from agent.attachments.file_types import detect_kind
+from agent.files.file_workspace import FileChange, FileWorkspace, WorkspaceFull
+from agent.files.received_files import ReceivedFiles
+from agent.files.workspace_names import RECEIVED
+from agent.files.workspaces import ScopeWorkspaces
+from agent.memory.scopes import rebase_reference
+from gateway.errors import FileUnavailable, ToolFailed
+from gateway.ports import BlobStore, Line
+
+log = structlog.get_logger(__name__)
+
+_Result = TypeVar("_Result")
+WriteMode = Literal["new", "replace", "append"]
+
+TEXT_CHARS = 1_000_000  # of one file that can be read, page by page
+_CACHED_CHARS = 4_000_000  # of documents that are being read, all scopes together
+_MOST_RECEIVED = 200  # files that a listing names
+_NAMED = 10  # files that an error names
+_NO_TEXT = {
+    "picture": "a picture has no text",
+    "sound": "a recording has no text",
+    "film": "a film has no text",
+    "svg": "drawings in SVG are not read",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """A file as a listing names it."""
+
+    name: str
+    size: int
+    changed_at: datetime | None = None  # None: a received file
+
+
+class FileServices:
+    """The services that the file tools of all turns share."""
+
+    def __init__(
+        self, workspaces: ScopeWorkspaces, received: ReceivedFiles, blobs: BlobStore, reader: SandboxedReader
+    ) -> None:
+        self.workspaces = workspaces
+        self.received = received
+        self.blobs = blobs
+        self._reader = reader
+        self._texts: LRUCache[tuple[str, str], ExtractedText] = LRUCache(
+            _CACHED_CHARS, getsizeof=lambda text: len(text.text)
+        )
+
+    async def extract(self, data: bytes, *, kind: str) -> ExtractedText:
+        """Return the text of a file. Raises FileUnavailable. A document that is read page by page is opened once."""
+        if kind in _NO_TEXT:
+            raise FileUnavailable(_NO_TEXT[kind])
+        if kind == "text":
+            return await self._reader.read_text(data, kind, TEXT_CHARS)
+        key = (await asyncio.to_thread(lambda: hashlib.sha256(data).hexdigest()), kind)
+        if (known := self._texts.get(key)) is not None:
+            return known
+        text = await self._reader.document(data, kind, TEXT_CHARS)
+        self._texts[key] = text
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFiles:
+    """The files of one tool call. Methods raise ToolFailed with what the model can do about it."""
+
+    services: FileServices
+    scope: str
+    lines: Callable[[], Iterable[Line]]
+    key: str  # of the call: the same after a restart
+    zone: str
+    prefix: str  # of commands in this chat
+    taint: Callable[[], None]  # called when untrusted text is read
+    is_tainted: bool  # untrusted text may have caused the call
+
+    @property
+    def workspace(self) -> FileWorkspace:
+        """The scope's workspace."""
+        return self.services.workspaces.of(self.scope)
+
+    async def list_files(self, pattern: str) -> tuple[list[FileEntry], int]:
+        """Return the files whose names match *pattern*, and the bytes of all files. Taints if one is marked."""
+        own = await self._on_disk(self.workspace.list_files)
+        zone = ZoneInfo(self.zone)
+        matching = [each for each in own if fnmatch(each.name, pattern)]
+        if any(each.is_untrusted for each in matching):
+            self.taint()  # a name may be an instruction too
+        entries = [FileEntry(each.name, each.size, each.changed_at.astimezone(zone)) for each in matching]
+        received = await self.services.received.list_facts(self.scope, self.lines(), most=_MOST_RECEIVED)
+        names = ((f"{RECEIVED}/{fact['name']}", fact) for fact in received)
+        entries += [FileEntry(name, _size(fact)) for name, fact in names if fnmatch(name, pattern)]
+        return entries, sum(each.size for each in own)
+
+    async def read_text(self, name: str) -> ExtractedText:
+        """Return the text of a file. Taints unless the bot wrote it, or the operator put it there, as plain text."""
+        if name.startswith(f"{RECEIVED}/"):
+            data, kind = await self._read_received(name)
+            self.taint()
+        else:
+            content = await self._on_disk(lambda: self.workspace.read(name))
+            if content is None:
+                raise ToolFailed(await self._not_there())
+            data, kind = content.data, detect_kind(content.data, kind="document", name=name, media_type="")
+            if content.is_untrusted or kind != "text":
+                self.taint()
+        if not data:
+            return ExtractedText("")
+        try:
+            return await self.services.extract(data, kind=kind)
+        except FileUnavailable as error:
+            raise ToolFailed(f"{name} cannot be read: {error}") from None
+
+    async def write(self, name: str, text: str, mode: WriteMode) -> FileChange:
+        """Write a file; one that a tainted call writes is marked."""
+        data = text.encode("utf-8", "replace")
+        if mode == "append":
+            if not data:
+                raise ToolFailed("there is nothing to append in an empty text")
+            return await self._on_disk(
+                lambda: self.workspace.append(name, data, key=self.key, is_untrusted=self.is_tainted)
+            )
+        if mode == "replace":
+            return await self._on_disk(
+                lambda: self.workspace.replace(name, data, key=self.key, is_untrusted=self.is_tainted)
+            )
+        change = await self._on_disk(lambda: self.workspace.create(name, data, is_untrusted=self.is_tainted))
+        if change is None:
+            raise ToolFailed(f"{name} exists; use mode replace or append, or another name")
+        return change
+
+    async def delete(self, name: str) -> FileChange:
+        """Delete a file, which stays restorable for a week."""
+        change = await self._on_disk(lambda: self.workspace.delete(name, key=self.key))
+        if change is None:
+            raise ToolFailed(await self._not_there())
+        return change
+
+    async def _on_disk(self, work: Callable[[], _Result]) -> _Result:
+        # Not cancelled: a thread that writes goes on to its end, and the next call must see what it did.
+        task = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            raise
+        except WorkspaceFull as full:
+            deleted = f"; deleted files have {format_size(full.trash)}, and the person can remove them for good with"
+            raise ToolFailed(full.reason + (f"{deleted} `{self.prefix}files empty`" if full.trash else "")) from None
+        except (NotADirectoryError, IsADirectoryError):
+            raise ToolFailed("a part of that name is a folder where a file is needed, or the reverse") from None
+        except OSError as error:
+            log.warning("workspace.failed", error=error.strerror)
+            raise ToolFailed("the file could not be stored") from None
+
+    async def _read_received(self, name: str) -> tuple[bytes, str]:
+        fact = await self.services.received.find(self.scope, name.removeprefix(f"{RECEIVED}/"), self.lines())
+        if fact is None:
+            raise ToolFailed(await self._not_there())
+        # A reference comes out of a transcript, which people can edit: it is looked for in this scope alone.
+        try:
+            data = await self.services.blobs.get(rebase_reference(self.scope, str(fact["blob"])))
+        except ValueError:
+            data = None
+        if data is None:
+            raise ToolFailed(f"{name} is not kept here any more")
+        kind = detect_kind(
+            data, kind=str(fact.get("kind", "")), name=str(fact["name"]), media_type=str(fact.get("media_type", ""))
+        )
+        return data, kind
+
+    async def _not_there(self) -> str:
+        entries, _ = await self.list_files("*")
+        names = ", ".join(each.name for each in entries[:_NAMED])
+        return f"no such file; available: {names}" if names else "no such file: there are none here yet"
+
+
+def _size(fact: Fact) -> int:
+    size = fact.get("size")
+    return size if isinstance(size, int) else 0
