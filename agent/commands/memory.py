@@ -9,7 +9,15 @@ from agent.commands import approvals
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command
 from agent.commands.memory_lists import first_change, list_history, list_notes
-from agent.memory.documents.version_store import APPROVED, ARCHIVED, BY_HAND, CONSOLIDATION, IMPORTED, DocumentVersion
+from agent.memory.documents.version_store import (
+    APPROVED,
+    ARCHIVED,
+    BY_HAND,
+    CONSOLIDATION,
+    IMPORTED,
+    UNARCHIVED,
+    DocumentVersion,
+)
 from agent.memory.dream.dream_service import FORGET, RESTORE
 from agent.memory.dream.dream_state import DREAM
 from agent.memory.jobs.chat_edits import EDIT_CAUSE
@@ -123,6 +131,7 @@ _CAUSES = {  # by the beginning of a version's cause; a longer one before its pr
     APPROVED: "memory.cause_approved",
     IMPORTED: "memory.cause_imported",
     ARCHIVED: "memory.cause_archived",
+    UNARCHIVED: "memory.cause_unarchived",
     FORGET: "memory.cause_forget",
 }
 Act = Callable[[CommandContext, str], Awaitable[str | CommandReply]]

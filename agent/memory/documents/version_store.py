@@ -41,6 +41,7 @@ __all__ = [
     "DREAM_CAUSE",
     "IMPORTED",
     "TRACKED",
+    "UNARCHIVED",
     "DocumentVersion",
     "Redact",
     "VersionStore",
@@ -53,6 +54,7 @@ APPROVED = "approved "  # then the name of the staged change, and its cause
 CONSOLIDATION = "consolidation "  # then the history entry
 DREAM_CAUSE = "dream: "  # then the cursors, and the ids of the entries
 ARCHIVED = "archived"  # lines moved to the archive document
+UNARCHIVED = "unarchived"  # a line moved back from it, because it is edited
 IMPORTED = "imported from "  # then the name of a system
 
 Redact: TypeAlias = Callable[[bytes, Mapping[str, str]], bytes]  # a document, and who brought each line of it

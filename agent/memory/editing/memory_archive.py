@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ import structlog
 
 from agent.memory.editing.entry_matching import extract_words, statements
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
+from agent.memory.editing.text_operations import AddLines, apply
 from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, utc_now
@@ -30,6 +31,45 @@ _POINTER = re.compile(r"- Older facts: .*\.archive\.md")
 _USED_SHARE = 0.6  # of a line's words that a message repeats when it uses the line
 _LEAST_WORDS = 2
 _MOST_STAMPS = 4_000  # about 150 kB
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedLine:
+    """A line of the archive document *name*, and the title of the heading above it."""
+
+    name: str
+    text: str
+    heading: str
+
+
+def find_archived_lines(folder: Path, disk: Disk, lines: Collection[str]) -> list[ArchivedLine]:
+    """Return the archived lines among *lines*, with or without their list marks. *folder* is a scope's `memory/`."""
+    wanted = {plain_line(each) for each in lines} - {""}
+    found: list[ArchivedLine] = []
+    for path in sorted(folder.glob(f"[0-9]*{ARCHIVE_SUFFIX}"), reverse=True):
+        heading = ""
+        for line in (disk.load(path) or b"").decode("utf-8", "replace").splitlines():
+            if line.startswith("#"):
+                heading = line.lstrip("# ")
+            elif plain_line(line) in wanted:
+                found.append(ArchivedLine(path.name, line.strip(), heading))
+    return found
+
+
+def restore_lines(text: str, archived: Sequence[ArchivedLine]) -> str:
+    """Return *text*, that of MEMORY.md, with the archived lines that it lacks, under their headings if it has them."""
+    known = set(map(plain_line, text.splitlines()))
+    for each in archived:
+        if plain_line(each.text) not in known:
+            known.add(plain_line(each.text))
+            applied = apply([AddLines(each.text, each.heading)], text)
+            text = (apply([AddLines(each.text)], text) if applied.refused else applied).text
+    return text
+
+
+def plain_line(line: str) -> str:
+    """Return *line* without its list mark."""
+    return " ".join(line.strip().lstrip("-*+•").split())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

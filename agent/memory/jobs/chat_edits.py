@@ -3,6 +3,9 @@
 Each edit is a separate version, so that the answer can name it. The version's cause names the tool call: a repeated
 turn finds it and does not apply the edit again. Edits from a tainted prompt, and more than a few removals, are staged
 with the turn's commit instead.
+
+Archives have no versions. So a line that was moved to one is first moved back, as a version of MEMORY.md, and then
+edited there: `/memory undo` brings it back.
 """
 
 from __future__ import annotations
@@ -17,11 +20,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from agent.memory.documents.file_documents import VersionedDocuments
-from agent.memory.documents.version_store import DocumentVersion, VersionStore
+from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, VersionStore
 from agent.memory.editing.document_edits import DocumentEdit, read_edit
 from agent.memory.editing.entry_matching import lost_entries
-from agent.memory.editing.staged_changes import MOST_ASKED, ReviewReason, stage_for_approval
+from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
+from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason, stage_for_approval
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -99,8 +104,10 @@ class ChatMemoryEditor:
             earlier = await asyncio.to_thread(self._turn_versions, request)
             done = {name for each in earlier if each.why == request.cause for name in each.names}
             if not done:
-                resolved, lost = await self._check(request, edits)
+                archived = await self._find_archived(request.scope, edits)
+                resolved, lost = await self._check(request, edits, archived)
                 lost += await asyncio.to_thread(lambda: sum(self._count_lost(request.scope, each) for each in earlier))
+                await self._restore(request.scope, archived)
                 if request.is_tainted or lost > MOST_ASKED:
                     return ChatEditResult(
                         held=tuple(resolved), why=ReviewReason.UNTRUSTED if request.is_tainted else ReviewReason.MANY
@@ -112,18 +119,54 @@ class ChatMemoryEditor:
             ]
             return await asyncio.to_thread(self._report, request, written)
 
-    async def _check(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> tuple[list[DocumentEdit], int]:
+    async def _find_archived(self, scope: str, edits: Sequence[DocumentEdit]) -> list[ArchivedLine]:
+        """Return the lines that the edits replace or remove and that an archive has."""
+        lines = [line for each in edits if each.document == MEMORY for line in _old(each.operation).splitlines()]
+        return await asyncio.to_thread(find_archived_lines, self._folder(scope), self._disk, lines) if lines else []
+
+    async def _restore(self, scope: str, archived: Sequence[ArchivedLine]) -> None:
+        """Move archived lines back to MEMORY.md. After a crash between the two writes a line is in both; idempotent."""
+        for _ in range(_MAX_ATTEMPTS if archived else 0):
+            document = await self._documents.read(scope, MEMORY)
+            text = restore_lines(document.text, archived)
+            if text == document.text or await self._documents.write(
+                scope, MEMORY, text, was=document.rev, why=UNARCHIVED
+            ):
+                break
+        else:
+            if archived:
+                raise ToolFailed(f"{MEMORY} is being written to all the time; try again")
+        for name in {each.name for each in archived}:
+            lines = [each.text for each in archived if each.name == name]
+            await asyncio.to_thread(remove_lines, self._folder(scope), self._disk, name, lines)
+
+    async def _check(
+        self, request: ChatEditRequest, edits: Sequence[DocumentEdit], archived: Sequence[ArchivedLine]
+    ) -> tuple[list[DocumentEdit], int]:
         """Return the edits with their exact lines, and the number of lines that would be lost."""
         resolved: list[DocumentEdit] = []
         lost = 0
         for name in _names(edits):
             text = (await self._documents.read(request.scope, name)).text
+            if name == MEMORY and archived:
+                self._check_archived(request, text, archived)
+                text = restore_lines(text, archived)
             mine = _resolve([each for each in edits if each.document == name], text)
             lost += _loss(text, _apply(mine, text))
             resolved += mine
         if not request.may_all:
             await asyncio.to_thread(self._check_authors, request, resolved)
         return resolved, lost
+
+    def _check_archived(self, request: ChatEditRequest, text: str, archived: Sequence[ArchivedLine]) -> None:
+        """Raise ToolFailed unless the requester may edit lines whose authors are not known."""
+        known = set(map(plain_line, text.splitlines()))
+        moved = [each for each in archived if plain_line(each.text) not in known]
+        if moved and not request.may_all:
+            raise ToolFailed(
+                f"nothing was changed: this line was moved to {moved[0].name}, where only an admin of this chat may"
+                f" change it: {moved[0].text[:_SHOWN]}"
+            )
 
     def _check_authors(self, request: ChatEditRequest, edits: Sequence[DocumentEdit]) -> None:
         for edit in edits:
@@ -169,11 +212,14 @@ class ChatMemoryEditor:
         after = self._versions.texts(scope, version.sha)
         return [(_text(before, name), _text(after, name)) for name in version.names]
 
+    def _folder(self, scope: str) -> Path:
+        return scope_folder(self._home, scope) / "memory"
+
     async def stage(self, job: Job) -> None:
         """Stage the edits of a committed turn: by document, with no more than five removals in one question."""
         payload = job.payload
         edits = [each for each in map(read_edit, payload["edits"]) if each is not None]
-        folder = scope_folder(self._home, job.scope) / "memory"
+        folder = self._folder(job.scope)
         async with self._writing:
             for name in _names(edits):
                 for n, piece in enumerate(_pieces([each.operation for each in edits if each.document == name])):

@@ -96,6 +96,21 @@ async def test_please_forget_removes_the_line_and_the_next_prompt_knows() -> Non
         assert "No longer in MEMORY.md" in prompt or "- Smokes" not in prompt.partition("# What you can do")[0]
 
 
+async def test_a_fact_that_moved_to_the_archive_is_corrected_and_comes_back_by_undo() -> None:
+    """The person does not know where a line is: the correction works, leaves no second copy, and can be undone."""
+    async with gateway(model=obedient(edit(MOVED))) as parlour:
+        await remember(parlour, "Likes tea")
+        archive = parlour.home / ANN / "memory" / "2026-05-03.archive.md"
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        archive.write_text("# Moved from MEMORY.md\n\n- Lives in Leipzig\n")
+        answer = await parlour.channel.ask("ann", "no, I moved to Dresden")
+        assert memory(parlour, ANN) == "- Likes tea\n- Lives in Dresden\n"
+        assert "Leipzig" not in archive.read_text()
+        assert "line moved back from the archive" in await parlour.channel.ask("ann", "/memory log")
+        await parlour.channel.ask("ann", undo_of(answer))
+        assert memory(parlour, ANN) == "- Likes tea\n- Lives in Leipzig\n"
+
+
 async def test_the_prompt_says_that_it_can() -> None:
     """The abilities name the tool, and the model is offered it."""
     model = obedient()

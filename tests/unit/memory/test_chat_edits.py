@@ -11,7 +11,7 @@ import pytest
 
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
-from agent.memory.documents.version_store import VersionStore
+from agent.memory.documents.version_store import UNARCHIVED, VersionStore
 from agent.memory.editing.document_edits import DocumentEdit
 from agent.memory.editing.staged_changes import read_staged
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
@@ -161,6 +161,70 @@ async def test_a_member_changes_no_line_of_another_person(tmp_path: Path) -> Non
             await editor.edit(request(may_all=False), [edit])
     done = await editor.edit(request(may_all=False), EDITS[2:])
     assert done.changes == (LineChange(new="- Speaks German"),)
+
+
+ARCHIVE = "2026-05-03.archive.md"
+MOVED = [
+    DocumentEdit("MEMORY.md", ReplaceLines("Drives a Golf", "Drives a Zoe")),
+    DocumentEdit("MEMORY.md", RemoveLines("- Collects stamps")),
+]
+
+
+async def fill_archive(home: Path) -> Path:
+    """Write the documents, and an archive of three more lines; return its path."""
+    await fill(home)
+    path = home / SCOPE / "memory" / ARCHIVE
+    path.write_text("# Moved from MEMORY.md\n\n# Facts\n\n- Drives a Golf\n- Collects stamps\n- Likes tea\n")
+    return path
+
+
+async def test_a_line_of_the_archive_is_edited_in_memory(tmp_path: Path) -> None:
+    """It moves back first, as a version, so that undoing the edit finds it; the rest of the archive stays."""
+    archive = await fill_archive(tmp_path)
+    editor, _, versions = build_editor(tmp_path)
+    done = await editor.edit(request(), MOVED)
+    assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
+    assert done.changes == (LineChange("- Drives a Golf", "- Drives a Zoe"), LineChange(old="- Collects stamps"))
+    assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
+    assert [each.why for each in versions.log(SCOPE, limit=2)] == [request().cause, UNARCHIVED]
+    before = versions.documents_before(SCOPE, versions.log(SCOPE, limit=1)[0].sha) or {}
+    assert before["MEMORY.md"].endswith(b"- Drives a Golf\n- Collects stamps\n")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(3))
+async def test_a_kill_while_a_line_moves_back_loses_no_line(tmp_path: Path, at: int, after: bool) -> None:
+    """Between the restored document, the shortened archive and the edit: the same call completes all three, once."""
+    archive = await fill_archive(tmp_path)
+    editor, _, _ = build_editor(tmp_path, KillingDisk(at, after=after))
+    with pytest.raises(KilledProcess):
+        await editor.edit(request(), MOVED)
+    everything = (await texts(tmp_path))["MEMORY.md"] + archive.read_text()
+    assert all(line in everything for line in ("- Drives a", "- Likes tea", "- Smokes"))
+    editor, documents, _ = build_editor(tmp_path)
+    await documents.notice(SCOPE)
+    await editor.edit(request(), MOVED)
+    assert (await texts(tmp_path))["MEMORY.md"] == "# Facts\n\n- Lives in Leipzig\n- Smokes\n- Drives a Zoe\n"
+    assert archive.read_text() == "# Moved from MEMORY.md\n\n# Facts\n\n- Likes tea\n"
+
+
+async def test_a_member_is_told_which_archive_has_the_line(tmp_path: Path) -> None:
+    """Archives do not name authors, so only an admin edits their lines; nothing moves."""
+    archive = await fill_archive(tmp_path)
+    before = archive.read_text()
+    editor, _, _ = build_editor(tmp_path)
+    with pytest.raises(ToolFailed, match=rf"moved to {ARCHIVE}, where only an admin .*: - Drives a Golf"):
+        await editor.edit(request(may_all=False), MOVED[:1])
+    assert (archive.read_text(), await texts(tmp_path)) == (before, BEFORE)
+
+
+async def test_a_tainted_edit_of_an_archived_line_waits_with_its_line_in_memory(tmp_path: Path) -> None:
+    """An approval applies to MEMORY.md, so the line is there; nothing else has changed."""
+    await fill_archive(tmp_path)
+    editor, _, _ = build_editor(tmp_path)
+    done = await editor.edit(request(is_tainted=True), MOVED[:1])
+    assert (done.why, len(done.held), done.changes) == ("untrusted", 1, ())
+    assert (await texts(tmp_path))["MEMORY.md"] == f"{BEFORE['MEMORY.md']}- Drives a Golf\n"
 
 
 async def test_what_waits_is_staged_in_fives(tmp_path: Path) -> None:
