@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import sqlite3
 import tempfile
 import zipfile
@@ -23,6 +24,7 @@ from dulwich.pack import Pack
 
 ASCII, CYRILLIC, EMOJI = "quokkazeppelin", "дирижабльсекрет", "🦓🚁🛸🦑"
 CANARIES = (ASCII, CYRILLIC, EMOJI)
+_MOST_COMPRESSED = 4_096  # bytes: texts in an index are short
 
 
 def forms(word: str) -> dict[str, bytes]:
@@ -67,6 +69,9 @@ def layers(path: Path) -> Iterator[tuple[str, bytes]]:
     if data.startswith(b"SQLite format 3\0"):
         for row in rows(path):
             yield "row ", row
+    if ".db" in path.name:  # texts in an index, pages and write-ahead logs that nothing refers to included
+        for start in re.finditer(b"\x78\xda", data):
+            yield "zlib page ", _inflate_start(data[start.start() : start.start() + _MOST_COMPRESSED])
     if path.suffix == ".pack":
         with Pack(str(path.with_suffix("")), object_format=SHA1) as pack:
             for each in pack.iterobjects():
@@ -91,6 +96,15 @@ def inflated(data: bytes, depth: int = 2) -> Iterator[tuple[str, bytes]]:
             yield from ((f"{wrapping}{inner}", each) for inner, each in inflated(piece, depth - 1))
 
 
+def _inflate_start(data: bytes) -> bytes:
+    """Return what can be read of the compressed text that begins with *data*, as far as it is whole."""
+    stream, text = zlib.decompressobj(), b""
+    with contextlib.suppress(zlib.error):
+        for byte in range(len(data)):
+            text += stream.decompress(data[byte : byte + 1])
+    return text
+
+
 def rows(path: Path) -> Iterator[bytes]:
     """Yield every value of a database as it reads with its log: a text may run over several pages."""
     with tempfile.TemporaryDirectory() as folder:
@@ -101,6 +115,8 @@ def rows(path: Path) -> Iterator[bytes]:
         database = sqlite3.connect(Path(folder, "copy"))
         try:
             tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            # A full-text table without texts cannot be scanned; what it holds are its other tables.
+            tables = [name for name in tables if f"{name}_data" not in tables]
             for table in tables:
                 for row in database.execute(f'SELECT * FROM "{table}"'):  # noqa: S608 - the names are the file's own
                     for value in row:

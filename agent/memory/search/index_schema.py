@@ -1,8 +1,11 @@
 """Tables of an index file; open, check and delete index files.
 
-Three full-text tables index the same units: the unit alone, the unit with its neighbours, and blocks of a conversation.
-They contain terms (tokenizer.py), not texts. FTS5 needs the terms to delete a row; they are derived from the text.
-The column of terms is the first, because a position list names every column but the first.
+The id of a unit is its place: `SOURCE_SLOTS` times its source, plus its slot. Neighbours in a conversation have
+adjacent slots; between two groups at least `REACH` slots are free. A block is `BLOCK` slots; a group begins with one.
+Therefore one full-text table is enough: text_scores.py derives the scores of contexts and blocks from it.
+
+The full-text table has no texts, only terms (tokenizer.py). FTS5 needs the terms to delete a row; they are derived from
+the text, which is compressed where that makes it shorter.
 """
 
 from __future__ import annotations
@@ -10,14 +13,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
 from agent.memory.search.tokenizer import VERSION as TERMS
 
-VERSION = f"5.{TERMS}"
+VERSION = f"6.{TERMS}"
 BUSY_SECONDS = 10.0
+REACH = 2  # neighbours on each side in a unit's context
+BLOCK = 20  # slots
+SOURCE_SLOTS = BLOCK << 20
 
 # Marks are letters' parts in many scripts; diacritics were folded where that is right.
 _TOKENS = "tokenize = \"unicode61 remove_diacritics 0 categories 'L* M* N* Co'\""
@@ -29,32 +36,23 @@ CREATE TABLE source (
     mark TEXT NOT NULL DEFAULT '', language TEXT NOT NULL DEFAULT '', UNIQUE (project, name)
 );
 CREATE TABLE unit (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL REFERENCES source, project INTEGER NOT NULL,
-    position INTEGER NOT NULL, block INTEGER NOT NULL, ordinal INTEGER NOT NULL, at REAL, traits INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY, at REAL, traits INTEGER NOT NULL,
     who TEXT NOT NULL, role TEXT NOT NULL, origin TEXT NOT NULL, language TEXT NOT NULL,
     line INTEGER NOT NULL, "end" INTEGER NOT NULL,
     "group" TEXT NOT NULL, content BLOB NOT NULL, digest BLOB NOT NULL, vector INTEGER, length INTEGER NOT NULL,
-    about TEXT NOT NULL, text TEXT NOT NULL
+    about TEXT NOT NULL, text NOT NULL
 );
-CREATE UNIQUE INDEX unit_place ON unit (source, position);
-CREATE INDEX unit_block ON unit (block);
 CREATE INDEX unit_vector ON unit (vector) WHERE vector IS NOT NULL;
 CREATE INDEX unit_waiting ON unit (id) WHERE vector IS NULL;
 CREATE INDEX unit_language ON unit (language);
 CREATE INDEX unit_who ON unit (who);
 CREATE INDEX unit_at ON unit (at) WHERE at IS NOT NULL;
-CREATE TABLE block (id INTEGER PRIMARY KEY AUTOINCREMENT, source INTEGER NOT NULL, project INTEGER NOT NULL);
-CREATE INDEX block_source ON block (source);
+CREATE TABLE block (id INTEGER PRIMARY KEY, sizes BLOB NOT NULL);
 CREATE TABLE vector (id INTEGER PRIMARY KEY AUTOINCREMENT, content BLOB NOT NULL UNIQUE, data BLOB NOT NULL);
-CREATE VIRTUAL TABLE unit_text USING fts5 (terms, project, content = '', TOKENS);
-CREATE VIRTUAL TABLE context_text USING fts5 (terms, project, content = '', TOKENS);
-CREATE VIRTUAL TABLE block_text USING fts5 (terms, project, content = '', TOKENS);
+CREATE VIRTUAL TABLE unit_text USING fts5 (terms, content = '', columnsize = 0, TOKENS);
 CREATE VIRTUAL TABLE unit_words USING fts5vocab (unit_text, row);
-INSERT INTO unit_text (unit_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
-INSERT INTO context_text (context_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
-INSERT INTO block_text (block_text, rank) VALUES ('rank', 'bm25(1.0, 0.0)');
+CREATE VIRTUAL TABLE unit_places USING fts5vocab (unit_text, instance);
 """
-TEXTS = ("unit_text", "context_text", "block_text")
 # Automatic merges of FTS5 delay single writes by tens of milliseconds. `ScopeIndex.optimize` merges while the scope is
 # idle; a write merges only if very many segments have accumulated.
 _MERGED_WHEN_CALM = ("'automerge', 0", "'crisismerge', 64")
@@ -87,9 +85,8 @@ def connect(path: Path, *, is_new: bool = False) -> sqlite3.Connection:
                 with transaction(database):
                     for statement in _TABLES.replace("TOKENS", _TOKENS).split(";\n"):
                         database.execute(statement)
-                    for table in TEXTS:
-                        for setting in _MERGED_WHEN_CALM:
-                            database.execute(f"INSERT INTO {table} ({table}, rank) VALUES ({setting})")  # noqa: S608 - ours
+                    for setting in _MERGED_WHEN_CALM:
+                        database.execute(f"INSERT INTO unit_text (unit_text, rank) VALUES ({setting})")  # noqa: S608 - ours
                     set_meta(database, "version", VERSION)
             version = meta(database, "version")
     except BaseException:
@@ -137,6 +134,18 @@ def set_meta(database: sqlite3.Connection, key: str, value: str) -> None:
     database.execute(
         "INSERT INTO meta VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value", (key, value)
     )
+
+
+def pack_text(text: str) -> str | bytes:
+    """Return *text* as the index stores it, compressed if that is shorter."""
+    plain = text.encode()
+    packed = zlib.compress(plain, 9)
+    return packed if len(packed) < len(plain) else text
+
+
+def unpack_text(data: str | bytes) -> str:
+    """Return the text that `pack_text` has encoded."""
+    return data if isinstance(data, str) else zlib.decompress(data).decode()
 
 
 def remove(path: Path) -> None:

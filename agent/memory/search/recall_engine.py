@@ -287,6 +287,7 @@ class RecallEngine:
                 count += await self._take(fresh, scope.sources, source, "")
                 self._progress(path, n + 1, len(marks))
             await self._files.writing(fresh.drop_unused_vectors)
+            await self._files.writing(fresh.scrub)  # which is smaller: merged, and without free pages
         finally:
             await asyncio.shield(self._files.writing(fresh.close))
         await self._files.drop(path)
@@ -335,7 +336,7 @@ class RecallEngine:
                 before = waiting
                 rows = await embedder.embed([text for _, text in waiting])
                 vectors = {unit: row for (unit, _), row in zip(waiting, rows, strict=True)}
-                await self._files.writing(index.embed, embedder.name, vectors)
+                await self._files.writing(index.embed, embedder.name, vectors, dict(waiting))
 
     async def wait_idle(self, path: Path) -> None:
         """Wait until the background tasks of this index have ended."""

@@ -11,7 +11,7 @@ import heapq
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,16 +19,23 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from agent.memory.search import index_schema, text_query
-from agent.memory.search.index_schema import IndexUnusable, map_sqlite_errors, transaction
-from agent.memory.search.index_writer import REACH, UnitChanges, UnitWriter
+from agent.memory.search.index_schema import (
+    REACH,
+    SOURCE_SLOTS,
+    IndexUnusable,
+    map_sqlite_errors,
+    transaction,
+    unpack_text,
+)
+from agent.memory.search.index_writer import UnitChanges, UnitWriter
 from agent.memory.search.query import SearchQuery
 from agent.memory.search.ranking import RankedCandidate
-from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource
-from agent.memory.search.text_query import IndexedTerms
+from agent.memory.search.search_unit import MEMORY, SearchUnit, UnitSource, content_hash
 from agent.memory.search.time_expressions import TimeSpan
 from agent.memory.search.tokenizer import expand_query_word, index_terms, words
 
 if TYPE_CHECKING:
+    from agent.memory.search.text_scores import UnitSizes
     from agent.memory.search.vector_matrix import Floats, VectorMatrix, VectorScores
 
 KEPT = 400  # candidates that are scored
@@ -91,6 +98,7 @@ class ScopeIndex:
         self._matrix: VectorMatrix | None = None
         self._changes: deque[UnitChanges] = deque()  # not applied to the matrix yet
         self._is_followed = False
+        self._sizes: tuple[int, UnitSizes] | None = None  # with the version of the data that they are of
 
     def close(self) -> None:
         """Close the file; waits for running searches and writes."""
@@ -116,7 +124,7 @@ class ScopeIndex:
     def _write(self, source: UnitSource, change: Any, mark: str | None) -> UnitChanges:
         with self._write_lock, map_sqlite_errors():
             with transaction(self._writer):
-                writer = UnitWriter(self._writer, source, is_flat=self._is_flat)
+                writer = UnitWriter(self._writer, source)
                 change(writer)
                 if mark is not None:
                     writer.mark(mark)
@@ -138,19 +146,17 @@ class ScopeIndex:
     def scrub(self) -> None:
         """Erase deleted units from the file; FTS5 keeps their terms until its segments are merged."""
         with self._write_lock, self._read_lock, map_sqlite_errors():
-            for table in index_schema.TEXTS:
-                self._writer.execute(f"INSERT INTO {table} ({table}) VALUES ('optimize')")  # noqa: S608 - our own names
+            self._writer.execute("INSERT INTO unit_text (unit_text) VALUES ('optimize')")
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def optimize(self, pages: int = 16) -> bool:
-        """Merge segments of small writes, at most *pages* of each table; return True if more remain."""
+        """Merge segments of small writes, at most *pages*; return True if more remain."""
         with self._write_lock, map_sqlite_errors():
             before = self._writer.total_changes
-            for table in index_schema.TEXTS:
-                self._writer.execute(f"INSERT INTO {table} ({table}, rank) VALUES ('merge', ?)", (pages,))  # noqa: S608 - ours
+            self._writer.execute("INSERT INTO unit_text (unit_text, rank) VALUES ('merge', ?)", (pages,))
             # As documented for FTS5: a merge that had nothing to do changes fewer than two rows.
-            return self._writer.total_changes - before >= 2 * len(index_schema.TEXTS)
+            return self._writer.total_changes - before >= 2
 
     # -- vectors -------------------------------------------------------------------------------------
 
@@ -183,15 +189,21 @@ class ScopeIndex:
             found = self._writer.execute(
                 "SELECT id, who, about, text FROM unit WHERE vector IS NULL ORDER BY id LIMIT ?", (limit,)
             )
-            return [(row[0], ": ".join(part for part in row[1:] if part)) for row in found]
+            return [
+                (id_, ": ".join(part for part in (who, about, unpack_text(text)) if part))
+                for id_, who, about, text in found
+            ]
 
     def count_waiting(self) -> int:
         """Return the number of units without a vector."""
         with self._write_lock, map_sqlite_errors():
             return int(self._writer.execute("SELECT count(*) FROM unit WHERE vector IS NULL").fetchone()[0])
 
-    def embed(self, model: str, vectors: Mapping[int, Floats]) -> None:
-        """Store the vectors of units; vectors of deleted units or another model are ignored."""
+    def embed(self, model: str, vectors: Mapping[int, Floats], texts: Mapping[int, str] | None = None) -> None:
+        """Store the vectors of units; vectors of deleted units or another model are ignored.
+
+        *texts* are the texts that were embedded. A unit that has another text now is ignored too.
+        """
         from agent.memory.search.vector_matrix import pack
 
         changes = UnitChanges()
@@ -204,7 +216,7 @@ class ScopeIndex:
             with transaction(self._writer):
                 for unit, vector in vectors.items():
                     row = self._writer.execute("SELECT content FROM unit WHERE id = ?", (unit,)).fetchone()
-                    if row is None:
+                    if row is None or (texts is not None and row[0] != content_hash(texts[unit])):
                         continue
                     self._writer.execute(
                         "INSERT OR IGNORE INTO vector (content, data) VALUES (?, ?)", (row[0], pack(vector))
@@ -306,18 +318,31 @@ class ScopeIndex:
         top: int = text_query.TOP,
     ) -> IndexMatches:
         """Return candidates for *question* with the parts of their scores. Raises IndexUnusable."""
+        from agent.memory.search.text_scores import TextScores
+
         with self._read_lock, map_sqlite_errors():
-            own = text_query.projects(self._reader, projects)
+            own = text_query.sources(self._reader, projects)
             if not own:
                 return IndexMatches(self, [])
             names = question.names(text_query.speakers(self._reader))
             spans = self._spans(question)
-            query = text_query.build_match_query(self._reader, question.terms(text_query.languages(self._reader)), own)
             unit = self._find_then(question, spans, names, own, top)
             context: dict[int, float] = {}
             blocks: dict[int, float] = {}
-            if not unit:
-                unit, context, blocks = self._text_scores(query, spans, question.bounds, top)
+            with self._snapshot():
+                sizes = self._read_sizes()
+                languages = text_query.languages(self._reader)
+                query = text_query.build_term_query(self._reader, question.terms(languages), sizes.count)
+                if not unit and query.terms:
+                    scores = TextScores(self._reader, sizes, query, own, is_flat=self._is_flat)
+                    unit = scores.units(top, within=question.bounds)
+                    for span in spans:
+                        # The best of all time may be others than the best of the time that the query names.
+                        unit |= scores.units(top, within=span)
+                    scale = max(query.ideal, 1e-6)
+                    unit = _divided(unit, scale)
+                    context = _divided(scores.contexts(top, within=question.bounds), scale)
+                    blocks = _divided(scores.blocks(top), scale)
             ids: Collection[int] = unit.keys() | context.keys()
             likeness = None
             matrix = self._fresh_matrix() if vector is not None else None
@@ -326,7 +351,7 @@ class ScopeIndex:
                 ids = {*ids, *likeness.best}
             if len(ids) > KEPT:
                 ids = heapq.nlargest(KEPT, ids, key=_promise(unit, context, likeness))
-            found = text_query.candidates(self._reader, ids, own, within=question.bounds)
+            found = text_query.candidates(self._reader, ids, within=question.bounds)
         for each in found:
             each.unit = unit.get(each.id, 0.0)
             each.context = context.get(each.id, 0.0)
@@ -337,28 +362,30 @@ class ScopeIndex:
                 each.margin = each.own - likeness.mean
         return IndexMatches(self, found, names, query.weights)
 
-    def _text_scores(
-        self, query: IndexedTerms, spans: Sequence[TimeSpan], bounds: TimeSpan | None, top: int
-    ) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-        """Return the scores of units, contexts and blocks, within *bounds*, and the best units of each of *spans*."""
-        unit = text_query.best(self._reader, "unit_text", query.expression, top, within=bounds)
-        for span in spans:
-            # The best of all time may be others than the best of the time that the query names.
-            unit |= text_query.best(self._reader, "unit_text", query.expression, top, within=span)
-        context: dict[int, float] = {}
-        blocks: dict[int, float] = {}
-        if not self._is_flat:
-            context = text_query.best(self._reader, "context_text", query.rare, top, within=bounds)
-            blocks = text_query.best(self._reader, "block_text", query.expression, top)
-        scale = max(query.ideal, 1e-6)
-        return _divided(unit, scale), _divided(context, scale), _divided(blocks, scale)
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Read the same state of the index in the whole block."""
+        self._reader.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._reader.execute("ROLLBACK")
+
+    def _read_sizes(self) -> UnitSizes:
+        """Return the sizes of the snapshot, cached until the index changes."""
+        from agent.memory.search.text_scores import UnitSizes
+
+        version = int(self._reader.execute("PRAGMA data_version").fetchone()[0])
+        if self._sizes is None or self._sizes[0] != version:
+            self._sizes = version, UnitSizes(self._reader)
+        return self._sizes[1]
 
     def _find_then(
         self,
         question: SearchQuery,
         spans: Sequence[TimeSpan],
         names: frozenset[str],
-        project_ids: Sequence[int],
+        source_ids: Sequence[int],
         top: int,
     ) -> dict[int, float]:
         """Return the messages of a time with scores, if the index knows no other words of the query."""
@@ -368,7 +395,7 @@ class ScopeIndex:
         found: dict[int, float] = {}
         if spans and not text_query.has_any(self._reader, terms):
             for span in spans:
-                found |= text_query.find_messages_within(self._reader, span, project_ids, top=top)
+                found |= text_query.find_messages_within(self._reader, span, source_ids, top=top)
         return found
 
     def _spans(self, question: SearchQuery) -> list[TimeSpan]:
@@ -393,12 +420,10 @@ class ScopeIndex:
         return {id_: passage.source for id_, passage in self.passages(ids).items()}
 
     def around(self, unit: int, reach: int = REACH) -> list[IndexedPassage]:
-        """Return a unit with its neighbours of the same group, in order."""
+        """Return a unit with its neighbours of the same group, at most `REACH` on each side, in order."""
         with self._read_lock, map_sqlite_errors():
             found = self._reader.execute(
-                f'{_PASSAGE} JOIN unit m ON m.id = ? AND m.source = u.source AND m."group" = u."group"'
-                " WHERE u.position BETWEEN m.position - ? AND m.position + ? ORDER BY u.position",
-                (unit, reach, reach),
+                f"{_PASSAGE} WHERE u.id BETWEEN ? AND ? ORDER BY u.id", (unit - reach, unit + reach)
             )
             return [_passage(row) for row in found]
 
@@ -435,8 +460,8 @@ def _promise(
 
 _PASSAGE = (
     'SELECT u.id, s.name, p.name, u.line, u."end", u.text, u.at, u.who, u.role, u.origin, u.about, u.language'
-    " FROM unit u JOIN source s ON s.id = u.source JOIN project p ON p.id = u.project"
-)
+    " FROM unit u JOIN source s ON s.id = u.id / SLOTS JOIN project p ON p.id = s.project"
+).replace("SLOTS", str(SOURCE_SLOTS))
 
 
 def _passage(row: Sequence[Any]) -> IndexedPassage:
@@ -446,7 +471,7 @@ def _passage(row: Sequence[Any]) -> IndexedPassage:
         source=UnitSource(name=name, project=project),
         line=line,
         end=end,
-        text=text,
+        text=unpack_text(text),
         at=None if at is None else datetime.fromtimestamp(at, UTC),
         who=who,
         role=role,

@@ -46,7 +46,7 @@ class SearchUnit:
     @property
     def content(self) -> bytes:
         """Hash of the embedded text, the key of its vector."""
-        return hashlib.sha256(self.embedding_text.encode()).digest()[:16]
+        return content_hash(self.embedding_text)
 
     @property
     def digest(self) -> bytes:
@@ -77,6 +77,11 @@ class UnitSources(Protocol):
         Raises FileNotFoundError if the source does not exist.
         """
         ...
+
+
+def content_hash(text: str) -> bytes:
+    """Return the key of the vector of an embedded text."""
+    return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def tokens(text: str) -> int:

@@ -1,4 +1,4 @@
-"""Query the full-text tables of an index for the best units of selected projects."""
+"""Read an index for a query: its words as terms of the index, where these are, and units by time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from agent.memory.search.index_schema import BLOCK, SOURCE_SLOTS
 from agent.memory.search.ranking import RankedCandidate
 from agent.memory.search.time_expressions import ConversationReference, TimeSpan
 
@@ -19,15 +20,15 @@ _ROWS = 12_000
 _CONTEXT_ROWS = 5_000  # of units: each stands in five contexts
 _INFORMATIVE = 200  # characters: a longer message is not preferred to one of this length
 _PAUSE = 4 * 3600.0  # seconds without a message that end a conversation
-_AT_ONCE = 500  # ids in one statement
+AT_ONCE = 500  # ids in one statement
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedTerms:
-    """A query's words as a full-text query of one index."""
+    """A query's words as terms of one index."""
 
-    expression: str  # FTS5 query; "" if the index has none of the words
-    rare: str  # a query of fewer words, for contexts
+    terms: tuple[str, ...]  # of the rarest words; empty if the index has none of the words
+    rare: frozenset[str]  # those that count in contexts
     ideal: float  # maximum score of a unit with every word; makes indexes comparable
     weights: tuple[tuple[tuple[str, ...], float], ...]  # the terms of each word, and how rare it is
 
@@ -52,40 +53,32 @@ def _distinct(database: sqlite3.Connection, column: str) -> list[str]:
     return [row[0] for row in found]
 
 
-def projects(database: sqlite3.Connection, names: Iterable[str]) -> list[int]:
-    """Return the ids of the projects that the index has."""
-    wanted = set(names)
-    return [row[0] for row in database.execute("SELECT id, name FROM project") if row[1] in wanted]
+def sources(database: sqlite3.Connection, projects: Iterable[str]) -> list[int]:
+    """Return the ids of the sources of the projects named *projects*."""
+    wanted = set(projects)
+    found = database.execute("SELECT s.id, p.name FROM source s JOIN project p ON p.id = s.project")
+    return [id_ for id_, name in found if name in wanted]
 
 
-def build_match_query(
-    database: sqlite3.Connection, terms: Sequence[tuple[str, ...]], project_ids: Sequence[int]
-) -> IndexedTerms:
-    """Return *terms* as a query over the projects *project_ids*."""
+def build_term_query(database: sqlite3.Connection, terms: Sequence[tuple[str, ...]], total: int) -> IndexedTerms:
+    """Return *terms*, the forms of each word, as a query of an index of *total* units."""
     counted = sorted((sum(_frequency(database, term) for term in each), n) for n, each in enumerate(terms))
-    # The greatest id instead of a count, which would read every row.
-    total = int(database.execute("SELECT max(id) FROM unit").fetchone()[0] or 0)
-    ideal = sum(_rarity(count, total) for count, _ in counted)
-    weights = tuple((terms[n], _rarity(max(1, count), total, least=1) / (1 if count else 2)) for count, n in counted)
-    everything = database.execute("SELECT count(*) FROM project").fetchone()[0] == len(project_ids)
-    filtered = "" if everything else f" AND project : ({' OR '.join(f'p{each}' for each in project_ids)})"
+    ideal = sum(rarity(count, total) for count, _ in counted)
+    weights = tuple((terms[n], rarity(max(1, count), total, least=1) / (1 if count else 2)) for count, n in counted)
     known = [(count, terms[n]) for count, n in counted if count]
-    return IndexedTerms(
-        _expression(known, _ROWS, filtered), _expression(known, _CONTEXT_ROWS, filtered), ideal, weights
-    )
+    return IndexedTerms(_rarest(known, _ROWS), frozenset(_rarest(known, _CONTEXT_ROWS)), ideal, weights)
 
 
-def _rarity(count: int, total: int, *, least: float = 0.0) -> float:
+def rarity(count: int, total: int, *, least: float = 0.0) -> float:
     """Return the weight of a word in *count* of *total* units as in FTS5's BM25, or with *least* 1 never near 0."""
     return max(1e-6, math.log(least + (max(total, count) - count + 0.5) / (count + 0.5)))
 
 
-def _expression(counted_terms: Sequence[tuple[int, tuple[str, ...]]], rows: int, filtered: str) -> str:
-    """Return a query for the rarest words, at least one."""
+def _rarest(counted_terms: Sequence[tuple[int, tuple[str, ...]]], rows: int) -> tuple[str, ...]:
+    """Return the terms of the rarest words, at least of one."""
     costs = itertools.accumulate(count for count, _ in counted_terms)
     kept = [each for n, ((_, each), cost) in enumerate(zip(counted_terms, costs, strict=True)) if not n or cost <= rows]
-    words = " OR ".join(dict.fromkeys(f'"{term}"' for each in kept for term in each))
-    return f"(terms : ({words})){filtered}" if words else ""
+    return tuple(dict.fromkeys(term for each in kept for term in each))
 
 
 def _frequency(database: sqlite3.Connection, term: str) -> int:
@@ -98,30 +91,29 @@ def has_any(database: sqlite3.Connection, terms: Iterable[str]) -> bool:
     return any(_frequency(database, term) for term in terms)
 
 
-def best(
-    database: sqlite3.Connection, table: str, expression: str, top: int = TOP, *, within: TimeSpan | None = None
-) -> dict[int, float]:
-    """Return the *top* rows of a text table with their BM25, higher is better; of units only, those *within* a time."""
-    if not expression:
-        return {}
-    limits, times = _time_limits(within)
-    # CROSS JOIN keeps the order: with `rowid IN (…)`, SQLite would ask FTS5 for every message of the time.
-    joined = f" CROSS JOIN unit ON unit.id = {table}.rowid AND {limits}" if limits else ""
+def places(database: sqlite3.Connection, term: str) -> list[tuple[int, int]]:
+    """Return the units that have *term*, once for each time, with the number of terms before it."""
+    return database.execute("SELECT doc, offset FROM unit_places WHERE term = ?", (term,)).fetchall()
+
+
+def ids_within(database: sqlite3.Connection, ids: Iterable[int], span: TimeSpan) -> set[int]:
+    """Return those of the units *ids* that are from a span of time."""
+    limits, times = _time_limits(span)
     found = database.execute(
-        f"SELECT {table}.rowid, -rank FROM {table}{joined} WHERE {table} MATCH ? ORDER BY rank LIMIT ?",  # noqa: S608 - ours
-        (*times, expression, top),
+        f"SELECT id FROM unit WHERE id IN ({_list(ids)}) AND {limits or 'true'}",  # noqa: S608 - numbers
+        times,
     )
-    return {row[0]: max(0.0, row[1]) for row in found}
+    return {row[0] for row in found}
 
 
 def find_messages_within(
-    database: sqlite3.Connection, span: TimeSpan, project_ids: Sequence[int], *, top: int = TOP
+    database: sqlite3.Connection, span: TimeSpan, source_ids: Sequence[int], *, top: int = TOP
 ) -> dict[int, float]:
     """Return the longest *top* messages of a span of time, each with its length from 0 to 1."""
     limits, times = _time_limits(span)
     found = database.execute(
         "SELECT id, min(length, ?) FROM unit"  # noqa: S608 - numbers
-        f" WHERE at IS NOT NULL AND role != '' AND project IN ({_list(project_ids)}) AND {limits or 'true'}"
+        f" WHERE at IS NOT NULL AND role != '' AND id / {SOURCE_SLOTS} IN ({_list(source_ids)}) AND {limits or 'true'}"
         " ORDER BY min(length, ?) DESC, id DESC LIMIT ?",
         (_INFORMATIVE, *times, _INFORMATIVE, top),
     )
@@ -163,30 +155,19 @@ def _time_limits(span: TimeSpan | None) -> tuple[str, list[float]]:
 
 
 def candidates(
-    database: sqlite3.Connection,
-    ids: Iterable[int],
-    project_ids: Sequence[int],
-    *,
-    within: TimeSpan | None = None,
+    database: sqlite3.Connection, ids: Iterable[int], *, within: TimeSpan | None = None
 ) -> list[RankedCandidate]:
-    """Return the units *ids* of the projects *project_ids*, *within* a time, without their texts."""
+    """Return the units *ids*, only those *within* a time, without their texts."""
     limits, times = _time_limits(within)
-    found = []
-    for part in _parts(sorted(ids)):
-        found += database.execute(
-            "SELECT id, at, traits, who, role, block, source, line FROM unit"  # noqa: S608 - numbers
-            f" WHERE id IN ({_list(part)}) AND project IN ({_list(project_ids)}){f' AND {limits}' if limits else ''}",
-            times,
-        ).fetchall()
+    found = database.execute(
+        f"SELECT id, at, traits, who, role, line FROM unit WHERE id IN ({_list(sorted(ids))}) AND {limits or 'true'}",  # noqa: S608 - numbers
+        times,
+    )
     return [
-        RankedCandidate(id_, at, traits, who, role, block, message=(source, line))
-        for id_, at, traits, who, role, block, source, line in found
+        RankedCandidate(id_, at, traits, who, role, id_ // BLOCK, message=(id_ // SOURCE_SLOTS, line))
+        for id_, at, traits, who, role, line in found
     ]
 
 
-def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    return (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
-
-
-def _list(ids: Sequence[int]) -> str:
+def _list(ids: Iterable[int]) -> str:
     return ",".join(map(str, ids)) or "NULL"

@@ -13,15 +13,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from agent.memory.search.index_schema import SOURCE_SLOTS
 from agent.memory.search.index_writer import UnitChanges
 
 NEAR = ((1, 0.6), (2, 0.3))  # weights of neighbours in the smoothed vector
 _GROWTH = 1.2  # how much larger than needed the matrix is made
 _BLOCK_ROWS = 1_024  # rows unpacked at once: with 384 numbers 1.5 MB, which stays in the processor's cache
-_ROWS = (
-    'SELECT u.id, u.source, u.position, u.project, u."group", v.data FROM unit u JOIN vector v ON v.id = u.vector'
-    " WHERE length(v.data) = ?"
-)
+_ROWS = "SELECT u.id, v.data FROM unit u JOIN vector v ON v.id = u.vector WHERE length(v.data) = ?"
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -58,8 +56,7 @@ class VectorMatrix:
         capacity = int(count * _GROWTH) + 64
         self._rows: Bytes = np.zeros((capacity, dimensions), dtype=np.int8)
         self._scales: Floats = np.zeros(capacity, dtype=np.float32)
-        self._places: Ints = np.full((capacity, 4), -1, dtype=np.int64)  # id, source, position, project
-        self._groups: Ints = np.zeros(capacity, dtype=np.int64)
+        self._ids: Ints = np.full(capacity, -1, dtype=np.int64)
         self._near: Ints = np.full((capacity, 2 * len(NEAR)), -1, dtype=np.int64)
         self._norms: Floats = np.ones(capacity, dtype=np.float32)
         self._row_of: dict[int, int] = {}
@@ -76,7 +73,7 @@ class VectorMatrix:
     @property
     def bytes(self) -> int:
         """Size of the matrix in memory, in bytes."""
-        arrays = (self._rows, self._scales, self._places, self._groups, self._near, self._norms)
+        arrays = (self._rows, self._scales, self._ids, self._near, self._norms)
         return sum(each.nbytes for each in arrays)
 
     def __len__(self) -> int:
@@ -88,11 +85,10 @@ class VectorMatrix:
             start, end = self._count, self._count + len(batch)
             if end > len(self._rows):
                 self._grow(end)
-            joined = np.frombuffer(b"".join(row[5] for row in batch), dtype=np.int8).reshape(len(batch), -1)
+            joined = np.frombuffer(b"".join(row[1] for row in batch), dtype=np.int8).reshape(len(batch), -1)
             self._scales[start:end] = np.ascontiguousarray(joined[:, :_SCALE_BYTES]).view(np.float32)[:, 0]
             self._rows[start:end] = joined[:, _SCALE_BYTES:]
-            self._places[start:end] = [row[:4] for row in batch]
-            self._groups[start:end] = [hash(row[4]) for row in batch]
+            self._ids[start:end] = [row[0] for row in batch]
             self._near[start:end] = -1
             self._row_of.update((row[0], start + k) for k, row in enumerate(batch))
             self._count = end
@@ -101,27 +97,20 @@ class VectorMatrix:
         more = int(needed * _GROWTH) + 64 - len(self._rows)
         self._rows = np.vstack((self._rows, np.zeros((more, self.dimensions), dtype=np.int8)))
         self._scales = np.concatenate((self._scales, np.zeros(more, dtype=np.float32)))
-        self._places = np.vstack((self._places, np.full((more, 4), -1, dtype=np.int64)))
-        self._groups = np.concatenate((self._groups, np.zeros(more, dtype=np.int64)))
+        self._ids = np.concatenate((self._ids, np.full(more, -1, dtype=np.int64)))
         self._near = np.vstack((self._near, np.full((more, 2 * len(NEAR)), -1, dtype=np.int64)))
         self._norms = np.concatenate((self._norms, np.ones(more, dtype=np.float32)))
 
     def _join_all(self) -> None:
-        """Find the neighbours of every row, which are adjacent when sorted by position."""
+        """Find the neighbours of every row, which have adjacent ids; the rows are in order of their ids."""
         n = self._count
-        places, groups = self._places[:n], self._groups[:n]
-        order = np.lexsort((places[:, 2], places[:, 1]))
+        ids = self._ids[:n]
         for column, (distance, _) in enumerate(NEAR):
             # Units without a vector leave gaps: adjacent rows can be further apart in the text.
             for closer in range(1, distance + 1):
-                one, other = (order[:-closer], order[closer:]) if n > closer else (order[:0], order[:0])
-                is_near = (
-                    (places[one, 1] == places[other, 1])
-                    & (places[other, 2] - places[one, 2] == distance)
-                    & (groups[one] == groups[other])
-                )
-                self._near[one[is_near], 2 * column + 1] = other[is_near]
-                self._near[other[is_near], 2 * column] = one[is_near]
+                is_near = np.flatnonzero(ids[closer:] - ids[:-closer] == distance)
+                self._near[is_near, 2 * column + 1] = is_near + closer
+                self._near[is_near + closer, 2 * column] = is_near
         for start in range(0, n, _BLOCK_ROWS):
             self._measure(np.arange(start, min(n, start + _BLOCK_ROWS)))
 
@@ -150,7 +139,7 @@ class VectorMatrix:
                     self._near[near][self._near[near] == row] = -1
                     touched.add(int(near))
             self._near[row] = -1
-            self._places[row] = -1
+            self._ids[row] = -1
             self._lost += 1
         start = self._count
         for each in changes.came:
@@ -162,21 +151,20 @@ class VectorMatrix:
             self._measure(np.array(sorted(touched), dtype=np.int64))
 
     def _join(self, row: int) -> set[int]:
-        places = self._places[: self._count]
-        same = np.flatnonzero((places[:, 1] == places[row, 1]) & (self._groups[: self._count] == self._groups[row]))
         touched = {row}
         for column, (distance, _) in enumerate(NEAR):
             for side, sign in ((0, -1), (1, 1)):
-                for near in same[places[same, 2] == places[row, 2] + sign * distance]:
+                near = self._row_of.get(int(self._ids[row]) + sign * distance)
+                if near is not None:
                     self._near[row, 2 * column + side] = near
                     self._near[near, 2 * column + 1 - side] = row
-                    touched.add(int(near))
+                    touched.add(near)
         return touched
 
     # -- asking ----------------------------------------------------------------------------------------
 
-    def score(self, question: Floats, projects: Sequence[int], top: int) -> VectorScores:
-        """Return the similarity of *question* to every unit of *projects*."""
+    def score(self, question: Floats, sources: Sequence[int], top: int) -> VectorScores:
+        """Return the similarity of *question* to every unit of *sources*."""
         n = self._count
         # Not `@`: for one vector BLAS uses every core, which doubles the processor time and is not faster.
         own: Floats = np.empty(n, dtype=np.float32)
@@ -188,9 +176,9 @@ class VectorMatrix:
             near = self._near[:n, column]
             smooth += np.where(near >= 0, own[near], 0) * np.float32(NEAR[column // 2][1])
         smooth /= self._norms[:n]
-        hidden = ~np.isin(self._places[:n, 3], projects)
+        hidden = ~np.isin(self._ids[:n] // SOURCE_SLOTS, sources)
         own[hidden] = smooth[hidden] = -1
-        return VectorScores(self._places[:n, 0], self._row_of, own, smooth, top)
+        return VectorScores(self._ids[:n], self._row_of, own, smooth, top)
 
 
 class VectorScores:
@@ -203,7 +191,7 @@ class VectorScores:
         self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (plain, smooth) for row in _top(scores, top))
 
     def of(self, unit: int) -> tuple[float, float] | None:
-        """Return the own and smoothed similarity of a unit; None if it has no vector or is of another project."""
+        """Return the own and smoothed similarity of a unit; None if it has no vector or is of another source."""
         row = self._row_of.get(unit)
         return None if row is None or self._own[row] <= -1 else (float(self._own[row]), float(self._smooth[row]))
 
