@@ -68,7 +68,7 @@ class SandboxedReader:
         return await self.document(data, kind, chars)
 
     async def document(self, data: bytes, form: str, chars: int) -> ExtractedText:
-        """Return at most *chars* characters of a pdf, docx or html file. Raises FileUnavailable."""
+        """Return at most *chars* characters of a pdf, docx, html or archive file. Raises FileUnavailable."""
         header, _ = await self._ask(data, "document", str(chars), form)
         text, pages = header.get("text"), header.get("pages")
         if not isinstance(text, str):

@@ -15,7 +15,8 @@ _MAGIC = {
     b"\x89PNG\r\n\x1a\n": "picture",
     b"GIF87a": "picture",
     b"GIF89a": "picture",
-    b"PK\x03\x04": "docx",
+    b"PK\x03\x04": "archive",
+    b"PK\x05\x06": "archive",
     b"OggS": "sound",
     b"ID3": "sound",
     b"fLaC": "sound",
@@ -25,9 +26,10 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codec
 
 
 def detect_kind(data: bytes, *, kind: str, name: str, media_type: str) -> str:
-    """Return a file's kind: picture, sound, film, pdf, docx, html or text.
+    """Return a file's kind: picture, sound, film, pdf, html, text or archive.
 
-    Its bytes take precedence over the channel's media type, and that over its name.
+    Word documents, spreadsheets and books are archives. The file's bytes take precedence over the channel's media type,
+    and that over its name.
     """
     by_name = _kind_by_name(kind, extension(name), media_type)
     if by_name in ("sound", "film") and not data.startswith((b"%PDF", b"PK\x03\x04")):

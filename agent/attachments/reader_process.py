@@ -6,17 +6,22 @@ is read from standard input; a line of JSON and then the picture's bytes are wri
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
+import posixpath
 import resource
 import signal
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, time
 from functools import partial
 from types import FrameType
 from typing import Any
+from urllib.parse import unquote
 
 MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
 CPU = 10  # seconds; two more and the system kills
@@ -26,6 +31,11 @@ PNG_BYTES = 1_000_000  # a drawing stays a PNG up to this size
 HTML_BYTES = 1_000_000
 INSIDE = 32 << 20  # bytes of a document's parts, unpacked
 PARTS = 5_000
+SHEET_PARTS = 256 << 20  # bytes of a spreadsheet's parts, unpacked: tables compress well
+SHEETS = 100
+CELL = 2_000  # characters
+LISTED = 500  # files of an archive
+OPF_BYTES = 4 << 20
 _PROLOG = 4_096  # bytes of a part that are read at a time until its first element
 
 
@@ -220,18 +230,150 @@ def _each(pages: Any, number: int) -> Iterator[Callable[[], str]]:
         yield partial(read, n)
 
 
+def archive(data: bytes, chars: int) -> dict[str, Any]:
+    """Read what a ZIP file is: a Word document, a spreadsheet, a book, or an archive, whose files are listed."""
+    with _opened_zip(data) as files:
+        names = {part.filename for part in files.infolist()}
+        media_type = _read_part(files, "mimetype", 200).decode("ascii", "replace").strip()
+    if "word/document.xml" in names:
+        return docx(data, chars)
+    if "xl/workbook.xml" in names or "xl/workbook.bin" in names or media_type.endswith("opendocument.spreadsheet"):
+        return sheets(data, chars)
+    if media_type == "application/epub+zip":
+        return epub(data, chars)
+    if "[Content_Types].xml" in names or media_type.startswith("application/vnd."):  # other office documents
+        raise UnreadableFile("this kind of file cannot be read here")
+    return listing(data, chars)
+
+
+def _opened_zip(data: bytes) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(io.BytesIO(data))
+    except (zipfile.BadZipFile, NotImplementedError):
+        raise UnreadableFile("it is broken, or not what its name says") from None
+
+
+def _read_part(files: zipfile.ZipFile, name: str, most: int) -> bytes:
+    """Return at most *most* bytes of a part of an archive; none if it does not exist or cannot be read."""
+    try:
+        with files.open(name) as file:
+            return file.read(most)
+    except (KeyError, OSError, RuntimeError, ValueError, EOFError, zipfile.BadZipFile, zlib.error):
+        return b""
+
+
+def _require_size(files: zipfile.ZipFile, most: int, spare: str = "") -> None:
+    """Raise UnreadableFile for an archive that unpacks to more than *most* bytes, without the parts in *spare*."""
+    parts = files.infolist()
+    unpacked = sum(part.file_size for part in parts if not (spare and part.filename.startswith(spare)))
+    if len(parts) > PARTS or unpacked > most:
+        raise UnreadableFile("it is too large inside")
+
+
+def listing(data: bytes, _chars: int) -> dict[str, Any]:
+    """List an archive's files with their sizes; nothing in it is opened, so an archive inside stays closed."""
+    with _opened_zip(data) as files:
+        parts = [part for part in files.infolist() if not part.is_dir()]
+    lines = [f"An archive with {len(parts)} files, {sum(part.file_size for part in parts)} bytes when unpacked:", ""]
+    for part in parts[:LISTED]:
+        locked = ", locked with a password" if part.flag_bits & 1 else ""
+        lines.append(f"- {' '.join(part.filename.split())[:CELL]}, {part.file_size} bytes{locked}")
+    return {"text": "\n".join(lines), "is_cut": len(parts) > LISTED}
+
+
+def sheets(data: bytes, chars: int) -> dict[str, Any]:
+    """Read a spreadsheet as one table of comma-separated values for each sheet, until there is enough."""
+    import python_calamine
+
+    with _opened_zip(data) as files:
+        _require_size(files, SHEET_PARTS, spare="xl/media/")
+    try:
+        workbook = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
+    except python_calamine.PasswordError:
+        raise UnreadableFile("it is locked with a password") from None
+    out = io.StringIO()
+    try:
+        for name in workbook.sheet_names[:SHEETS]:
+            table = workbook.get_sheet_by_name(name)
+            out.write(f"{'' if out.tell() == 0 else chr(10)}## {name} ({table.height} x {table.width} cells)\n\n")
+            rows = csv.writer(out, lineterminator="\n")
+            for row in table.iter_rows():
+                cells = [_cell(value) for value in row]
+                while cells and not cells[-1]:
+                    cells.pop()
+                rows.writerow(cells)
+                if out.tell() > chars:
+                    return {"text": out.getvalue(), "is_cut": True}
+    except (CpuTimeExceeded, MemoryError):
+        if not out.tell():
+            raise
+        return {"text": out.getvalue(), "is_cut": True}
+    return {"text": out.getvalue(), "is_cut": len(workbook.sheet_names) > SHEETS}
+
+
+def _cell(value: Any) -> str:
+    """Return a cell as people read it: no `.0` behind whole numbers, times in ISO form without a needless midnight."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, datetime):
+        return value.date().isoformat() if value.time() == time() else value.isoformat(" ", "seconds")
+    if isinstance(value, date):
+        return value.isoformat()
+    return str(value)[:CELL]
+
+
+def epub(data: bytes, chars: int) -> dict[str, Any]:
+    """Read a book chapter by chapter, in the order of its table, until there is enough or the time is over."""
+    with _opened_zip(data) as files:
+        _require_size(files, INSIDE * 8)
+        title, chapters = _spine(files)
+        texts = [title] if title else []
+        read = 0
+        is_cut = False
+        try:
+            for name in chapters:
+                texts.append(str(html(_read_part(files, name, HTML_BYTES), chars)["text"]))
+                read += len(texts[-1]) + 2
+                if read > chars:
+                    is_cut = True
+                    break
+        except (CpuTimeExceeded, MemoryError):
+            if not any(texts):
+                raise
+            is_cut = True
+    return {"text": "\n\n".join(text for text in texts if text), "is_cut": is_cut}
+
+
+def _spine(files: zipfile.ZipFile) -> tuple[str, list[str]]:
+    """Return a book's title and the names of its chapters in their order."""
+    from xml.etree import ElementTree as ET  # what declares entities is refused before it is parsed
+
+    def parse(name: str) -> Any:
+        part = next((each for each in files.infolist() if each.filename == name), None)
+        if part is None or part.file_size > OPF_BYTES or _has_doctype(files, part):
+            raise UnreadableFile("it is broken, or not what its name says")
+        return ET.fromstring(_read_part(files, name, OPF_BYTES))  # noqa: S314
+
+    root = next((each for each in parse("META-INF/container.xml").iter() if each.tag.endswith("}rootfile")), None)
+    path = str(root.get("full-path", "")) if root is not None else ""
+    package = parse(path)
+    title = next((each.text for each in package.iter() if each.tag.endswith("}title") and each.text), "")
+    items = {each.get("id"): each.get("href", "") for each in package.iter() if each.tag.endswith("}item")}
+    order = [items.get(each.get("idref")) for each in package.iter() if each.tag.endswith("}itemref")]
+    folder = posixpath.dirname(path)
+    return str(title).strip(), [posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href]
+
+
 def docx(data: bytes, chars: int) -> dict[str, Any]:
     """Read a Word document through HTML; its pictures and its links to elsewhere are left alone."""
     import mammoth
 
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            parts = archive.infolist()
+        with _opened_zip(data) as files:
+            parts = files.infolist()
             # What the list says is what can be unpacked: a part that is longer than it says is cut there.
-            unpacked = sum(part.file_size for part in parts if not part.filename.startswith("word/media/"))
-            if len(parts) > PARTS or unpacked > INSIDE:
-                raise UnreadableFile("it is too large inside")
-            declares = any(_has_doctype(archive, part) for part in parts)
+            _require_size(files, INSIDE, spare="word/media/")
+            declares = any(_has_doctype(files, part) for part in parts)
     except zipfile.BadZipFile:
         raise UnreadableFile("it is broken, or not what its name says") from None
     if declares:  # entities that unfold or fetch; no office writes any
@@ -282,7 +424,12 @@ def html(data: bytes, _chars: int) -> dict[str, Any]:
     return {"text": "\n".join(kept).strip(), "is_cut": len(data) > HTML_BYTES}
 
 
-_READERS: dict[str, Callable[[bytes, int], dict[str, Any]]] = {"pdf": pdf, "docx": docx, "html": html}
+_READERS: dict[str, Callable[[bytes, int], dict[str, Any]]] = {
+    "pdf": pdf,
+    "docx": docx,
+    "html": html,
+    "archive": archive,
+}
 
 
 if __name__ == "__main__":

@@ -129,11 +129,11 @@ def test_no_unknown_code_runs_at_every_start() -> None:
 
 
 def test_one_extra_per_channel_and_all_is_their_sum() -> None:
-    """`parlour[telegram]` brings one platform, `parlour[all]` all of them; a local model is asked for by name."""
+    """`parlour[telegram]` brings one platform, `parlour[all]` all of them; the other extras are asked for by name."""
     extras = project()["project"]["optional-dependencies"]
     (everything,) = map(Requirement, extras.pop("all"))
     assert everything.name == "parlour"
-    assert everything.extras == set(extras) - {"local"}
+    assert everything.extras == set(extras) - {"code", "local", "sheets"}
 
 
 @pytest.fixture(scope="module")

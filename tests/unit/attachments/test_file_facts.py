@@ -129,7 +129,7 @@ def test_what_a_file_is() -> None:
     assert what(b"\xff\xd8\xff\xe0", name="plan.pdf") == "picture"
     assert what(b"%PDF-1.7", kind="image", name="cat.jpg") == "pdf"
     assert what(b"junk\n%PDF-1.4") == "pdf"
-    assert what(b"PK\x03\x04", name="song.mp3") == "docx"
+    assert what(b"PK\x03\x04", name="song.mp3") == "archive"
     assert what(b"<svg/>", kind="image", media_type="image/svg+xml") == "svg"
     assert what(b"  <!DOCTYPE HTML><p>") == "html"
     assert what(b"a,b\n1,2", name="t.csv") == "text"
