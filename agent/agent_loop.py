@@ -18,6 +18,7 @@ from agent.memory.messages.token_estimate import estimate_message, estimate_mess
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
+from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import CallFacts
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
 from agent.tools.toolbox import LoopDetector
@@ -153,6 +154,7 @@ class AgentLoop:
         files: FileServices,
         outgoing: OutgoingFiles,
         memory_tools: TurnMemoryTools,
+        pages: ToolResultPages,
         now: Callable[[], datetime],
     ) -> None:
         """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
@@ -166,6 +168,7 @@ class AgentLoop:
         self._files = files
         self._outgoing = outgoing
         self._memory_tools = memory_tools
+        self._pages = pages
         self._now = now
 
     async def think(self, context: LoopContext) -> LoopResult:
@@ -306,7 +309,8 @@ class AgentLoop:
             finally:
                 context.running.tool = ""
                 context.preview.status("")
-            text, is_untrusted = outcome.text, outcome.is_untrusted or effects.is_untrusted
+            text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects) + effects.footer
+            is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return _CallResult(text, effects, is_untrusted=is_untrusted)
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
@@ -330,6 +334,7 @@ class AgentLoop:
             remember=effects.remember.append,
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),
+            read_page=self._pages.bind(turn.scope, lines, effects),
             ask_to_erase=self._memory_tools.bind_erasure(turn, effects),
             files=TurnFiles(
                 services=self._files,

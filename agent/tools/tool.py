@@ -97,6 +97,11 @@ class FileSender(Protocol):
         ...
 
 
+async def no_pages(name: str, page: int) -> str:  # noqa: ARG001 - the signature of `ToolContext.read_page`
+    """Read nothing: the context has no stored results."""
+    raise ToolFailed("there are no stored results here")
+
+
 async def no_files(name: str, text: str = "") -> Attachment:  # noqa: ARG001 - the signature of `Send`
     """Send nothing: the context has no chat that accepts files."""
     raise ToolFailed("files cannot be sent here")
@@ -176,6 +181,7 @@ class ToolContext:
     ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
     files: TurnFiles | None = None  # of this scope; None where there are none
     send: FileSender = no_files  # stages a file; it is sent when the turn is committed
+    read_page: Callable[[str, int], Awaitable[str]] = no_pages  # (name, page) of a long result of the conversation
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
 

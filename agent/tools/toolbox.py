@@ -31,6 +31,7 @@ GROUP = "parlour.tools"
 RESULT_CHARS = 16_000
 ARGUMENT_CHARS = 100_000
 REPEATS = 3
+READ_RESULT = "read_result"
 
 _READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
 _GRACE = 5.0  # seconds that a cancelled call has to end
@@ -62,6 +63,7 @@ class ToolOutcome:
     text: str
     is_error: bool = False
     is_untrusted: bool = False  # holds words of strangers
+    page: int = RESULT_CHARS  # characters that the model sees at once
 
 
 class Toolbox:
@@ -109,6 +111,8 @@ class Toolbox:
         Other tools are neither offered nor run.
         """
         left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
+        if left and READ_RESULT in self._tools:  # whatever is allowed, its results are read whole
+            left |= {READ_RESULT}
         if len(left) == len(self._tools):
             return self
         if left not in self._parts:
@@ -194,9 +198,8 @@ class Toolbox:
             return self._failed(found, error, context)
         if not isinstance(text, str):
             return self._failed(found, TypeError("no text"), context)
-        return ToolOutcome(
-            _bounded(clean_result(text), self._result_chars), is_untrusted=found.brings is ResultContent.WORDS
-        )
+        is_untrusted = found.brings is ResultContent.WORDS
+        return ToolOutcome(clean_result(text), is_untrusted=is_untrusted, page=min(found.page, self._result_chars))
 
     def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
         """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""

@@ -24,6 +24,7 @@ from agent.memory.scopes import quote
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
+from agent.tools.result_pages import ToolResultPages
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog
 from gateway.access.usage_caps import UsageCapTracker
@@ -65,6 +66,7 @@ class GatewayApp:
     sessions: StoredSessions
     projector: TranscriptProjector
     workspaces: ScopeWorkspaces
+    pages: ToolResultPages
     recall: ScopeRecall
     memory_jobs: MemoryJobs
     linker: AccountLinker

@@ -13,6 +13,7 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.tools.result_pages import ToolResultPages
 from gateway.access.refusal_log import SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access
@@ -138,6 +139,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     profiles = build_profiles(context, models.catalog)
 
     blobs = AttachmentBlobStore(context.home.path)
+    pages = ToolResultPages(context.home.path)
     channels = ConfiguredChannels({})
     if has_channels:
         channels = await stack.enter_async_context(
@@ -168,6 +170,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         recall=recall,
         privacy=privacy,
         blobs=blobs,
+        pages=pages,
         channels=channels,
         dispatcher=dispatcher,
         router=router,
@@ -206,6 +209,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         sessions=memory.sessions,
         projector=memory.projector,
         workspaces=memory.workspaces,
+        pages=parts.pages,
         recall=parts.recall,
         memory_jobs=memory.jobs,
         linker=memory.linker,

@@ -68,7 +68,9 @@ async def serve(app: GatewayApp, stop: asyncio.Event, *, ready: Callable[[Gatewa
             projector=app.projector.run,
             background=app.background.run,
             recall=app.recall.run,
-            prune=lambda: run_prune_loop(app.store, app.intake.quarantine.prune, app.workspaces.expire_trash),
+            prune=lambda: run_prune_loop(
+                app.store, app.intake.quarantine.prune, app.workspaces.expire_trash, app.pages.prune
+            ),
             stamp=lambda: run_stamp_loop(app.store),
         ),
         _running(group, lambda: app.dispatcher.drain(_LAST_DELIVERIES), delivery=app.dispatcher.run),

@@ -41,6 +41,7 @@ from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
+from agent.tools.result_pages import ToolResultPages
 from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
 from agent.turn_runner import TurnRunner
@@ -83,6 +84,7 @@ class GatewaySubsystems:
     recall: ScopeRecall
     privacy: PrivacyService
     blobs: AttachmentBlobStore
+    pages: ToolResultPages
     channels: ConfiguredChannels
     dispatcher: OutboxDispatcher
     router: CommandRouter
@@ -190,6 +192,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             search=parts.recall,
             files=FileServices(memory.workspaces, received, parts.blobs, SandboxedReader()),
             outgoing=outgoing,
+            pages=parts.pages,
             memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,
         ),

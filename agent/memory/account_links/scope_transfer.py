@@ -22,7 +22,7 @@ from gateway.ports import Line, ScopeMove
 
 _CONTENTS = ("sessions", "attachments", "files")
 # Rebuilt when they are needed; an interrupted export must be requested again.
-_DERIVED = ("blobs", "exports", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
+_DERIVED = ("blobs", "exports", "results", "index.db", "index.db-wal", "index.db-shm", "index.db-journal")
 _MEMORY = ("memory", ".memory-new", ".memory-old")
 _TOP = ("USER.md", "SOUL.md")
 _DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")

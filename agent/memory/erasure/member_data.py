@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.erasure.scope_files import BLOBS, SESSIONS, ReferencedAttachments, clear_raw, remove_attachments
+from agent.memory.erasure.scope_files import (
+    BLOBS,
+    RESULTS,
+    SESSIONS,
+    ReferencedAttachments,
+    clear_raw,
+    remove_attachments,
+)
 from agent.memory.erasure.word_match import ALL, pad_line, without_entries, without_words
 from agent.memory.history.history_log import LOCK
 from agent.memory.scopes import scope_folder
@@ -52,6 +59,8 @@ class GroupMember:
 
     def clear_files(self) -> bool:
         """Erase the member's data from versions, raw archive and snapshot texts; return False if there is none."""
+        for path in sorted((self.folder / RESULTS).glob("*")):  # whose call it was is not recorded there
+            self.disk.remove(path)
         memory = self.folder / "memory"
         if not memory.is_dir():
             return False

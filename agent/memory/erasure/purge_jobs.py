@@ -22,13 +22,15 @@ import structlog
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.erasure.scope_files import (
+    BLOBS,
+    RESULTS,
     SESSIONS,
     DerivedIndex,
     ReferencedAttachments,
-    clear_blobs,
     clear_other_files,
     clear_raw,
     remove_attachments,
+    remove_matching,
 )
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult, may_clear
 from agent.memory.erasure.word_match import ErasurePattern, clear_value, without_entries, without_sentences
@@ -208,7 +210,8 @@ class PurgeJobs:
             with self.disk.lock(memory / LOCK):
                 self._clear_versions(scope, pattern, requester)
             clear_raw(self.disk, memory, pattern, may_clear(requester))
-        clear_blobs(self.disk, folder, pattern)
+        for name in (BLOBS, RESULTS):  # the next turn takes a new snapshot
+            remove_matching(self.disk, folder / name, pattern)
         if requester.may_all:
             self.versions.drop_broken(scope)
             redact_history(memory, self.disk, lambda text: without_sentences(text, pattern))

@@ -19,8 +19,8 @@ from agent.memory.storage.disk import Disk, is_half_made
 from agent.memory.storage.transcript_lines import decode, encode
 from gateway.ports import Line
 
-BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS = "blobs", "attachments", "files", "sessions"
-_AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS)
+BLOBS, ATTACHMENTS, OWN_FILES, SESSIONS, RESULTS = "blobs", "attachments", "files", "sessions", "results"
+_AREAS = (SESSIONS, "memory", BLOBS, ATTACHMENTS, RESULTS)
 INDEX = ("index.db", "index.db-wal", "index.db-shm")
 LAPSED = ".lapsed.json"  # in memory/: the number of blank bytes at the start of each transcript
 DIGEST = re.compile(r"[0-9a-f]{64}\Z")
@@ -175,10 +175,10 @@ def _clear_raw_line(raw: bytes, pattern: ErasurePattern, is_allowed: Callable[[L
     return encode({**line, "message": {**blank, "content": clear_value("", pattern)}})
 
 
-def clear_blobs(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:
-    """Remove the snapshot texts that contain the words; return their number. The next turn takes a new snapshot."""
+def remove_matching(disk: Disk, folder: Path, pattern: ErasurePattern) -> int:
+    """Remove the files of *folder* that contain the words; return their number."""
     removed = 0
-    for path in sorted((folder / BLOBS).glob("*")):
+    for path in sorted(folder.glob("*")):
         if pattern.in_bytes(disk.load(path) or b""):
             disk.remove(path)
             removed += 1

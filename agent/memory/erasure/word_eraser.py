@@ -14,7 +14,7 @@ import structlog
 from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.documents.file_documents import EPOCH, VersionedDocuments
 from agent.memory.documents.version_store import VersionStore
-from agent.memory.erasure.scope_files import clear_workspace_file
+from agent.memory.erasure.scope_files import RESULTS, clear_workspace_file, remove_matching
 from agent.memory.erasure.word_match import (
     SHORTEST,
     ErasurePattern,
@@ -284,13 +284,15 @@ class WordEraser:
     async def _clear_transcripts(
         self, scope: str, pattern: ErasurePattern, requester: ErasureRequester, turn: str, *, whole: bool
     ) -> int:
-        """Clear matching messages, except those of *turn*, which record the request."""
+        """Clear matching messages, except those of *turn*, which record the request, and remove matching results."""
         is_allowed = _message_filter(requester, turn)
 
         def change(raw: bytes) -> bytes:
             return without_words(raw, pattern, is_allowed, whole=whole)
 
-        return await self._transcripts.redact(scope_folder(self._home, scope) / "sessions", change)
+        folder = scope_folder(self._home, scope)
+        await asyncio.to_thread(remove_matching, self._disk, folder / RESULTS, pattern)
+        return await self._transcripts.redact(folder / "sessions", change)
 
     async def request_new_snapshots(self, scope: str, turn: str) -> None:
         """Make every conversation of the scope take a new snapshot at its next turn."""

@@ -42,6 +42,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.TRANSCRIPTS, _SCOPE + r"blobs/[0-9a-f]{64}"),  # texts of prompt snapshots
     (DataKind.FILES, _SCOPE + r"attachments/[0-9a-f]{64}"),
     (DataKind.FILES, _SCOPE + r"files/.+"),
+    (DataKind.FILES, _SCOPE + r"results/[0-9a-f]{64}"),  # long results of tools, for a week
     (DataKind.FILES, _SCOPE + r"exports/[^/]+"),
     (DataKind.INDEX, _SCOPE + r"index\.db(?:-wal|-shm|-journal)?"),
     (DataKind.MEMORY, _SCOPE + r"(?:SOUL|USER)\.md"),

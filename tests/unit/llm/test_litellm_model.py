@@ -123,6 +123,7 @@ async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
         "memory_edit",
         "memory_get",
         "memory_search",
+        "read_result",
         "remember",
         "send_file",
         "vector_search",

@@ -170,13 +170,24 @@ async def test_cancelling_is_not_swallowed() -> None:
         await running
 
 
-async def test_a_result_is_bounded_and_says_so() -> None:
-    """A long result keeps its beginning and says how long it was; one that fits is left alone."""
-    assert (await run("chatter", {"length": RESULT_CHARS}))[0] == "x" * RESULT_CHARS
-    text, is_error = await run("chatter", {"length": 10_000_000})
-    assert len(text) == RESULT_CHARS
-    assert text.endswith("[cut: the result has 10000000 characters, this is its beginning]")
-    assert not is_error
+async def test_a_result_has_pages() -> None:
+    """The page is the tool's own, or the operator's limit if that is less."""
+    outcome = await BOX.run(ToolCall("c", "chatter", '{"length": 20000}'), context())
+    assert (len(outcome.text), outcome.page) == (20_000, 12_000)
+    short = await Toolbox([chatter], result_chars=1_000).run(ToolCall("c", "chatter", '{"length": 20000}'), context())
+    assert short.page == 1_000
+
+
+async def test_an_error_is_bounded() -> None:
+    """It has no pages: its beginning is kept, and its length is said."""
+
+    @tool("x", kind=ToolKind.LOOK)
+    async def complain(context: ToolContext) -> str:
+        raise ToolFailed("x" * 10_000_000)
+
+    text, is_error = await run("complain", {}, Toolbox([complain]))
+    assert (len(text), is_error) == (RESULT_CHARS, True)
+    assert text.endswith("[cut: the result has 10000007 characters, this is its beginning]")
 
 
 async def test_strangers_words_are_marked() -> None:
@@ -224,7 +235,7 @@ def test_the_installed_tools() -> None:
     box = Toolbox.load(add)
     memory = ("memory_edit", "memory_get", "memory_search")
     files = ("file_delete", "file_read", "file_write", "files_list")
-    assert box.names == ("add", *files, *memory, "remember", "send_file", "vector_search")
+    assert box.names == ("add", *files, *memory, "read_result", "remember", "send_file", "vector_search")
     assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
 
 

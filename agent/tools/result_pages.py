@@ -1,0 +1,109 @@
+"""Long results of tools: the model sees one page at a time; the scope keeps the whole text for a week."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from agent.attachments.file_facts import UNTRUSTED
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.turn_draft import StagedEffects
+from gateway.errors import ToolFailed
+from gateway.ports import Line
+
+RESULTS = "results"
+LONGEST_RESULT = 1_000_000  # bytes
+KEPT_FOR = timedelta(days=7)
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_NAME_LENGTH = 8  # hex digits of the digest in a result's name
+
+PageReader = Callable[[str, int], Awaitable[str]]  # (name, page)
+
+
+class ToolResultPages:
+    """Stores results that are longer than a page in ``<scope>/results/<sha256>``."""
+
+    def __init__(self, home: Path, disk: Disk | None = None) -> None:
+        self._home = home
+        self._disk = disk or Disk()
+
+    async def cut(self, scope: str, text: str, page: int, effects: StagedEffects) -> str:
+        """Return *text*, or its first page if it is longer than *page* characters; then *effects* name the rest.
+
+        Raises OSError when the text cannot be stored.
+        """
+        if len(text) <= page:
+            return text
+        data = text.encode("utf-8", "replace")[:LONGEST_RESULT]
+        kept = data.decode("utf-8", "ignore")
+        digest = hashlib.sha256(data).hexdigest()
+        await asyncio.to_thread(self._disk.replace, self._path(scope, digest), data)
+        effects.paged = {"sha": digest, "page": page}
+        effects.footer = _footer(effects.paged, 1, kept)
+        return kept[:page]
+
+    def bind(self, scope: str, lines: Callable[[], Iterable[Line]], effects: StagedEffects) -> PageReader:
+        """Return the reader of the results that *lines* name, for one call; it taints as the result did."""
+
+        async def read(name: str, page: int) -> str:
+            line = next((each for each in reversed([*lines()]) if _name(each.get("paged")) == name), None)
+            if line is None:
+                raise ToolFailed(f"there is no result {name[:64]!r} in this conversation")
+            paged = line["paged"]
+            if line.get("origin") == UNTRUSTED:
+                effects.taint()
+            text = await asyncio.to_thread(self._load, scope, str(paged["sha"]))
+            if text is None:
+                raise ToolFailed("this result is not kept any more; call the tool again")
+            chars, total = int(paged["page"]), _count_pages(text, int(paged["page"]))
+            if not 1 <= page <= total:
+                raise ToolFailed(f"this result has the pages 1 to {total}")
+            effects.footer = _footer(paged, page, text) if page < total else ""
+            return text[(page - 1) * chars : page * chars]
+
+        return read
+
+    async def prune(self) -> int:
+        """Remove what was stored more than a week ago, in all scopes; return the number of files."""
+        return await asyncio.to_thread(self._prune)
+
+    def _prune(self) -> int:
+        removed = 0
+        for pattern in ("", "*/", "*/*/"):
+            for path in self._home.glob(f"{pattern}{RESULTS}/*"):
+                if _DIGEST.match(path.name) and path.stat().st_mtime < time.time() - KEPT_FOR.total_seconds():
+                    self._disk.remove(path)
+                    removed += 1
+        return removed
+
+    def _load(self, scope: str, digest: str) -> str | None:
+        if not _DIGEST.match(digest):
+            return None
+        data = self._disk.load(self._path(scope, digest))
+        is_whole = data is not None and hashlib.sha256(data).hexdigest() == digest
+        return data.decode("utf-8", "ignore") if data is not None and is_whole else None
+
+    def _path(self, scope: str, digest: str) -> Path:
+        return scope_folder(self._home, scope) / RESULTS / digest
+
+
+def _name(paged: object) -> str:
+    """Return the name by which a model asks for a stored result; "" for anything else."""
+    return f"r{str(paged.get('sha', ''))[:_NAME_LENGTH]}" if isinstance(paged, Mapping) else ""
+
+
+def _count_pages(text: str, page: int) -> int:
+    return -(-len(text) // page)
+
+
+def _footer(paged: Mapping[str, Any], page: int, text: str) -> str:
+    """Return the line below *page* that names the next one."""
+    total = _count_pages(text, int(paged["page"]))
+    return f'\n[page {page} of {total}: read_result("{_name(paged)}", {page + 1})]'

@@ -1,0 +1,114 @@
+"""Long results of tools: the model sees a page, asks for the next, and finds what it has seen after a restart."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from datetime import timedelta
+from pathlib import Path
+
+from agent.tools.result_pages import KEPT_FOR, LONGEST_RESULT
+from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_gateway import gateway
+
+PAGE = 1_000
+
+
+def reading(text: str, *, brings: ResultContent = ResultContent.TRUSTED) -> Tool:
+    """Return a tool whose result is *text*, on pages of 1,000 characters."""
+
+    @tool("Read it.", kind=ToolKind.WEB, name="read_it", page=PAGE, brings=brings)
+    async def read_it(_: ToolContext) -> str:
+        return text
+
+    return read_it
+
+
+def read_page(result: str, page: int) -> tuple[str, str]:
+    """Return a call of `read_result`."""
+    return "read_result", json.dumps({"result": result, "page": page})
+
+
+def name_of(page: str) -> str:
+    """Return the name of the result, as the last line of its first page has it."""
+    found = re.search(r'\n\[page 1 of \d+: read_result\("(r[0-9a-f]{8})", 2\)\]\Z', page)
+    assert found, page[-100:]
+    return found[1]
+
+
+def text_of(lines: int) -> str:
+    """Return numbered lines of ten characters."""
+    return "".join(f"line {n:04}\n" for n in range(lines))
+
+
+async def test_pages_follow_each_other_over_a_restart(tmp_path: Path) -> None:
+    """Every character is on one page; the last has no line about a next one; a page that is not there is an error."""
+    text = text_of(250)
+    model = HeldScriptModel(calls(("read_it", "{}")), "a long one")
+    async with gateway(home=tmp_path / "home", model=model, tools=[reading(text)]) as parlour:
+        await parlour.channel.ask("c", "read it")
+        await parlour.idle()
+    (first,) = results(model.asked[1])
+    name = name_of(first)
+    assert first.startswith(text[:PAGE])
+    model = HeldScriptModel(calls(*(read_page(name, n) for n in (2, 3, 4))), calls(read_page("r00000000", 1)), "done")
+    async with gateway(home=tmp_path / "home", model=model, tools=[reading(text)]) as parlour:
+        await parlour.channel.ask("c", "and the rest?")
+        await parlour.idle()
+        stored = list(parlour.home.rglob("results/*"))
+        assert [path.stat().st_mode & 0o777 for path in stored] == [0o600]
+        old = time.time() - (KEPT_FOR + timedelta(minutes=1)).total_seconds()
+        os.utime(stored[0], (old, old))
+        assert await parlour.app.pages.prune() == 1
+    second, third, missing = results(model.asked[1])[-3:]
+    assert second == f'{text[PAGE : 2 * PAGE]}\n[page 2 of 3: read_result("{name}", 3)]'
+    assert third == text[2 * PAGE :]
+    assert missing == "error: this result has the pages 1 to 3"
+    assert results(model.asked[2])[-1] == "error: there is no result 'r00000000' in this conversation"
+
+
+async def test_a_result_is_kept_up_to_a_megabyte(tmp_path: Path) -> None:
+    """What is beyond is not stored, and no page of it is offered."""
+    model = HeldScriptModel(calls(("read_it", "{}")), "very long")
+    async with gateway(home=tmp_path / "home", model=model, tools=[reading("é" * 900_000)]) as parlour:
+        await parlour.channel.ask("c", "read it")
+        await parlour.idle()
+        (stored,) = parlour.home.rglob("results/*")
+        assert stored.stat().st_size == LONGEST_RESULT
+    assert '[page 1 of 500: read_result("' in results(model.asked[1])[0]
+
+
+async def test_a_page_is_as_untrusted_as_its_result(tmp_path: Path) -> None:
+    """After /new the result is out of reach; in its own conversation each page of it taints the turn."""
+    text = text_of(200)
+    model = HeldScriptModel(calls(("read_it", "{}")), "read")
+    untrusted = reading(text, brings=ResultContent.WORDS)
+    async with gateway(home=tmp_path / "home", model=model, tools=[untrusted]) as parlour:
+        await parlour.channel.ask("c", "read it")
+        name = name_of(results(model.asked[1])[0])
+        model.script.extend([calls(read_page(name, 2)), "read on"])
+        await parlour.channel.ask("c", "go on")
+        await parlour.idle()
+        (session,) = parlour.home.rglob("sessions/*.jsonl")
+        lines = [json.loads(line) for line in session.read_text().splitlines()]
+        pages = [line for line in lines if line.get("role") == "tool"]
+        assert [line.get("origin") for line in pages] == ["untrusted", "untrusted"]
+
+
+async def test_erased_words_go_from_results_too(tmp_path: Path) -> None:
+    """/forget removes every stored result that contains the words."""
+    text = text_of(150) + "The secret is blue cheese.\n"
+    model = HeldScriptModel(calls(("read_it", "{}")), "read")
+    async with gateway(home=tmp_path / "home", model=model, tools=[reading(text)]) as parlour:
+        await parlour.channel.ask("c", "read about blue cheese")
+        await parlour.idle()
+        assert list(parlour.home.rglob("results/*"))
+        question = await parlour.channel.ask("c", "/forget blue cheese")
+        yes = re.search(r"/memory approve f[a-z2-7]{16}", question)
+        assert yes, question
+        await parlour.channel.ask("c", yes[0])
+        await parlour.idle()
+        assert not list(parlour.home.rglob("results/*"))
