@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from agent.commands import erasures
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
 from agent.memory.account_links.link_offers import AlreadySamePerson, LinkLocked, LinkOffer, LinkParty, UnknownLinkCode
-from agent.memory.erasure.word_eraser import ErasureRequester
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.jobs.memory_jobs import LONGEST_FACT, remember_job
 from agent.memory.scopes import SHARED
@@ -15,6 +15,7 @@ from gateway.events import MessageButton, OutboundMessage, PlatformAccount, Role
 from gateway.i18n import translate
 
 _LONGEST_NAME = 40
+_UNSHARE_ANSWER = re.compile(r"(approve|reject) (f[a-z2-7]{16})")  # the name of a staged erasure
 _UNSAFE = re.compile(r"[\[\]`*_~<>|\\\x00-\x1f\x7f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -166,11 +167,26 @@ async def share(context: CommandContext) -> CommandReply:
 
 @command("unshare", who=Role.OWNER)
 async def unshare(context: CommandContext) -> CommandReply:
-    """Erase words from the shared facts."""
+    """Ask whether to erase words from the shared facts; or take the answer, which is that of a button."""
+    if answer := _UNSHARE_ANSWER.fullmatch(context.args.strip()):
+        return await _decide_unshare(context, *answer.groups())
     pattern = ErasurePattern.of(context.args, context.language)
     if pattern is None:
         return context.private_reply("account_links.unshare_what", least=SHORTEST)
-    asker = ErasureRequester(account=context.account, sender=context.message.sender.id, may_all=True)
-    erased = await context.services.memory.erasure.forget(SHARED, pattern, asker, turn=context.turn.id)
-    name = "account_links.unshared" if erased.total else "account_links.nothing_shared_so"
-    return context.private_reply(name, lines=erased.remembered)
+    return await erasures.ask(context, pattern, SHARED, command="unshare")
+
+
+async def _decide_unshare(context: CommandContext, word: str, name: str) -> CommandReply:
+    memory = context.services.memory
+    if word == "reject":
+        is_done = await memory.staging.reject(SHARED, name) is not None
+        text = context.translate("memory.reject_done" if is_done else "approvals.settled")
+        return CommandReply(text=text, is_private=True, settles=True)
+    done = await memory.erasure.approve(
+        SHARED, name, may_all=True, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
+    )
+    if done is None:
+        return CommandReply(text=context.translate("approvals.settled"), is_private=True, settles=True)
+    _, result, job = done
+    text = context.translate("account_links.unshared", lines=result.remembered)
+    return CommandReply(text=text, is_private=True, settles=True, jobs=(job,))

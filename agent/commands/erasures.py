@@ -10,25 +10,27 @@ from agent.memory.jobs.approval_questions import buttons, erasure_question, shor
 from gateway.events import Role
 
 
-async def ask(context: CommandContext, pattern: ErasurePattern, *, is_purge: bool) -> CommandReply:
-    """Return the preview of an erasure, with a yes and a no; nothing is erased before the yes."""
+async def ask(
+    context: CommandContext, pattern: ErasurePattern, scope: str, *, is_purge: bool = False, command: str = "memory"
+) -> CommandReply:
+    """Return the preview of an erasure, with a yes and a no that *command* takes; nothing is erased before the yes."""
     erasure = context.services.memory.erasure
     requester = ErasureRequester(account=context.account, sender=context.message.sender.id, may_all=context.may_all)
     # The purged words must not be stored as typed either.
     typed = context.translate("erasure.typed") if is_purge else ""
-    staged = await erasure.stage(context.scope, pattern, requester, turn=context.turn.id, is_purge=is_purge)
+    staged = await erasure.stage(scope, pattern, requester, turn=context.turn.id, is_purge=is_purge)
     if isinstance(staged, StagedChange) and staged.erasure is not None:
         return CommandReply(
             text=erasure_question(staged.erasure, context.language),
             transcript_reply=erasure_question(staged.erasure, context.language, has_examples=False),
             is_private=True,
-            choices=buttons([staged], context.language),
+            choices=buttons([staged], context.language, command=command),
             transcript_text=typed,
         )
     lines = [context.translate("erasure.nothing")]
     if isinstance(staged, WordErasureResult) and staged.others:
         lines.append(context.translate("erasure.others"))
-    elif near := await erasure.word_eraser.near_words(context.scope, pattern):
+    elif near := await erasure.word_eraser.near_words(scope, pattern):
         lines.append(context.translate("erasure.near", words=", ".join(map(short, near))))
     return CommandReply(text="\n".join(lines), is_private=True, transcript_text=typed)
 

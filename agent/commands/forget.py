@@ -34,7 +34,7 @@ async def forget(context: CommandContext) -> CommandReply:
     pattern = ErasurePattern.of(words, context.language)
     if pattern is None:
         return context.private_reply("memory.forget_what", least=SHORTEST)
-    return await erasures.ask(context, pattern, is_purge=bool(purges))
+    return await erasures.ask(context, pattern, context.scope, is_purge=bool(purges))
 
 
 async def _everything(context: CommandContext, *, is_confirmed: bool) -> CommandReply:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from agent.commands.memory_lists import first_change
 from agent.memory.documents.version_store import DocumentVersion
 from agent.memory.erasure.purge_jobs import PURGE, SCRUB
-from agent.memory.erasure.word_eraser import ErasureRequester
+from agent.memory.erasure.word_eraser import ErasureRequester, WordErasureResult
 from agent.memory.erasure.word_match import SHORTEST, ErasurePattern
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.scope_names import ScopeNames, ScopeSelector, measure
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
 
 OPERATOR = "operator"  # access to the control socket means ownership of the home
+_OPERATOR = ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True)
 _MOST_CHANGES = 1_000
 _MOST_ORIGINS = 20
 _MOST_HITS = 100
@@ -51,6 +52,7 @@ class MemoryOperations:
             "memory why": self.why,
             "memory diff": self.diff,
             "memory undo": self.undo,
+            "memory preview-erasure": self.preview_erasure,
             "memory forget": self.forget,
             "memory dream": self.dream,
             "memory rebuild": self.rebuild,
@@ -124,28 +126,38 @@ class MemoryOperations:
             raise UserError(f"later changes depend on {sha}; undo those first")
         yield {"scope": scope, "sha": sha}
 
+    async def preview_erasure(self, arguments: Line) -> AsyncIterator[Line]:
+        """Yield what `forget` would remove now: numbers, a few of the lines, and similar words if nothing matches."""
+        scope, pattern = await self._erasure_of(arguments)
+        eraser = self._app.commands.memory.erasure.word_eraser
+        found = await eraser.preview(scope, pattern, _OPERATOR, turn="", whole=bool(arguments.get("purge")))
+        near = [] if found.result.total else await eraser.near_words(scope, pattern)
+        yield {"scope": scope, **_amounts(found.result), "examples": list(found.examples), "near": near}
+
     async def forget(self, arguments: Line) -> AsyncIterator[Line]:
-        """Remove words from documents, summaries and messages; yield the number of removals, without the words.
+        """Remove words from documents, summaries, messages and files; yield the amounts, without the words.
 
         `purge` also removes them from every stored version. A running gateway does this in the background.
         """
-        scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")), FALLBACK)
-        if pattern is None:
-            raise UserError(f"give the words to forget, at least {SHORTEST} characters")
-        asker, turn = (
-            ErasureRequester(account=PlatformAccount(kind="", id=OPERATOR), sender="", may_all=True),
-            f"{OPERATOR}.{secrets.token_hex(8)}",
-        )
+        scope, pattern = await self._erasure_of(arguments)
+        turn = f"{OPERATOR}.{secrets.token_hex(8)}"
         forgetter, line = self._app.commands.memory.erasure, {"scope": scope}
         if arguments.get("purge"):
             removed, job = await forgetter.purge(
-                scope, pattern, asker, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
+                scope, pattern, _OPERATOR, key=SessionKey(OPERATOR, OPERATOR), upto=0, turn=turn
             )
             await self._app.store.jobs.put(job)
             line["purge"] = "under way" if self._app.channels else await self._finish(scope)
         else:
-            removed = await forgetter.forget(scope, pattern, asker, turn=turn)
-        yield {**line, "remembered": removed.remembered, "summaries": removed.summaries, "messages": removed.messages}
+            removed = await forgetter.forget(scope, pattern, _OPERATOR, turn=turn)
+        yield {**line, **_amounts(removed)}
+
+    async def _erasure_of(self, arguments: Line) -> tuple[str, ErasurePattern]:
+        """Return the scope and the words to erase. Raises UserError."""
+        scope, pattern = await self._scope(arguments), ErasurePattern.of(str(arguments.get("text", "")), FALLBACK)
+        if pattern is None:
+            raise UserError(f"give the words to forget, at least {SHORTEST} characters")
+        return scope, pattern
 
     async def _finish(self, scope: str) -> str:
         """Run the pending jobs of a purge in this process, and return its state."""
@@ -254,3 +266,7 @@ def _change(version: DocumentVersion) -> dict[str, Any]:
 
 def _no_such_change(sha: str) -> UserError:
     return UserError(f"no change has the id {sha!r}; `parlour memory log` lists them")
+
+
+def _amounts(result: WordErasureResult) -> Line:
+    return {name: getattr(result, name) for name in ("remembered", "summaries", "messages", "files")}

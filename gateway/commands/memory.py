@@ -115,15 +115,21 @@ def forget(
     purge: Annotated[
         bool, typer.Option("--purge", help="Also remove them from versions, the journal, archives and the quarantine.")
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Clear words from what is remembered, summarised and said."""
-    lines = _ask("forget", text=text, scope=scope, person=person, chat=chat, purge=purge)
-    parts = [
-        f"removed: {line['remembered']} remembered, {line['summaries']} in summaries and notes,"
-        f" {line['messages']} messages"
-        for line in lines
-    ]
+    """Clear words from what is remembered, summarised and said, after a preview and a confirmation."""
+    from gateway.commands.control_client import strip_control_characters
+
+    words = {"text": text, "scope": scope, "person": person, "chat": chat, "purge": purge}
+    if not yes:
+        (found,) = _ask("preview-erasure", **words)
+        typer.echo(strip_control_characters(_preview(found)), err=as_json)
+        if not purge and not _total(found):
+            raise typer.Exit
+        typer.confirm("Remove permanently, with every copy?" if purge else "Remove?", abort=True, err=as_json)
+    lines = _ask("forget", **words)
+    parts = [f"removed: {_amounts(line)}" for line in lines]
     if purge:
         parts += [f"purge of versions, journal and archives: {line['purge']}" for line in lines]
         parts.append(
@@ -134,6 +140,26 @@ def forget(
             "not removed: copies at platforms, the model's provider and in backups, rewordings, earlier versions"
         )
     _print(lines, "\n".join(parts), as_json=as_json)
+
+
+def _preview(matches: Line) -> str:
+    """Return the amounts that would be removed, and a few of the lines."""
+    if not (total := _total(matches)):
+        return f"nothing matches; similar words: {', '.join(matches['near'])}" if matches["near"] else "nothing matches"
+    more = total - len(matches["examples"])
+    examples = [f"  {each}" for each in matches["examples"]] + ([f"  and {more} more"] if more > 0 else [])
+    return "\n".join([f"would be removed: {_amounts(matches)}", *examples])
+
+
+def _amounts(line: Line) -> str:
+    amounts = (
+        f"{line['remembered']} remembered, {line['summaries']} in summaries and notes, {line['messages']} messages"
+    )
+    return f"{amounts}, {line['files']} files" if line["files"] else amounts
+
+
+def _total(line: Line) -> int:
+    return sum(int(line[name]) for name in ("remembered", "summaries", "messages", "files"))
 
 
 @app.command()

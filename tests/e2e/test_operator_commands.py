@@ -158,7 +158,8 @@ async def _correct_memory(operator: CommandLineOperator) -> None:
     assert change in await operator.type("memory", "log", *at)
     await operator.refused("memory", "dream", *at)  # the model that is built in has no dreams
     assert "is undone" in await operator.type("memory", "undo", change, *at)
-    assert "messages" in await operator.type("memory", "forget", "oolong", *at)
+    assert "nothing matches" in await operator.type("memory", "forget", "xylophone", *at)
+    assert "messages" in await operator.type("memory", "forget", "oolong", "--yes", *at)
     assert await operator.lines("search", "oolong", *at) == []
 
 

@@ -170,8 +170,8 @@ def erasure_question(erasure: StagedErasure, language: str, *, has_examples: boo
     return "\n".join([amounts, *examples, *more, *files, translate("erasure.sure", language)])
 
 
-def buttons(changes: Sequence[StagedChange], language: str) -> tuple[MessageButton, ...]:
-    """Return a yes and a no button for each change, numbered if there are several."""
+def buttons(changes: Sequence[StagedChange], language: str, *, command: str = "memory") -> tuple[MessageButton, ...]:
+    """Return a yes and a no button for each change, numbered if there are several; *command* takes the answer."""
     found: list[MessageButton] = []
     for n, each in enumerate(changes[:_MOST]):
         if not _NAME.match(each.name):
@@ -179,7 +179,7 @@ def buttons(changes: Sequence[StagedChange], language: str) -> tuple[MessageButt
         number = f" ({n + 1})" if len(changes) > 1 else ""
         for answer, word in (("yes", "approve"), ("no", "reject")):
             label = f"{translate(f'approvals.{answer}', language)}{number}"
-            found.append(MessageButton(label, f"/memory {word} {each.name}", n))
+            found.append(MessageButton(label, f"/{command} {word} {each.name}", n))
     return tuple(found)
 
 

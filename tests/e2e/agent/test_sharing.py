@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agent.memory.documents.version_store import VersionStore
+from agent.memory.privacy.data_inventory import unknown_files
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry
 from tests.e2e.agent.test_consolidation import WINDOW, SummaryModel
 from tests.fakes.account_linking import link, settled, unlink
@@ -42,12 +43,45 @@ async def test_what_the_owner_shares_is_in_every_prompt_and_what_is_taken_back_i
         await parlour.channel.ask("room", "and I?", sender="bob", group=True, is_addressed=True)
         assert "closed on Fridays" in str(model.prompts[-1][0])
         assert "closed on Fridays" in await say(parlour, "bob", "/memory shared")
-        assert "Removed 1 line " in await say(parlour, "ann", "/unshare Fridays")
+        assert "closed on Fridays" in await say(parlour, "ann", "/unshare Fridays")
+        assert "closed on Fridays" in await say(parlour, "bob", "/memory shared")  # only asked so far
+        assert "Removed 1 line " in await say(parlour, "ann", answer_to_unshare(parlour))
         await say(parlour, "bob", "tell me again")
         assert "closed on Fridays" not in str(model.prompts[-1])
         assert "no shared facts" in await say(parlour, "bob", "/memory shared")
         assert (parlour.home / "shared/memory").stat().st_mode & 0o777 == 0o700
         assert (parlour.home / "shared/memory/MEMORY.md").stat().st_mode & 0o777 == 0o600
+
+
+def answer_to_unshare(parlour: InProcessGateway, word: str = "approve") -> str:
+    """Return the command that a button of the last question represents."""
+    [path] = (parlour.home / "shared/memory/.staged").glob("*.json")
+    return f"/unshare {word} {path.stem}"
+
+
+async def test_unshare_matches_whole_words_and_asks() -> None:
+    """The preview of /forget: no erases nothing, another sender cannot answer, a second answer changes nothing."""
+    async with gateway(model=SummaryModel(), policy=OFFICE, environment=WINDOW) as parlour:
+        await say(parlour, "ann", "/share the **team** drinks green tea")
+        await say(parlour, "ann", "/share steak is served on Mondays")
+        assert "nothing with these words" in await say(parlour, "ann", "/unshare eak")
+        question = await say(parlour, "ann", "/unshare tea")
+        assert "1 remembered line" in question
+        assert "Mondays" not in question
+        yes, no = answer_to_unshare(parlour), answer_to_unshare(parlour, "reject")
+        assert yes in question
+        assert no in question
+        assert "Only an owner" in await say(parlour, "bob", yes)
+        assert "Rejected" in await say(parlour, "ann", no)
+        assert "already decided" in await say(parlour, "ann", yes)
+        assert "green tea" in await say(parlour, "bob", "/memory shared")
+        await say(parlour, "ann", "/unshare tea")
+        assert "Removed 1 line " in await say(parlour, "ann", answer_to_unshare(parlour))
+        shown = await say(parlour, "bob", "/memory shared")
+        assert "steak" in shown
+        assert "green tea" not in shown
+        await parlour.idle()
+        assert unknown_files(parlour.home) == []
 
 
 async def test_only_an_owner_shares() -> None:

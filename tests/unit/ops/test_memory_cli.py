@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import os
@@ -104,7 +105,7 @@ async def test_a_running_gateway_answers_for_its_home(terminal: CommandTerminal)
         newest, *_ = await there(terminal.lines, "memory", "log", "--scope", ANN)
         assert newest["why"] == f"undo {sha}"
         assert "green tea" not in await ask("ann", "/memory")
-        (gone,) = await there(terminal.lines, "memory", "forget", "Bello", "--chat", "pocket:ann")
+        (gone,) = await there(terminal.lines, "memory", "forget", "Bello", "--chat", "pocket:ann", "--yes")
         assert gone["remembered"] == 1
         assert gone["messages"] >= 1
         assert "Bello" not in json.dumps(gone)
@@ -146,12 +147,34 @@ def test_without_a_gateway_the_files_answer(terminal: CommandTerminal) -> None:
     assert history.read_text() == "[2026-04-03 00:02] Talked about \x1b[2Jboats.\n\n"
     (kept,) = memory.parent.glob("HISTORY.md.edited-*")
     assert kept.read_text() == "somebody wrote this\n"
-    assert "purge of versions, journal and archives: done" in terminal.well("memory", "forget", "boats", "--purge")
+    assert "purge of versions, journal and archives: done" in terminal.well(
+        "memory", "forget", "boats", "--purge", "-y"
+    )
     assert "boats" not in history.read_text()
     assert not any(b"boats" in path.read_bytes() for path in terminal.home.rglob("*") if path.is_file())
     assert "the offline model cannot run Dream" in terminal.refused("memory", "dream")
-    assert "removed: 1 remembered" in terminal.well("memory", "forget", "tea")
+    assert "removed: 1 remembered" in terminal.well("memory", "forget", "tea", "-y")
     assert memory.read_text() == ""
+
+
+def test_forgetting_shows_what_would_go_and_asks(terminal: CommandTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole words as in the chat; a no or the end of the input changes nothing; similar words are named."""
+    memory = write(terminal.home / ANN / "memory" / "MEMORY.md", "- Likes tea\n- Likes steak\n")
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    code, out, _ = terminal.run("memory", "forget", "tea")
+    assert (code, memory.read_text()) == (1, "- Likes tea\n- Likes steak\n")
+    assert "would be removed: 1 remembered, 0 in summaries and notes, 0 messages\n  - Likes tea\nRemove?" in out
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert terminal.run("memory", "forget", "tea")[0] == 1
+    assert terminal.run("memory", "forget", "steek") == (0, "nothing matches; similar words: steak\n", "")
+    assert memory.read_text() == "- Likes tea\n- Likes steak\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert "removed: 1 remembered" in terminal.well("memory", "forget", "tea")
+    assert memory.read_text() == "- Likes steak\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    code, out, err = terminal.run("memory", "forget", "steak", "--purge", "--json")
+    assert (code, json.loads(out)["remembered"]) == (0, 1)
+    assert "Remove permanently, with every copy?" in err
 
 
 def test_mistakes_say_what_to_do(terminal: CommandTerminal) -> None:
