@@ -91,11 +91,6 @@ def has_any(database: sqlite3.Connection, terms: Iterable[str]) -> bool:
     return any(_frequency(database, term) for term in terms)
 
 
-def places(database: sqlite3.Connection, term: str) -> list[tuple[int, int]]:
-    """Return the units that have *term*, once for each time, with the number of terms before it."""
-    return database.execute("SELECT doc, offset FROM unit_places WHERE term = ?", (term,)).fetchall()
-
-
 def ids_within(database: sqlite3.Connection, ids: Iterable[int], span: TimeSpan) -> set[int]:
     """Return those of the units *ids* that are from a span of time."""
     limits, times = _time_limits(span)

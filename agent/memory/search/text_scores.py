@@ -18,6 +18,7 @@ from agent.memory.search.time_expressions import TimeSpan
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 _K1, _B = 1.2, 0.75  # as in FTS5
@@ -31,27 +32,25 @@ class UnitSizes:
         """Read the sizes, which takes ten milliseconds for 100,000 units."""
         found = database.execute("SELECT id, sizes FROM block ORDER BY id").fetchall()
         packed = b"".join(sizes.ljust(4 * BLOCK, b"\0") for _, sizes in found)
-        pairs = np.frombuffer(packed, dtype="<u2").reshape(-1, 2).astype(np.int64)
+        pairs = np.frombuffer(packed, dtype="<u2").reshape(-1, 2).astype(np.int32)
         blocks = np.array([id_ for id_, _ in found], dtype=np.int64)
         self.ids: Ints = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-        self.is_unit: Flags = pairs[:, 0] > 0
-        self.count = int(self.is_unit.sum())
         # Lengths are one term more than the text's: the weights of the ranking were measured with such lengths.
-        self.units: Ints = pairs[:, 0]
-        self.clips: Ints = np.maximum(pairs[:, 1] - 1, 0)  # terms that count in the contexts of neighbours
-        self.near: dict[int, Ints] = {step: self._neighbours(step) for step in _STEPS}
-        self.contexts: Ints = self.units.copy()
-        for near in self.near.values():
-            self.contexts += np.where(near >= 0, self.clips[near], 0)
-        self.contexts[~self.is_unit] = 0
-        self.blocks: Ints = np.maximum(self.units - 1, 0).reshape(-1, BLOCK).sum(axis=1) + 1
+        self.units: Sizes = pairs[:, 0].copy()  # 0 where no unit is
+        self.clips: Sizes = np.maximum(pairs[:, 1] - 1, 0)  # terms that count in the contexts of neighbours
+        self.count = int(np.count_nonzero(self.units))
+        self.contexts: Sizes = self.units.copy()
+        rows = np.flatnonzero(self.units)
+        for step in _STEPS:
+            near = self.near(rows, step)
+            self.contexts[rows] += np.where(near >= 0, self.clips[near], 0)
+        self.blocks: Sizes = np.maximum(self.units - 1, 0).reshape(-1, BLOCK).sum(axis=1, dtype=np.int32) + 1
 
-    def _neighbours(self, step: int) -> Ints:
-        """Return the row of each row's neighbour, -1 if it has none."""
-        rows = np.arange(len(self.ids)) + step
-        known = np.clip(rows, 0, max(0, len(self.ids) - 1))
-        is_near = (rows == known) & (self.ids[known] == self.ids + step) & self.is_unit[known]
-        return np.where(is_near, known, -1).astype(np.int64)
+    def near(self, rows: Ints, step: int) -> Ints:
+        """Return the rows of the units *step* after the units *rows*, -1 for each that has none."""
+        found = np.clip(rows + step, 0, max(0, len(self.ids) - 1))
+        is_near = (self.ids[found] == self.ids[rows] + step) & (self.units[found] > 0)
+        return np.where(is_near, found, -1).astype(np.int64)
 
 
 class TextScores:
@@ -73,15 +72,15 @@ class TextScores:
         count = len(sizes.ids)
         self._units, self._contexts, self._blocks = np.zeros(count), np.zeros(count), np.zeros(count // BLOCK)
         for term in query.terms:
-            places = np.array(text_query.places(database, term), dtype=np.int64).reshape(-1, 2)
-            rows = np.searchsorted(sizes.ids, places[:, 0]).astype(np.int64)
+            ids, offsets = _read_places(database, term)
+            rows = np.searchsorted(sizes.ids, ids).astype(np.int64)
             _add(self._units, rows, sizes.units, sizes.count)
             if is_flat:
                 continue
             _add(self._blocks, rows // BLOCK, sizes.blocks, len(sizes.blocks))
             if term in query.rare:
-                early = rows[places[:, 1] < sizes.clips[rows]]
-                around = np.concatenate([rows, *(near[early] for near in sizes.near.values())])
+                early = rows[offsets < sizes.clips[rows]]
+                around = np.concatenate([rows, *(sizes.near(early, step) for step in _STEPS)])
                 _add(self._contexts, around[around >= 0], sizes.contexts, sizes.count)
 
     def units(self, top: int, *, within: TimeSpan | None = None) -> dict[int, float]:
@@ -112,11 +111,20 @@ class TextScores:
         return dict(list(found.items())[:top])
 
 
-def _add(scores: Floats, rows: Ints, sizes: Ints, total: int) -> None:
+def _read_places(database: sqlite3.Connection, term: str) -> tuple[Ints, Ints]:
+    """Return the units that have *term*, once for each time, and the number of terms before it."""
+    # As two texts, which takes a third of the time of as many rows.
+    ids, offsets = database.execute(
+        "SELECT group_concat(doc), group_concat(offset) FROM unit_places WHERE term = ?", (term,)
+    ).fetchone()
+    return np.fromstring(ids or "", dtype=np.int64, sep=","), np.fromstring(offsets or "", dtype=np.int64, sep=",")
+
+
+def _add(scores: Floats, rows: Ints, sizes: Sizes, total: int) -> None:
     """Add the BM25 of one word, which occurs in *rows* once for each time they are named, to *scores*."""
     found, counts = np.unique(rows, return_counts=True)
     rarity = text_query.rarity(len(found), total)
-    length = _B * sizes[found] * (total / max(1, sizes.sum()))
+    length = _B * sizes[found] * (total / max(1, int(sizes.sum())))
     scores[found] += rarity * counts * (_K1 + 1) / (counts + _K1 * (1 - _B + length))
 
 
