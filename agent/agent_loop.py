@@ -20,6 +20,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import CallFacts
+from agent.tools.sources import encode_sources
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
 from agent.tools.toolbox import LoopDetector
 from agent.turn import RunningTurn, Turn
@@ -309,6 +310,7 @@ class AgentLoop:
             finally:
                 context.running.tool = ""
                 context.preview.status("")
+            effects.sources = encode_sources(outcome.sources)
             text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects) + effects.footer
             is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return _CallResult(text, effects, is_untrusted=is_untrusted)

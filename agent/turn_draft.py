@@ -35,6 +35,7 @@ class StagedEffects:
     changes: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, made already; the answer names them
     is_untrusted: bool = False  # the call read untrusted text from memory
     paged: Mapping[str, Any] | None = None  # the stored result of which the model sees the first page
+    sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
     footer: str = ""  # the program's line below the result
 
     def taint(self) -> None:
@@ -205,8 +206,8 @@ class TurnDraft:
             extra |= {name: list(records) for name, records in staged.items() if records}
         if effects is not None and effects.send:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
-        if effects is not None and effects.paged:
-            extra["paged"] = effects.paged
+        if effects is not None:
+            extra |= {name: value for name in ("paged", "sources") if (value := getattr(effects, name))}
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
         return self._step("result", (line,), call=call.id)
 

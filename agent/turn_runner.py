@@ -15,6 +15,7 @@ from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
+from agent.tools.sources import format_sources
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -232,7 +233,9 @@ class TurnRunner:
         text = f"{result.text}\n\n{translate('delivery.cut', language)}" if result.is_cut else result.text
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
-        for line in (*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn)):
+        sources = format_sources(draft.lines, result.text, language)
+        below = [*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn), *([sources] if sources else [])]
+        for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}"
         reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments)

@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
+from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
@@ -212,7 +213,7 @@ class Tool:
 
     name: str
     description: str
-    run: Callable[..., Awaitable[str]]  # (context, **arguments)
+    run: Callable[..., Awaitable[str | ToolResult]]  # (context, **arguments)
     arguments: type[BaseModel]
     schema: Mapping[str, Any]  # the OpenAI function schema, its keys in a fixed order
     kind: ToolKind
@@ -245,7 +246,7 @@ def tool(
     summary: str = "",
     gives: Sequence[str] = (),
     name: str = "",
-) -> Callable[[Callable[..., Awaitable[str]]], Tool]:
+) -> Callable[[Callable[..., Awaitable[str | ToolResult]]], Tool]:
     """Make a tool of an async function; the fields are those of `Tool`.
 
     By default a tool is *repeatable* if its kind has no effects, and asks as `ASK_BY_KIND` says.
@@ -256,7 +257,7 @@ def tool(
     if not timedelta(0) < timeout <= LONGEST_TIMEOUT:
         raise ValueError(f"a tool's timeout is at most {LONGEST_TIMEOUT}")
 
-    def decorate(function: Callable[..., Awaitable[str]]) -> Tool:
+    def decorate(function: Callable[..., Awaitable[str | ToolResult]]) -> Tool:
         own = name or function.__name__
         arguments = _arguments(function, own)
         parameters = _plain(_without_references(arguments.model_json_schema()))

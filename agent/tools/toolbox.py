@@ -20,6 +20,7 @@ from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.rights import CallFacts, refuse_call
+from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, ResultContent, Tool, ToolContext, ToolKind
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
@@ -64,6 +65,7 @@ class ToolOutcome:
     is_error: bool = False
     is_untrusted: bool = False  # holds words of strangers
     page: int = RESULT_CHARS  # characters that the model sees at once
+    sources: Sequence[ToolSource] = ()
 
 
 class Toolbox:
@@ -188,7 +190,7 @@ class Toolbox:
         except ToolFailed as error:
             return _error(str(error), untrusted=found.brings is ResultContent.WORDS)
         try:
-            text = await _run_bounded(found, found.run(context, **arguments))
+            result = await _run_bounded(found, found.run(context, **arguments))
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -196,10 +198,17 @@ class Toolbox:
             return self._failed(found, error, context)  # cancelled by itself: nobody stopped the turn
         except Exception as error:  # noqa: BLE001 - the tool's boundary: the model is told, the turn goes on
             return self._failed(found, error, context)
-        if not isinstance(text, str):
+        result = ToolResult(text=result) if isinstance(result, str) else result
+        if not isinstance(result, ToolResult):
             return self._failed(found, TypeError("no text"), context)
         is_untrusted = found.brings is ResultContent.WORDS
-        return ToolOutcome(clean_result(text), is_untrusted=is_untrusted, page=min(found.page, self._result_chars))
+        return ToolOutcome(
+            clean_result(result.text),
+            is_error=result.is_error,
+            is_untrusted=is_untrusted,
+            page=min(found.page, self._result_chars),
+            sources=result.sources,
+        )
 
     def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
         """Return the outcome of a call that raised: an error, or, where it must not be repeated, an unknown outcome."""

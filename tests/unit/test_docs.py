@@ -170,7 +170,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         recall=bind_recall(FakeSearchIndex(), "people/console%3ame"),
         remember=kept.append,
     )
-    assert (await roll.run(context, sides=6, dice=3)).count(" ") == 2
+    assert str(await roll.run(context, sides=6, dice=3)).count(" ") == 2
     assert set(roll.arguments.model_fields) == {"sides", "dice"}
     with pytest.raises(ToolFailed):
         await roll.run(context, dice=1000)

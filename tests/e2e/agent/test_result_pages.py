@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from agent.tools.result_pages import KEPT_FOR, LONGEST_RESULT
+from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
@@ -112,3 +113,17 @@ async def test_erased_words_go_from_results_too(tmp_path: Path) -> None:
         await parlour.channel.ask("c", yes[0])
         await parlour.idle()
         assert not list(parlour.home.rglob("results/*"))
+
+
+async def test_sources_are_listed_below_the_answer(tmp_path: Path) -> None:
+    """Those of the turn's results that the answer does not link itself."""
+
+    @tool("Read a page.", kind=ToolKind.WEB, name="open_page", brings=ResultContent.WORDS)
+    async def open_page(_: ToolContext, url: str) -> ToolResult:
+        return ToolResult(text="a page", sources=[ToolSource(url, f"Title of {url[-1]}")])
+
+    pages = [("open_page", json.dumps({"url": f"https://example.org/{name}"})) for name in "ab"]
+    model = HeldScriptModel(calls(*pages), "Read at https://example.org/a, and elsewhere.")
+    async with gateway(home=tmp_path / "home", model=model, tools=[open_page]) as parlour:
+        answer = await parlour.channel.ask("c", "read both")
+    assert answer == ("Read at https://example.org/a, and elsewhere.\n\nSources: [Title of b](https://example.org/b)")
