@@ -13,7 +13,7 @@ import structlog
 
 from agent.attachments.file_facts import UNTRUSTED, clean
 from agent.memory.prompt.conversation import Conversation
-from gateway.ports import SearchHit, SearchIndex
+from gateway.ports import SearchHit, SearchIndex, SearchOptions
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,9 @@ class AutoRecall:
             return {}
         try:
             async with asyncio.timeout(self._seconds):
-                hits = await self._index.search(scope, text, limit=_SEARCHED, embed_timeout=self._seconds / 2)
+                hits = await self._index.search(
+                    scope, text, SearchOptions(limit=_SEARCHED, embed_timeout=self._seconds / 2)
+                )
         except TimeoutError:
             log.info("recall.late", seconds=self._seconds)
             return {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import command
 from gateway.i18n.formats import format_moment
-from gateway.ports import SearchHit, SearchHits
+from gateway.ports import SearchHit, SearchHits, SearchOptions
 
 _MOST = 6
 _LONGEST = 280  # characters of one
@@ -19,7 +19,7 @@ async def search(context: CommandContext) -> CommandReply:
     query = " ".join(context.args.split())
     if not query:
         return context.private_reply("search.what")
-    hits = await context.services.memory.search.search(context.scope, query, limit=_MOST)
+    hits = await context.services.memory.search.search(context.scope, query, SearchOptions(limit=_MOST))
     lines = [context.translate("search.nothing")]
     if hits:
         lines = [context.translate("search.found"), "", *(_line(context, hit) for hit in hits)]

@@ -14,7 +14,7 @@ from agent.memory.search.recall_engine import RecallEngine
 from agent.memory.search.scope_recall import RecallOptions, ScopeRecall
 from agent.memory.search.search_unit import SearchUnit
 from agent.memory.storage.disk import read_text
-from gateway.ports import MEMORY
+from gateway.ports import MEMORY, SearchOptions
 
 if TYPE_CHECKING:
     from agent.memory.search.embedding.embedder import Embedder  # numpy: only where there are vectors
@@ -54,7 +54,7 @@ class VectorMemoryManager:
 
     async def search(self, query: str, project: str, max_results: int = 10) -> list[dict[str, Any]]:
         """Return the best chunks of *project*: `path`, `start_line`, `end_line`, `score` and `snippet`, best first."""
-        hits = await self._recall.search("", query, project=project, limit=max_results)
+        hits = await self._recall.search("", query, SearchOptions(project=project, limit=max_results))
         return [
             {
                 "path": hit.source,

@@ -16,7 +16,7 @@ from agent.memory.search.search_unit import name_speaker
 from agent.memory.storage.transcript_lines import indent_lines
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, SearchHit, SearchHits
+from gateway.ports import MEMORY, SearchHit, SearchHits, SearchOptions
 
 NOTHING = "No memories found"
 MOST_EDITS = 20  # operations of one call
@@ -61,7 +61,7 @@ async def memory_search(
     first, last = _parse_time(since, "since"), _parse_time(until, "until", is_end=True)
     if first and last and (first.tzinfo is None) == (last.tzinfo is None) and last <= first:
         raise ToolFailed("until is before since")
-    hits = await context.recall.search(wanted, limit=_MOST_LINES, since=first, until=last, page=page)
+    hits = await context.recall.search(wanted, SearchOptions(limit=_MOST_LINES, since=first, until=last, page=page))
     if not hits:
         return append_missing(f"{NOTHING} for '{wanted}'{f' on page {page}' if page > 1 else ''}.", hits)
     if hits.is_seed:
@@ -81,7 +81,7 @@ async def vector_search(
     if project not in known:
         there = f"there are: {', '.join(known)}" if known else "there are none"
         raise ToolFailed(f"no project is called {project[:100]!r}; {there}")
-    hits = await context.recall.search(wanted, project=project, limit=_MOST)
+    hits = await context.recall.search(wanted, SearchOptions(project=project, limit=_MOST))
     nothing = f"No results found for '{wanted}' in project '{project}'."
     return append_missing(format_hits(wanted, hits, "result(s)") if hits else nothing, hits)
 

@@ -25,7 +25,7 @@ from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SearchHit, SearchHits, SearchIndex
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchIndex, SearchOptions
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
 OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
@@ -129,22 +129,11 @@ class ScopedRecall:
         self._taint = taint
         self._note_found = note_found
 
-    async def search(
-        self,
-        query: str,
-        *,
-        project: str = MEMORY,
-        limit: int = 10,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        page: int = 1,
-    ) -> SearchHits:
-        """Return the hits of a page, best first; *since* and *until* as in `SearchIndex.search`."""
-        hits = await self._index.search(
-            self._scope, query, project=project, limit=limit, since=since, until=until, page=page
-        )
+    async def search(self, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
+        """Return the hits of a page, best first."""
+        hits = await self._index.search(self._scope, query, options)
         self._note(hits)
-        if project == MEMORY:
+        if options.project == MEMORY:
             await self._note_found(self._scope, hits)
         return hits
 

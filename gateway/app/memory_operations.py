@@ -22,7 +22,7 @@ from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import PlatformAccount, SessionKey
 from gateway.i18n.languages import FALLBACK
-from gateway.ports import MEMORY, Job
+from gateway.ports import MEMORY, Job, SearchOptions
 
 if TYPE_CHECKING:
     from gateway.app.app import GatewayApp
@@ -213,7 +213,7 @@ class MemoryOperations:
         if project not in (MEMORY, *projects):
             there = f"projects: {', '.join(projects)}" if projects else "there are none; a project is a folder in docs/"
             raise UserError(f"no project is called {project}; {there}")
-        for hit in await self._app.recall.search(scope, text, project=project, limit=limit):
+        for hit in await self._app.recall.search(scope, text, SearchOptions(project=project, limit=limit)):
             yield {
                 "source": hit.source,
                 "line": hit.line,

@@ -67,12 +67,14 @@ from gateway.ports.locales import LocaleProvider as LocaleProvider
 from gateway.ports.locales import channel_wide_key as channel_wide_key
 from gateway.ports.locales import in_english as in_english
 from gateway.ports.memory import MEMORY as MEMORY
+from gateway.ports.memory import SEARCH_DEFAULTS as SEARCH_DEFAULTS
 from gateway.ports.memory import DisplayedMessage as DisplayedMessage
 from gateway.ports.memory import DocumentStore as DocumentStore
 from gateway.ports.memory import ScopeDocument as ScopeDocument
 from gateway.ports.memory import SearchHit as SearchHit
 from gateway.ports.memory import SearchHits as SearchHits
 from gateway.ports.memory import SearchIndex as SearchIndex
+from gateway.ports.memory import SearchOptions as SearchOptions
 from gateway.ports.memory import SessionInfo as SessionInfo
 from gateway.ports.memory import SessionReader as SessionReader
 from gateway.ports.message_context import ChatOverride as ChatOverride

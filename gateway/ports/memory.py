@@ -121,26 +121,26 @@ class SearchHits(list[SearchHit]):
         self.is_seed = is_seed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What a search returns. Times exclude other hits of memory; a naive time is in the scope's zone."""
+
+    project: str = MEMORY
+    limit: int = 10  # hits of a page
+    page: int = 1  # from 1
+    since: datetime | None = None
+    until: datetime | None = None  # exclusive
+    embed_timeout: float | None = None  # seconds until the search uses words alone
+
+
+SEARCH_DEFAULTS = SearchOptions()
+
+
 class SearchIndex(Protocol):
     """Recall inside one scope; the scope comes from the turn's principal, never from a model."""
 
-    async def search(
-        self,
-        scope: str,
-        query: str,
-        *,
-        project: str = MEMORY,
-        limit: int = 10,
-        embed_timeout: float | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        page: int = 1,
-    ) -> SearchHits:
-        """Return the best hits of *scope* and of `shared`, best first, within the token budget of a page.
-
-        Waits at most *embed_timeout* seconds for the embedder. With *since* or *until*, hits of memory are at or after,
-        and before, these times; a naive time is in the scope's zone. Pages have *limit* hits and count from 1.
-        """
+    async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
+        """Return the best hits of *scope* and of `shared`, best first, within the token budget of a page."""
         ...
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:

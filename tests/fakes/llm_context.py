@@ -12,7 +12,7 @@ from agent.llm.chat_model import ChatReply, ChatRequest
 from agent.tools.tool import ToolContext, bind_recall
 from agent.tools.toolbox import Toolbox
 from gateway.events import ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SearchHit, SearchHits
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 
 NOW = datetime(2026, 11, 21, 21, 0, tzinfo=UTC)
 
@@ -80,24 +80,14 @@ class FakeSearchIndex:
         self.hits = dict(hits or {})
         self.asked: list[tuple[str, str]] = []
 
-    async def search(
-        self,
-        scope: str,
-        query: str,
-        *,
-        project: str = MEMORY,
-        limit: int = 10,
-        embed_timeout: float | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        page: int = 1,
-    ) -> SearchHits:
+    async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
         """Look through one scope."""
         self.asked.append((scope, query))
-        self.bounds = (since, until)
+        self.bounds = (options.since, options.until)
         words = query.lower().split()
-        found = [hit for hit in self._in(scope, project) if any(word in hit.text.lower() for word in words)]
-        return SearchHits(found[(page - 1) * limit : page * limit], has_more=len(found) > page * limit)
+        found = [hit for hit in self._in(scope, options.project) if any(word in hit.text.lower() for word in words)]
+        start, end = (options.page - 1) * options.limit, options.page * options.limit
+        return SearchHits(found[start:end], has_more=len(found) > end)
 
     async def read(self, scope: str, source: str, line: int, *, project: str = MEMORY) -> Sequence[SearchHit]:
         """Return the lines of one place and the next."""

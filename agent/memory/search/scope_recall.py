@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -29,7 +29,7 @@ from agent.memory.search.sources.scope_source import Cut, ScopeSource, by_paragr
 from agent.memory.search.time_expressions import TimeSpan
 from agent.memory.storage.disk import Disk
 from gateway.errors import ToolFailed
-from gateway.ports import MEMORY, SearchHit, SearchHits
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchOptions
 
 if TYPE_CHECKING:  # numpy: only where there are vectors
     from agent.memory.search.embedding.guarded_embedder import GuardedEmbedder
@@ -98,41 +98,32 @@ class ScopeRecall:
 
     # -- the port ----------------------------------------------------------------------------------
 
-    async def search(
-        self,
-        scope: str,
-        query: str,
-        *,
-        project: str = MEMORY,
-        limit: int = 10,
-        embed_timeout: float | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        page: int = 1,
-    ) -> SearchHits:
+    async def search(self, scope: str, query: str, options: SearchOptions = SEARCH_DEFAULTS) -> SearchHits:
         """Return the best hits of *scope* and of `shared`, or of a project's documents. See `SearchIndex.search`.
 
         Raises ToolFailed while the first index is being built.
         """
         if not query.strip():
             return SearchHits()
-        if project != MEMORY:
-            return await self._search_documents(query, project, limit, embed_timeout)
+        if options.project != MEMORY:
+            return await self._search_documents(query, options)
         await self._flush()
         names = [name for name in dict.fromkeys([scope, SHARED]) if self._folder(name).is_dir()]
         await asyncio.gather(*(self._update(name) for name in names))
         zone = ZoneInfo(self._zone(scope))
-        first, last = (at.replace(tzinfo=zone) if at and at.tzinfo is None else at for at in (since, until))
+        first, last = (
+            at.replace(tzinfo=zone) if at and at.tzinfo is None else at for at in (options.since, options.until)
+        )
         answer = await self._memory.search(
             [self._scope(name) for name in names],
             query,
-            limit=limit if self._options.conversations else min(limit, SEED_HITS),
+            limit=options.limit if self._options.conversations else min(options.limit, SEED_HITS),
             budget=self._options.budget,
             around=AROUND,
-            embed_timeout=embed_timeout,
+            embed_timeout=options.embed_timeout,
             zone=zone,
             bounds=TimeSpan(first, last) if first or last else None,
-            page=page,
+            page=options.page,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("what was said here is being indexed; ask again in a minute")
@@ -274,8 +265,8 @@ class ScopeRecall:
         task.add_done_callback(log_error)
         await asyncio.wait([task], timeout=self._options.patience)
 
-    async def _search_documents(self, query: str, project: str, limit: int, embed_timeout: float | None) -> SearchHits:
-        if project not in await asyncio.to_thread(self._projects):
+    async def _search_documents(self, query: str, options: SearchOptions) -> SearchHits:
+        if options.project not in await asyncio.to_thread(self._projects):
             return SearchHits()
         loop = asyncio.get_running_loop()
         if loop.time() - self._docs_synced > self._options.interval:
@@ -284,11 +275,11 @@ class ScopeRecall:
         answer = await self._documents.search(
             [self._docs],
             query,
-            projects=[project],
-            limit=limit,
+            projects=[options.project],
+            limit=options.limit,
             budget=self._options.budget,
             around=0,
-            embed_timeout=embed_timeout,
+            embed_timeout=options.embed_timeout,
         )
         if not answer.results and BUILDING in answer.note:
             raise ToolFailed("the documents are being indexed; ask again in a minute")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field
 
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, bind_recall, tool
-from gateway.ports import SearchHit
+from gateway.ports import SearchHit, SearchOptions
 from tests.fakes.llm_context import FakeSearchIndex
 
 
@@ -98,7 +98,7 @@ async def test_bound_recall_sees_one_scope() -> None:
     theirs = SearchHit(source="MEMORY.md", line=1, text="a secret of Bob", score=1.0)
     sources = FakeSearchIndex({"people/ann": [mine], "people/bob": [theirs]})
     recall = bind_recall(sources, "people/ann")
-    assert await recall.search("secret people/bob", limit=9) == [mine]
+    assert await recall.search("secret people/bob", SearchOptions(limit=9)) == [mine]
     assert await recall.read("MEMORY.md", 1) == [mine]
     assert not hasattr(recall, "scope")
 

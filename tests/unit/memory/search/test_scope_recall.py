@@ -20,7 +20,7 @@ from agent.memory.search.scope_recall import INDEX, RecallOptions, ScopeRecall
 from agent.memory.storage.transcript_lines import forgotten_line
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from gateway.events import SessionKey
-from gateway.ports import SearchHit, TurnRecord
+from gateway.ports import SearchHit, SearchOptions, TurnRecord
 from tests.fakes.memory import SCOPE, FakeRecords, exchange, talk
 
 BOB = "people/telegram%3a43"
@@ -180,11 +180,11 @@ async def test_documents_are_found_by_project(tmp_path: Path) -> None:
         (tmp_path / "docs" / "garden" / "plan.pdf").write_bytes(b"%PDF")
         (tmp_path / "docs" / "house" / "roof.txt").write_text("The roof was mended; no roses there.\n")
         assert await home.recall.projects(SCOPE) == ["garden", "house"]
-        hits = await home.recall.search(SCOPE, "when to water roses", project="garden")
+        hits = await home.recall.search(SCOPE, "when to water roses", SearchOptions(project="garden"))
         assert [(hit.source, hit.line) for hit in hits] == [("docs/garden/roses.md", 3)]
-        hits = await home.recall.search(SCOPE, "plan.pdf read", project="garden")
+        hits = await home.recall.search(SCOPE, "plan.pdf read", SearchOptions(project="garden"))
         assert [hit.source for hit in hits] == ["docs/garden/plan.pdf"]
-        assert await home.recall.search(SCOPE, "roses", project="../people") == []
+        assert await home.recall.search(SCOPE, "roses", SearchOptions(project="../people")) == []
         around = await home.recall.read(SCOPE, "docs/garden/roses.md", 3, project="garden")
         assert [hit.text for hit in around] == ["# Roses", "", "Water roses in the morning."]
         assert await home.recall.read(SCOPE, "docs/house/roof.txt", 1, project="garden") == ()

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent.tools.toolbox import Toolbox
-from gateway.ports import MEMORY, SearchHits
+from gateway.ports import MEMORY, SearchHits, SearchOptions
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import open_server
@@ -44,7 +44,7 @@ def mine(files: Mapping[str, str]) -> dict[str, str]:
 
 async def search(parlour: InProcessGateway, query: str, project: str = MEMORY) -> SearchHits:
     """Search as Ann."""
-    return await parlour.app.recall.search(SCOPE, query, project=project)
+    return await parlour.app.recall.search(SCOPE, query, SearchOptions(project=project))
 
 
 async def tool_says(home: Path, *queries: str, environment: Mapping[str, str] = SEED) -> Sequence[str]:
