@@ -46,6 +46,18 @@ class ExtractedText:
     pages: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadPage:
+    """A web page as text, in its own words: title, language and date are what it claims."""
+
+    text: str
+    is_main: bool  # the main part alone
+    is_cut: bool
+    title: str = ""
+    language: str = ""
+    date: str = ""
+
+
 class SandboxedReader:
     """Runs the children. Safe to share between turns."""
 
@@ -75,6 +87,21 @@ class SandboxedReader:
             raise FileUnavailable(_BROKEN)
         return ExtractedText(clean(text)[:chars], header.get("is_cut") is True, pages if isinstance(pages, int) else 0)
 
+    async def page(self, data: bytes, *, charset: str, address: str, is_whole: bool, chars: int) -> ReadPage:
+        """Return at most *chars* characters of the HTML page that came from *address*. Raises FileUnavailable."""
+        part = "all" if is_whole else "main"
+        header, _ = await self._ask(data, "page", str(chars), charset, address, part)
+        if not isinstance(header.get("text"), str):
+            raise FileUnavailable(_BROKEN)
+        return ReadPage(
+            text=clean(header["text"])[:chars],
+            is_main=header.get("is_main") is True,
+            is_cut=header.get("is_cut") is True,
+            title=_one_line(header.get("title")),
+            language=_one_line(header.get("language")),
+            date=_one_line(header.get("date")),
+        )
+
     async def _ask(self, data: bytes, *arguments: str) -> tuple[Mapping[str, Any], bytes]:
         async with self._slots:
             try:
@@ -95,6 +122,10 @@ class SandboxedReader:
         if header.get("failed"):
             raise FileUnavailable(clean(str(header["failed"]))[:200])
         return header, body
+
+
+def _one_line(value: object) -> str:
+    return " ".join(clean(value).split())[:300] if isinstance(value, str) else ""
 
 
 def _decode(data: bytes, chars: int) -> ExtractedText:

@@ -48,15 +48,19 @@ class CpuTimeExceeded(Exception):
 
 
 def main() -> None:
-    """Read one file as the arguments say: ``picture``, or ``document <characters> <hint>``."""
-    drop_privileges()
+    """Read one file as the arguments say: ``picture``, ``document <characters> <hint>``, or ``page`` (see there)."""
     kind, *rest = sys.argv[1:]
+    if kind == "page":
+        import agent.attachments.page_reader  # noqa: F401 - our own files may be outside of what can be read later
+    drop_privileges()
     data = sys.stdin.buffer.read()
     header: dict[str, Any]
     body = b""
     try:
         if kind == "picture":
             header, body = picture(data)
+        elif kind == "page":
+            header = page(data, *rest)
         else:
             header = document(data, int(rest[0]), rest[1])
     except UnreadableFile as error:
@@ -422,6 +426,16 @@ def html(data: bytes, _chars: int) -> dict[str, Any]:
     lines = [line.rstrip() for line in (title, "", *text.splitlines())]
     kept = [line for n, line in enumerate(lines) if line or (n and lines[n - 1])]
     return {"text": "\n".join(kept).strip(), "is_cut": len(data) > HTML_BYTES}
+
+
+def page(data: bytes, chars: str, charset: str, address: str, part: str) -> dict[str, Any]:
+    """Return at most *chars* characters of a web page; *part* is ``main`` or ``all``."""
+    from agent.attachments.page_reader import read_page
+
+    found = read_page(data, charset=charset, address=address, is_whole=part == "all")
+    if not found["text"].strip():
+        raise UnreadableFile("there is no text in it")
+    return {**found, "text": found["text"][: int(chars)], "is_cut": found["is_cut"] or len(found["text"]) > int(chars)}
 
 
 _READERS: dict[str, Callable[[bytes, int], dict[str, Any]]] = {
