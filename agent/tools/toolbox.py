@@ -51,7 +51,8 @@ ABILITIES: Mapping[str, str] = {
     "memory": "look anything up in or add to a memory of earlier conversations",
     "web": "open web pages, search the web or know today's news",
     "files": "read or write files",
-    "commands": "run programs or code",
+    "commands": "run programs",
+    "compute": "calculate with code",
     "reminders": "do anything later by yourself, such as reminders",
     "messages": "write to other chats or people",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from importlib.util import find_spec
 from urllib.parse import unquote
 
 from agent.chat_profiles import (
@@ -20,7 +21,9 @@ from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 from gateway.ports.entry_points import load_entry_points
+from gateway.settings.settings_model import ToolSettings
 
+_INTERPRETER = "pydantic_monty"
 _FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
@@ -105,11 +108,17 @@ def _chat(scope: str) -> SessionKey | None:
         return None
 
 
+def disabled_tools(settings: ToolSettings) -> frozenset[str]:
+    """Return the names of the tools that the settings turn off, or whose package is missing; they are not imported."""
+    can_compute = settings.code.compute and find_spec(_INTERPRETER) is not None
+    return (frozenset() if settings.files else _FILE_TOOLS) | (frozenset() if can_compute else {"compute"})
+
+
 def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
     """Return the model, tools and persona of each chat. Loads every installed tool."""
     result_chars = context.settings.agent.max_tool_result_chars
-    is_off = frozenset() if context.settings.tools.files else _FILE_TOOLS
-    entries = [each for each in load_entry_points(GROUP) if each.name not in is_off]
+    disabled = disabled_tools(context.settings.tools)
+    entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
     toolbox = Toolbox.load(*context.plugins.tools, entries=entries, result_chars=result_chars, meter=context.meter)
     chats, people = context.chats, context.store.people
     return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)

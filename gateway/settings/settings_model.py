@@ -155,12 +155,19 @@ class MemoryFlushSettings(FrozenModel):
     threshold_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 4_000
 
 
+class CodeSettings(FrozenModel):
+    """Code that the model writes."""
+
+    compute: bool = True  # where the extra `code` is installed
+
+
 class ToolSettings(FrozenModel):
-    """The blocks of [002]."""
+    """The blocks of [002], and which tools are on."""
 
     vector_memory: VectorMemorySettings = VectorMemorySettings()
     session_memory: SessionMemorySettings = SessionMemorySettings()
     memory_flush: MemoryFlushSettings = MemoryFlushSettings()
+    code: CodeSettings = CodeSettings()
     files: bool = True  # the tools that list, read, write and delete files of the workspace
 
 

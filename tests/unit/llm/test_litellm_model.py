@@ -116,6 +116,7 @@ async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
     assert reply.tool_calls == tuple(ToolCall(call.id, call.name, call.arguments) for call in calls)
     sent = to.server.requests[0]
     assert [tool["function"]["name"] for tool in sent["tools"]] == [
+        "compute",
         "file_delete",
         "file_read",
         "file_write",

@@ -1,0 +1,1 @@
+"""Code that the model writes, run where it reaches nothing."""
