@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agent.memory.editing.document_edits import DocumentEdit
+from agent.memory.editing.document_edits import LONGEST_KEYS, DocumentEdit
 from agent.memory.editing.text_operations import AddLines, RemoveLines, ReplaceLines
 from agent.memory.jobs.memory_jobs import LONGEST_FACT
 from agent.memory.search.search_unit import name_speaker
@@ -215,6 +215,7 @@ class MemoryEditOperation(BaseModel):
     text: str = ""
     under: Annotated[str, Field(description="heading")] = ""
     document: Literal["MEMORY.md", "USER.md"] = "MEMORY.md"
+    keys: Annotated[str, Field(description="other words to find text by: class of a thing, spellings of a name")] = ""
 
 
 @tool(
@@ -246,11 +247,12 @@ def _document_edit(n: int, operation: MemoryEditOperation) -> DocumentEdit:
             raise ToolFailed(f"operation {n}: {name} is longer than {LONGEST_EDIT} bytes")
     if len(old.splitlines()) > 1 and operation.op == "replace":
         raise ToolFailed(f"operation {n}: replace one line at a time")
+    keys = " ".join(operation.keys.split())[:LONGEST_KEYS]
     match operation.op:
         case "add" if text:
-            return DocumentEdit(operation.document, AddLines(text, operation.under))
+            return DocumentEdit(operation.document, AddLines(text, operation.under), keys=keys)
         case "replace" if old.strip() and text:
-            return DocumentEdit(operation.document, ReplaceLines(old, text, operation.under))
+            return DocumentEdit(operation.document, ReplaceLines(old, text, operation.under), keys=keys)
         case "remove" if old.strip():
             return DocumentEdit(operation.document, RemoveLines(old, operation.under))
     needed = {"add": "text", "replace": "old and text", "remove": "old"}[operation.op]

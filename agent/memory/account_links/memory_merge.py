@@ -20,7 +20,16 @@ from agent.memory.documents.git_repository import TRACKED
 from agent.memory.documents.version_store import VersionStore, write_history
 from agent.memory.editing.memory_archive import USED
 from agent.memory.editing.staged_changes import STAGED
-from agent.memory.history.history_log import CURSOR, DREAM_CURSOR, HISTORY_JSONL, LOCK, RAW_JSONL
+from agent.memory.history.history_log import (
+    CURSOR,
+    DREAM_CURSOR,
+    HISTORY_JSONL,
+    KEYS,
+    LOCK,
+    RAW_JSONL,
+    load_keys,
+    save_keys,
+)
 from agent.memory.history.history_markdown import HISTORY_MD
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -38,6 +47,7 @@ _BUILT = frozenset(
         HISTORY_JSONL,
         RAW_JSONL,
         HISTORY_MD,
+        KEYS,
         CURSOR,
         DREAM_CURSOR,
         LOCK,
@@ -88,6 +98,9 @@ class MemoryMerger:
         self._merge_history(new, old, other, target_account, source_account)
         self._copy_files(old, new, target_account)
         self._copy_files(other, new, source_account)
+        save_keys(
+            new, self.disk, load_keys(old, self.disk) | load_keys(other, self.disk), self._text(new / "MEMORY.md")
+        )
         self._complete(new, move)
         self._swap(target_folder)
 
@@ -251,6 +264,8 @@ class _SplitPlan:
                 self._put(new / name, half)
                 if name in self._owners:
                     owners[name] = self._owners[name]
+        memory = (self._disk.load(new / "MEMORY.md") or b"").decode("utf-8", "replace")
+        save_keys(new, self._disk, load_keys(self._old, self._disk), memory)
         if owners and not is_moving:
             self._disk.replace(new / _OWNERS_FILE, json.dumps(owners).encode())
 

@@ -22,7 +22,7 @@ from agent.memory.consolidation.consolidation_request import ConsolidationAnswer
 from agent.memory.documents.file_documents import read_epoch
 from agent.memory.documents.version_store import CONSOLIDATION
 from agent.memory.editing.document_editor import DocumentEditor
-from agent.memory.editing.document_edits import DocumentEdit, read_edit
+from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.edit_review import with_evidence
 from agent.memory.editing.edit_simulation import BUDGET, DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.memory_archive import MemoryArchive
@@ -158,7 +158,7 @@ class Consolidator:
             origin=answer.origin,
             entry=answer.entry,
             sources={line: edit.source for line, edit in _new_lines(answer.edits) if edit.source >= 0},
-            keys={line: edit.keys for line, edit in _new_lines(answer.edits) if edit.keys},
+            keys=keys_of_lines(answer.edits),
         )
         await asyncio.to_thread(lambda: self.history(scope).append(entry))
 

@@ -16,9 +16,11 @@ from agent.memory.documents.persona import SOUL
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.dream.dream_state import DreamPass, DreamRun
 from agent.memory.editing.document_editor import DocumentEditor
+from agent.memory.editing.document_edits import keys_of_lines
 from agent.memory.editing.edit_simulation import DocumentOutcome, EditSimulation, outcome
 from agent.memory.editing.staged_changes import ReviewReason
-from agent.memory.history.history_log import HistoryEntry
+from agent.memory.history.history_log import HistoryEntry, add_keys
+from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 
 log = structlog.get_logger(__name__)
@@ -85,6 +87,8 @@ class DreamApplier:
                         cause=cause,
                         person=scope.removeprefix(_PEOPLE) if scope.startswith(_PEOPLE) else "",
                     )
+        keys = keys_of_lines(edit for each in run.passes for answer in each.answers for edit in answer)
+        await asyncio.to_thread(add_keys, scope_folder(self.home, scope) / "memory", self.disk, keys)
         await self.documents.notice(scope)  # a crash may have come between a file and its version
         sha = await asyncio.to_thread(self._sha, scope, cause)
         return DreamReport(entries=len(entries), changes=changes, waits=waits, sha=sha)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.memory.documents.version_store import TRACKED
+from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
     RemoveLines,
     ReplaceLines,
     as_record,
+    changed_texts,
     read_record,
 )
+from agent.memory.history.history_log import line_fingerprint
 from agent.memory.model_calls import UnusableAnswer, clean, read_call
 
 EDIT_MEMORY = "edit_memory"
 MOST = 50  # operations in one answer; the rest can come in the next
 LONGEST = 2_000  # characters of one operation's text
-_LONGEST_KEYS = 200  # characters
+LONGEST_KEYS = 200  # characters
 _DIGITS = 10
 
 _TOOL: dict[str, Any] = {
@@ -45,6 +48,12 @@ _TOOL: dict[str, Any] = {
                             "after": {"type": "string", "description": "add: the exact line it comes after, if any"},
                             "source": {"type": "integer", "description": "the number of what it comes from"},
                             "reason": {"type": "string", "description": "remove: why, in a few words"},
+                            "keys": {
+                                "type": "string",
+                                "description": "add, replace: words to find the new line by that it lacks, in its"
+                                ' language: the class of each thing ("pho": food, dish, Vietnamese), other spellings'
+                                " and short forms of names",
+                            },
                         },
                         "required": ["document", "op"],
                     },
@@ -71,11 +80,6 @@ def operations_schema() -> dict[str, Any]:
     """Return the JSON schema of a list of operations on one document, for a tool that takes more than these."""
     schema: dict[str, Any] = copy.deepcopy(_TOOL["function"]["parameters"]["properties"]["operations"])
     del schema["items"]["properties"]["document"]
-    schema["items"]["properties"]["keys"] = {
-        "type": "string",
-        "description": "add, replace: words to find the new line by that it lacks, in its language: the class of each"
-        ' thing ("pho": food, dish, Vietnamese), other spellings and short forms of names',
-    }
     schema["items"]["required"] = ["op"]
     return schema
 
@@ -131,6 +135,17 @@ def read_edit(record: object) -> DocumentEdit | None:
     )
 
 
+def keys_of_lines(edits: Iterable[DocumentEdit]) -> dict[str, str]:
+    """Return the keys of the new lines of MEMORY.md, by `line_fingerprint`."""
+    return {
+        line_fingerprint(line): edit.keys
+        for edit in edits
+        if edit.keys and edit.document == MEMORY
+        for line in changed_texts(edit.operation)[1].splitlines()
+        if line.strip()
+    }
+
+
 def read_edits(content: object, tool_calls: object) -> ParsedEdits | UnusableAnswer:
     """Return the edits in a model's answer, or the reason why there are none. Never raises."""
     return read_call(content, tool_calls, EDIT_MEMORY, parse_operations)
@@ -162,7 +177,7 @@ def _each(operations: Sequence[object]) -> Iterator[DocumentEdit | str]:
         operation = _operation(n, fields_)
         if isinstance(operation, DocumentEdit):
             # Keys only help the search: what is no text is left out, and the operation stays valid.
-            keys = clean(each["keys"])[:_LONGEST_KEYS] if isinstance(each.get("keys"), str) else ""
+            keys = clean(each["keys"])[:LONGEST_KEYS] if isinstance(each.get("keys"), str) else ""
             operation = replace(
                 operation, source=_number(each.get("source")), reason=fields_.get("reason", ""), keys=keys
             )

@@ -18,7 +18,7 @@ import structlog
 from agent.memory.editing.entry_matching import extract_words, statements
 from agent.memory.editing.memory_entries import EntryKind, MemoryEntry, parse, render
 from agent.memory.editing.text_operations import AddLines, apply
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, line_fingerprint, load_keys, save_keys
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, utc_now
 
@@ -83,8 +83,10 @@ class MemoryArchive:
     def fit(self, folder: Path, before: str, text: str) -> str:
         """Return *text*, which is to replace *before*, without the lines that move; these are in the archive then.
 
-        *folder* is the scope's `memory/`. The caller holds the scope's lock. Idempotent; raises OSError.
+        *folder* is the scope's `memory/`. The keys of lines that are gone are dropped. The caller holds the scope's
+        lock. Idempotent; raises OSError.
         """
+        save_keys(folder, self.disk, load_keys(folder, self.disk), text)
         if 2 * len(text) <= self.max_chars:
             if (folder / USED).is_file():  # fingerprints of erased lines, perhaps
                 self.disk.remove(folder / USED)

@@ -25,6 +25,7 @@ CURSOR = ".cursor"
 DREAM_CURSOR = ".dream_cursor"
 LOCK = ".lock"  # the scope's, which guards its documents too
 ARCHIVE_SUFFIX = ".archive.md"  # of documents that old lines of MEMORY.md were moved to
+KEYS = ".keys.json"  # of lines that no summary added; those of the others are in their history entries
 _LARGEST = 2**53
 _COPIES = f"{HISTORY_MD}.*"  # of an older system's file, and of text that a person wrote into it
 
@@ -268,6 +269,44 @@ def _is_index(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
 
 
+# -- keys of lines that no summary added -------------------------------------------------------------
+
+
+def load_keys(folder: Path, disk: Disk) -> dict[str, str]:
+    """Return the words that lines are found by although they lack them, by `line_fingerprint`. Blocks."""
+    record = decode(disk.load(folder / KEYS) or b"{}") or {}
+    return {name: text for name, text in record.items() if isinstance(text, str)}
+
+
+def add_keys(folder: Path, disk: Disk, keys: Mapping[str, str]) -> None:
+    """Store the keys of lines that MEMORY.md or an archive has. Idempotent; blocks; raises OSError."""
+    if keys:
+        with disk.lock(folder / LOCK):
+            text = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
+            save_keys(folder, disk, load_keys(folder, disk) | dict(keys), text)
+
+
+def save_keys(folder: Path, disk: Disk, keys: Mapping[str, str], text: str) -> None:
+    """Store *keys* in place of those before, but only of lines that *text*, that of MEMORY.md, or an archive has.
+
+    The caller holds the scope's lock.
+    """
+    before = load_keys(folder, disk)
+    if not keys and not before:
+        return
+    archives = [disk.load(path) or b"" for path in folder.glob(f"*{ARCHIVE_SUFFIX}")]
+    present = {line_fingerprint(line) for line in _lines([text.encode("utf-8", "replace"), *archives])}
+    keys = {name: words for name, words in keys.items() if name in present}
+    if keys and keys != before:
+        disk.replace(folder / KEYS, encode(keys))
+    elif not keys and before:
+        disk.remove(folder / KEYS)
+
+
+def _lines(texts: Sequence[bytes]) -> list[str]:
+    return [line for text in texts for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+
+
 # -- redaction -------------------------------------------------------------------------------------
 
 
@@ -282,6 +321,10 @@ def redact_history(folder: Path, disk: Disk, change: Callable[[str], str]) -> in
         return 0
     with disk.lock(folder / LOCK):
         keyed = _unaltered_lines(folder, disk, change)
+        memory = (disk.load(folder / "MEMORY.md") or b"").decode("utf-8", "replace")
+        known = load_keys(folder, disk).items()
+        unaltered = {name: words for name, words in known if name in keyed and change(words) == words}
+        save_keys(folder, disk, unaltered, memory)
         changed = _rewrite(folder / HISTORY_JSONL, disk, lambda line: _redact_entry(line, change, keyed))
         _rewrite(folder / RAW_JSONL, disk, lambda line: _redact_raw(line, change))
         for copy in sorted(folder.glob(_COPIES)):
@@ -328,8 +371,7 @@ def _rewrite(path: Path, disk: Disk, change: Callable[[dict[str, object]], dict[
 def _unaltered_lines(folder: Path, disk: Disk, change: Callable[[str], str]) -> frozenset[str]:
     """Return the fingerprints of the lines of MEMORY.md and its archives that *change* does not alter."""
     texts = [disk.load(path) or b"" for path in (folder / "MEMORY.md", *folder.glob(f"*{ARCHIVE_SUFFIX}"))]
-    lines = [line for text in texts for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return frozenset(line_fingerprint(line) for line in lines if change(line) == line)
+    return frozenset(line_fingerprint(line) for line in _lines(texts) if change(line) == line)
 
 
 def _redact_entry(line: dict[str, object], change: Callable[[str], str], keyed: frozenset[str]) -> dict[str, object]:

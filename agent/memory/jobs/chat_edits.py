@@ -21,11 +21,12 @@ from pathlib import Path
 
 from agent.memory.documents.file_documents import VersionedDocuments
 from agent.memory.documents.version_store import UNARCHIVED, DocumentVersion, VersionStore
-from agent.memory.editing.document_edits import DocumentEdit, read_edit
+from agent.memory.editing.document_edits import DocumentEdit, keys_of_lines, read_edit
 from agent.memory.editing.entry_matching import lost_entries
 from agent.memory.editing.memory_archive import ArchivedLine, find_archived_lines, plain_line, restore_lines
 from agent.memory.editing.staged_changes import MEMORY, MOST_ASKED, ReviewReason, stage_for_approval
 from agent.memory.editing.text_operations import AddLines, Operation, RemoveLines, ReplaceLines, apply
+from agent.memory.history.history_log import add_keys
 from agent.memory.history.plain_files import remove_lines
 from agent.memory.jobs.memory_jobs import as_bullet
 from agent.memory.scopes import scope_folder
@@ -117,6 +118,7 @@ class ChatMemoryEditor:
                 for name in _names(edits)
                 if name not in done
             ]
+            await asyncio.to_thread(add_keys, self._folder(request.scope), self._disk, keys_of_lines(edits))
             return await asyncio.to_thread(self._report, request, written)
 
     async def _find_archived(self, scope: str, edits: Sequence[DocumentEdit]) -> list[ArchivedLine]:

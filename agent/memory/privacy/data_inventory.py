@@ -50,6 +50,7 @@ _RULES: tuple[tuple[DataKind, str], ...] = (
     (DataKind.MEMORY, _SCOPE + r"memory/(?:history|raw)\.jsonl(?:\.corrupt)?"),
     (DataKind.MEMORY, _SCOPE + r"memory/\d{4}-\d\d-\d\d(?:-[a-z0-9-]+|\.archive)?\.md"),
     (DataKind.MEMORY, _SCOPE + r"memory/(?:MEMORY|SOUL|USER)\.conflict-[^/]+\.md"),
+    (DataKind.MEMORY, _SCOPE + r"memory/\.keys\.json"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.(?:staged|pending|dream)/[^/]+"),
     (DataKind.MEMORY, _SCOPE + r"memory/\.git(?:\.(?:new|old|corrupt-[^/]+))?/.+"),
     (

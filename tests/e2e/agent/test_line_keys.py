@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+from agent.llm.scripted_model import ScriptEntry
+from agent.memory.history.history_log import KEYS
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.e2e.agent.test_forget import everything
+from tests.e2e.agent.test_memory_edit import edit, obedient, remember
+from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.staged_changes import erase
 
 SCOPE = "people/pocket%3aann"
@@ -48,3 +54,29 @@ async def test_line_is_found_by_its_keys_until_it_is_forgotten() -> None:
         index = (parlour.home / SCOPE / "index.db").read_bytes()
         assert b"Vietnames" not in index
         assert b"vietnames" not in index
+
+
+async def test_keys_of_an_edit_in_conversation_find_the_line_until_it_is_gone() -> None:
+    """memory_edit has no summary to store them with: they are beside the document, and leave with their line."""
+    model = obedient(
+        edit({"op": "add", "text": "Orders pho on Fridays", "keys": "food,  dish, Vietnamese"}),
+        ScriptEntry(text="ok"),
+        edit({"op": "replace", "old": "Likes rain", "text": "Likes snow", "keys": "weather"}),
+        ScriptEntry(text="ok"),
+        edit({"op": "remove", "old": "Likes snow"}),
+    )
+    async with gateway(model=model) as parlour:
+        await remember(parlour, "Likes rain", "Works in Bern")
+        folder = parlour.home / SCOPE / "memory"
+        await parlour.channel.ask("ann", "remember what I order")
+        first = (await parlour.app.recall.search(SCOPE, "what is my favourite food?"))[0]
+        assert (first.source, first.text) == ("memory/MEMORY.md", PHO)
+        await parlour.channel.ask("ann", "snow rather than rain")
+        assert sorted(json.loads((folder / KEYS).read_bytes()).values()) == ["food, dish, Vietnamese", "weather"]
+        await parlour.channel.ask("ann", "forget the snow")
+        assert list(json.loads((folder / KEYS).read_bytes()).values()) == ["food, dish, Vietnamese"]
+        await erase(parlour.channel.ask, "ann", "/forget Vietnamese")
+        assert PHO in (folder / "MEMORY.md").read_text()
+        assert not (folder / KEYS).exists()
+        found = await parlour.app.recall.search(SCOPE, "which Vietnamese dish")
+        assert not any(hit.source == "memory/MEMORY.md" and "pho" in hit.text for hit in found)

@@ -10,7 +10,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, HistoryEntry, HistoryLog, line_fingerprint
+from agent.memory.history.history_log import ARCHIVE_SUFFIX, KEYS, HistoryEntry, HistoryLog, line_fingerprint, load_keys
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
@@ -72,8 +72,8 @@ class ScopeSource:
             except FileNotFoundError:
                 continue
             marks[UnitSource(name=name)] = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        if history := marks.get(UnitSource(name=HISTORY)):  # it has the keys of their lines
-            marks |= {each: f"{mark}+{history}" for each, mark in marks.items() if _has_keys(each.name)}
+        if keys := self._keys_mark():
+            marks |= {each: f"{mark}+{keys}" for each, mark in marks.items() if _has_keys(each.name)}
         return marks
 
     def read(self, source: UnitSource, since: str) -> SourceReading:
@@ -83,10 +83,8 @@ class ScopeSource:
         path = self._folder / source.name
         stat = path.stat()  # before reading, so that a concurrent write changes the next mark
         mark = f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ino}"
-        if _has_keys(source.name) and (self._folder / HISTORY).is_file():
-            history = (self._folder / HISTORY).stat()
-            mark = f"{mark}+{history.st_size}:{history.st_mtime_ns}:{history.st_ino}"
-            return SourceReading(units=self._with_keys(self._paper(path)), mark=mark)
+        if _has_keys(source.name) and (keys := self._keys_mark()):
+            return SourceReading(units=self._with_keys(self._paper(path)), mark=f"{mark}+{keys}")
         units = self._entries() if source.name == HISTORY else self._paper(path)
         return SourceReading(units=units, mark=mark)
 
@@ -131,11 +129,18 @@ class ScopeSource:
     def _with_keys(self, units: Sequence[SearchUnit]) -> Sequence[SearchUnit]:
         """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
         keys = {line: text for entry in self._history() for line, text in entry.keys.items()}
+        keys |= load_keys(self._folder / "memory", self.disk)
         found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
         return [
             replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))
             for unit, texts in zip(units, found, strict=True)
         ]
+
+    def _keys_mark(self) -> str:
+        """Return a mark of the files that have keys of lines; "" without any."""
+        paths = [path for path in (self._folder / HISTORY, self._folder / "memory" / KEYS) if path.is_file()]
+        stats = [path.stat() for path in paths]
+        return "+".join(f"{each.st_size}:{each.st_mtime_ns}:{each.st_ino}" for each in stats)
 
     def _entries(self) -> Sequence[SearchUnit]:
         zone = self.zone

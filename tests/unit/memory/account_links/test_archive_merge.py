@@ -9,11 +9,16 @@ from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
 from agent.memory.editing.memory_archive import USED, MemoryArchive
+from agent.memory.history.history_log import add_keys, line_fingerprint, load_keys
 from agent.memory.storage.disk import Disk
 from tests.fakes.memory import START
 
 ANN, BOB = "people/telegram%3a1", "people/slack%3at%3a2"
 LIMIT = 2_000
+KEYS = {
+    ANN: {line_fingerprint("telegram:1 owns item number 0 of the collection"): "one"},
+    BOB: {line_fingerprint("slack:t:2 owns item number 0 of the collection"): "two"},
+}
 
 
 def documents_of(home: Path) -> FileDocumentStore:
@@ -41,16 +46,20 @@ async def test_archives_are_joined_and_taken_apart_by_the_lines_authors(tmp_path
     documents, versions = documents_of(tmp_path), VersionStore(tmp_path)
     await fill(documents, ANN, "telegram:1")
     await fill(documents, BOB, "slack:t:2")
+    for scope, keys in KEYS.items():
+        add_keys(tmp_path / scope / "memory", Disk(), keys)
     merger = MemoryMerger(home=tmp_path, versions=versions, disk=Disk())
     merger.merge("m1", BOB, ANN, source_account="slack:t:2", target_account="telegram:1")
     joined = archive(tmp_path, ANN)
     assert "- telegram:1 owns item number 0 " in joined
     assert "- slack:t:2 owns item number 0 " in joined
     assert not (tmp_path / ANN / "memory" / USED).exists()
+    assert load_keys(tmp_path / ANN / "memory", Disk()) == KEYS[ANN] | KEYS[BOB]
     assert len(list((tmp_path / ANN / "memory").glob("[0-9]*.md"))) == 1
     for path in sorted((tmp_path / BOB).rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     merger.split("m2", ANN, BOB, "slack:t:2", lambda _: "", "telegram:1")
+    assert {each: load_keys(tmp_path / each / "memory", Disk()) for each in KEYS} == KEYS
     assert "slack:t:2" not in archive(tmp_path, ANN)
     assert "- telegram:1 owns item number 0 " in archive(tmp_path, ANN)
     assert "telegram:1" not in archive(tmp_path, BOB)

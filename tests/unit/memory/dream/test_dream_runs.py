@@ -12,8 +12,10 @@ from structlog.testing import capture_logs
 from agent.memory.documents.file_documents import EPOCH, FileDocumentStore, document_path
 from agent.memory.dream.dream_phases import TOKENS_IN
 from agent.memory.dream.dreamer import DreamSchedule
+from agent.memory.history.history_log import line_fingerprint, load_keys
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.privacy.data_inventory import DataKind, kind_of
+from agent.memory.storage.disk import Disk
 from gateway.errors import ModelRefused, ModelUnreachable
 from gateway.events import PlatformAccount
 from gateway.ports import ScopeDocument
@@ -286,6 +288,16 @@ async def test_words_of_strangers_change_nothing_without_a_yes(tmp_path: Path) -
     assert not any("send money" in prompt for prompt in here.model.prompts[:2])
     assert not any("PostgreSQL" in prompt.partition("# What is new")[2] for prompt in here.model.prompts[2:3])
     assert here.history.dream_cursor == 3
+
+
+async def test_keys_of_new_lines_are_stored_with_them(tmp_path: Path) -> None:
+    """Dream writes no history entry: the words that its lines are found by are in a file of the scope."""
+    said = edits(add("- orders pho", keys="food, dish"), add("- speaks plainly", document="SOUL.md", keys="tone"))
+    here = world(tmp_path, "study", said)
+    await here.dream()
+    assert "- orders pho" in here.text()
+    folder = (tmp_path / here.scope) / "memory"
+    assert load_keys(folder, Disk()) == {line_fingerprint("orders pho"): "food, dish"}
 
 
 async def test_a_groups_dream_only_proposes_how_the_bot_sounds(tmp_path: Path) -> None:
