@@ -29,7 +29,7 @@ class UnitSizes:
     """The number of terms of every unit, context and block of an index at one time. A row is a slot, used or not."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        """Read the sizes, which takes ten milliseconds for 100,000 units."""
+        """Read the sizes, which takes 12 milliseconds for 100,000 units."""
         found = database.execute("SELECT id, sizes FROM block ORDER BY id").fetchall()
         packed = b"".join(sizes.ljust(4 * BLOCK, b"\0") for _, sizes in found)
         pairs = np.frombuffer(packed, dtype="<u2").reshape(-1, 2).astype(np.int32)
@@ -124,8 +124,9 @@ def _add(scores: Floats, rows: Ints, sizes: Sizes, total: int) -> None:
     """Add the BM25 of one word, which occurs in *rows* once for each time they are named, to *scores*."""
     found, counts = np.unique(rows, return_counts=True)
     rarity = text_query.rarity(len(found), total)
-    length = _B * sizes[found] * (total / max(1, int(sizes.sum())))
-    scores[found] += rarity * counts * (_K1 + 1) / (counts + _K1 * (1 - _B + length))
+    mean = int(sizes.sum()) / total
+    # In the order of FTS5, so that equal units have equal scores in both.
+    scores[found] += rarity * (counts * (_K1 + 1) / (counts + _K1 * (1 - _B + _B * sizes[found] / mean)))
 
 
 def _ranked(scores: Floats, top: int) -> Ints:
