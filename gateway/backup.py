@@ -143,7 +143,12 @@ def _files(source: Path) -> Iterator[Path]:
 
 def is_archived(name: PurePath) -> bool:
     """Return True if a file of this name, relative to its home, belongs into an archive."""
-    return not _is_left(name.parts[0]) and name.name not in _DERIVED
+    return not _is_left(name.parts[0]) and (name.name not in _DERIVED or _is_in_workspace(name))
+
+
+def _is_in_workspace(name: PurePath) -> bool:
+    """Return True for a file in a `files/` folder: its name is a person's choice and says nothing about its content."""
+    return "files" in name.parts[:3]
 
 
 def _is_left(top: str) -> bool:
@@ -197,8 +202,9 @@ def _contents(file: Path, name: str, length: int | None, left_out: list[str]) ->
     source = file.open("rb")
     size = os.fstat(source.fileno()).st_size
     size = size if length is None else min(size, length)
+    is_ours = name.endswith(".jsonl") and not _is_in_workspace(PurePath(name))
     # A line without its end was being written when the process died; it is not there.
-    return _HashedFile(source, _whole_lines(source, size) if name.endswith(".jsonl") else size)
+    return _HashedFile(source, _whole_lines(source, size) if is_ours else size)
 
 
 def _whole_lines(source: IO[bytes], size: int) -> int:

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import structlog
 
+from agent.completion import run_to_end
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
@@ -51,7 +52,7 @@ async def compute(context: ToolContext, code: str) -> str:  # noqa: ARG001 - it 
     async with _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
         output = monty.CollectString(OUTPUT)
         try:
-            value = await _run_to_end(asyncio.create_task(_run(monty, code, output), name="compute"))
+            value = await run_to_end(_run(monty, code, output))  # a pool that is cut short leaves its worker
         except monty.MontySyntaxError as error:
             raise ToolFailed(error.display("type-msg")[:_LONGEST_ERROR]) from None
         except monty.MontyRuntimeError as error:
@@ -66,15 +67,6 @@ def _load() -> Any:
     import pydantic_monty
 
     return pydantic_monty
-
-
-async def _run_to_end(task: asyncio.Task[object]) -> object:
-    """Return the result of *task*. Cancelled, wait for its end, which is near: a pool cut short leaves its worker."""
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        raise
 
 
 async def _run(monty: Any, code: str, output: pydantic_monty.CollectString) -> object:

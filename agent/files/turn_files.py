@@ -18,6 +18,7 @@ from agent.attachments.document_reader import ExtractedText, SandboxedReader
 from agent.attachments.file_facts import Fact
 from agent.attachments.file_names import format_size
 from agent.attachments.file_types import detect_kind
+from agent.completion import run_to_end
 from agent.files.file_workspace import FileChange, FileWorkspace, WorkspaceFull
 from agent.files.received_files import ReceivedFiles
 from agent.files.workspace_names import RECEIVED
@@ -156,13 +157,8 @@ class TurnFiles:
         return change
 
     async def _on_disk(self, work: Callable[[], _Result]) -> _Result:
-        # Not cancelled: a thread that writes goes on to its end, and the next call must see what it did.
-        task = asyncio.ensure_future(asyncio.to_thread(work))
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task})
-            raise
+            return await run_to_end(asyncio.to_thread(work))  # a thread that writes cannot be stopped
         except WorkspaceFull as full:
             deleted = f"; deleted files have {format_size(full.trash)}, and the person can remove them for good with"
             raise ToolFailed(full.reason + (f"{deleted} `{self.prefix}files empty`" if full.trash else "")) from None

@@ -66,6 +66,11 @@ def is_marked(name: str) -> bool:
     return name.startswith(UNTRUSTED_MARK)
 
 
+def other_version(name: str) -> str:
+    """Return the name on disk that the same file has with the opposite mark; only one of the two is read."""
+    return name.removeprefix(UNTRUSTED_MARK) if is_marked(name) else f"{UNTRUSTED_MARK}{name}"
+
+
 def shown_name(path: Sequence[str]) -> str:
     """Return the name of the file at *path*, its parts on disk."""
     return "/".join((*map(shown_part, path[:-1]), shown_part(path[-1].removeprefix(UNTRUSTED_MARK))))

@@ -13,7 +13,10 @@ from agent.files import file_workspace as module
 from agent.files.file_workspace import FileChange, FileTooLarge, FileWorkspace, WorkspaceFull
 from agent.files.workspace_names import InvalidFileName
 from agent.files.workspaces import ScopeWorkspaces
+from agent.memory.account_links.scope_transfer import merge_scope_files
+from agent.memory.storage.disk import Disk
 from gateway.events import quote_file_name
+from gateway.ports import ScopeMove
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -286,3 +289,26 @@ def test_without_hard_links_files_move(workspace: FileWorkspace, monkeypatch: py
     deleted = workspace.delete("a.txt", key="3")
     assert deleted is not None
     assert workspace.restore(deleted.trash_id) == "a.txt"
+
+
+def test_linking_accounts_joins_their_workspaces(tmp_path: Path, clock: SteppedClock) -> None:
+    """Every file is kept, marks too, under a number where both had one of that name; deleted files stay restorable."""
+    workspaces = ScopeWorkspaces(tmp_path, most_mb=1, now=clock)
+    ann, bob = workspaces.of("people/ann"), workspaces.of("people/bob")
+    ann.create("list.csv", b"of Ann", is_untrusted=False)
+    ann.create("same.txt", b"same", is_untrusted=False)
+    bob.create("list.csv", b"of Bob", is_untrusted=True)
+    bob.create("same.txt", b"same", is_untrusted=False)
+    bob.create("old.txt", b"old", is_untrusted=False)
+    change = bob.delete("old.txt", key="k")
+    assert change is not None
+    move = ScopeMove(id="link:1", kind="link", source="people/bob", target="people/ann", at=NOON)
+    merge_scope_files(tmp_path, Disk(), move)
+    found = {each.name: (ann.read(each.name), each.is_untrusted) for each in ann.list_files()}
+    assert {name: (content and content.data, mark) for name, (content, mark) in found.items()} == {
+        "list.csv": (b"of Ann", False),
+        "list.csv.2": (b"of Bob", True),
+        "same.txt": (b"same", False),
+    }
+    assert ann.restore(change.trash_id) == "old.txt"
+    assert not (tmp_path / "people" / "bob").exists()

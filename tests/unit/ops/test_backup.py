@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.files.workspaces import ScopeWorkspaces
+from gateway.app.context import utc_now
 from gateway.backup import MANIFEST, backup
 from gateway.errors import HomeInUse, SchemaTooNew, UserError
 from gateway.home import Home
@@ -122,6 +124,24 @@ async def test_transcripts_end_at_a_whole_line(tmp_path: Path) -> None:
         made = await backup(home, None, tmp_path / "b.tar.gz")
     transcript = contents(made.target)["people/telegram%3a42/sessions/telegram%3a42.jsonl"]
     assert transcript == b'{"kind":"head"}\n{"i":0}\n{"kind":"end"}\n'
+
+
+async def test_a_workspace_comes_back_whole(tmp_path: Path) -> None:
+    """Its files, their marks, and what was deleted; also files whose names are those of ours."""
+    names = {"data.jsonl": b'{"no":"end"}', "index.db": b"a table", "Trips/Rome.md": b"Forum"}
+    with open_home(tmp_path / "home") as home:
+        at = ScopeWorkspaces(home.path, most_mb=1, now=utc_now).of("people/telegram%3a42")
+        for name, data in names.items():
+            at.create(name, data, is_untrusted=name == "Trips/Rome.md")
+        at.replace("data.jsonl", b"new", key="1", is_untrusted=False)
+        (deleted,) = at.deleted_files()
+        await backup(home, None, tmp_path / "b.tar.gz")
+    restore(tmp_path / "b.tar.gz", tmp_path / "other")
+    back = ScopeWorkspaces(tmp_path / "other", most_mb=1, now=utc_now).of("people/telegram%3a42")
+    assert back.restore(deleted.id) == "data.jsonl"
+    found = {each.name: back.read(each.name) for each in back.list_files()}
+    assert {name: content.data for name, content in found.items() if content} == names
+    assert [each.name for each in back.list_files() if each.is_untrusted] == ["Trips/Rome.md"]
 
 
 async def test_files_and_journal_are_of_one_instant(tmp_path: Path) -> None:
