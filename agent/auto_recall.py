@@ -22,10 +22,9 @@ _SEARCHED = 20  # hits that are looked at
 _MOST = 5  # of them are shown
 _MOST_OF_ONE = 600  # characters
 _LEAST_WORDS = 3  # of a message worth a search: "ok, thanks" is not
-# A hit must contain this share of the message's words, or be this similar, also compared with everything indexed:
-# models differ in what they call similar, above all for languages that they know little of (docs/recall.md).
-_LEAST_COVERAGE = 0.5
-_LEAST_SIMILARITY, _LEAST_MARGIN = 0.4, 0.3
+# A hit must contain this share of the message's words, or be this similar if the author of the message speaks of
+# themselves, which a chore such as "Translate this" does not (docs/recall.md).
+_LEAST_COVERAGE, _LEAST_SIMILARITY = 0.5, 0.3
 _SECONDS = 0.5  # that a reply waits for the search at most
 _IN_PROMPT = ("memory/MEMORY.md", "USER.md")  # the snapshot has them
 
@@ -52,15 +51,16 @@ class AutoRecall:
         except TimeoutError:
             log.info("recall.late", seconds=self._seconds)
             return {}
-        return recalled([hit for hit in hits if bears_on(hit) and not _is_shown(hit, conversation)])
+        return recalled([hit for hit in hits if bears_on(hit, text) and not _is_shown(hit, conversation)])
 
 
-def bears_on(hit: SearchHit) -> bool:
-    """Return True if *hit* is something that a person said or that is remembered, and close to the message."""
+def bears_on(hit: SearchHit, message: str) -> bool:
+    """Return True if *hit* is something that a person said or that is remembered, and close to *message*."""
+    from agent.memory.search.query import is_personal  # compiles large patterns
+
     if hit.role == "assistant":
         return False
-    is_similar = hit.similarity >= _LEAST_SIMILARITY and hit.margin >= _LEAST_MARGIN
-    return is_similar or hit.coverage >= _LEAST_COVERAGE
+    return hit.coverage >= _LEAST_COVERAGE or (hit.similarity >= _LEAST_SIMILARITY and is_personal(message))
 
 
 def recalled(hits: Sequence[SearchHit]) -> Mapping[str, str]:

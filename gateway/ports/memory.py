@@ -94,8 +94,7 @@ class SearchHit:
     before: str = ""  # the message right before, with its speaker; often ""
     after: str = ""
     coverage: float = 0.0  # share of the query's words, by their weight, that it contains; about 0 to 1
-    similarity: float = 0.0  # cosine of its and the query's vectors; 0 without vectors
-    margin: float = 0.0  # by how much *similarity* exceeds the mean of everything indexed
+    similarity: float = 0.0  # cosine of its and the query's vectors minus the mean of the index; 0 without vectors
 
 
 class SearchHits(list[SearchHit]):

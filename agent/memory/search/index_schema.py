@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from agent.memory.search.tokenizer import VERSION as TERMS
 
-VERSION = f"6.{TERMS}"
+VERSION = f"7.{TERMS}"
 BUSY_SECONDS = 10.0
 REACH = 2  # neighbours on each side in a unit's context
 BLOCK = 20  # slots

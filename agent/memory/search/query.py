@@ -178,7 +178,18 @@ _FIRST_PERSON = _any(
     r"yo|mi|mis|nosotr[oa]s|nuestr[oa]s?|soy|estoy|tengo|quiero|voy|vivo|trabajo|compré|io|mio|mia|eu|meu|minha",
     r"ik|mijn|wij|я|мой|моя|моё|мои|моего|моей|мою|моих|у меня|мы|наш\p{L}{0,3}",
 )
-_FIRST_PERSON_SIGNS = regex.compile(r"我|私|僕|俺|나의|내가|제가|저는|나는|\p{N}")
+_FIRST_PERSON_LETTERS = regex.compile(r"我|私|僕|俺|나의|내가|제가|저는|나는")
+_FIRST_PERSON_SIGNS = regex.compile(rf"{_FIRST_PERSON_LETTERS.pattern}|\p{{N}}")
+# How a task for the bot begins. It tells nothing about its author, even with "my" in it, nor do its numbers.
+_TASK = regex.compile(
+    r"\s*(?:please |bitte |por favor,? )?(?:(?:can|could|would) you (?:please )?|(?:kannst|könntest) du (?:mir )?)?"
+    r"(?:write|rewrite|give|tell|show|explain|describe|create|make|draft|suggest|recommend|summari[sz]e|translate|shorten"
+    r"|correct|convert|compare|(?:schreib|sag|zeig|mach|nenn|erklär|beschreib|erstell|schlag|fass|übersetz|kürz|vergleich"
+    r"|formulier)e?|gib|entwirf|empfiehl|escribe(?:me)?|d[ai]me|muéstrame|explica(?:me)?|haz(?:me)?|crea|sugiere(?:me)?"
+    r"|resume|traduce)(?!\p{L})|\s*请?(?:帮我|给我|告诉我|写|解释|列出|推荐|总结|翻译)",
+    regex.IGNORECASE,
+)
+_SENTENCE = regex.compile(r"[^.!?。！？\n]+(?:[.!?。！？]+(?!\s|$)[^.!?。！？\n]+)*[.!?。！？]*")
 _TIME = _any(
     r"\d{1,2}(?:st|nd|rd|th)|(?:19|20)\d\d|\d{1,2}[:.]\d\d|\d{1,2} ?[ap]m",
     r"(?:yester|to|mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|tonight|ago|(?:last|next|this) \p{L}+|weekend",
@@ -205,11 +216,21 @@ def traits(text: str, word_list: Sequence[str]) -> UnitTrait:
         traits_ |= UnitTrait.TIME
     if sum(len(word) / _FEW_SIGNS * _FEW_WORDS if is_unspaced(word) else 1 for word in word_list) < _FEW_WORDS:
         traits_ |= UnitTrait.SHORT
-    if _FIRST_PERSON.search(text) or _FIRST_PERSON_SIGNS.search(text):
+    if any(_states(sentence) for sentence in _SENTENCE.findall(text)):
         traits_ |= UnitTrait.STATEMENT
-    if _ends_by_asking(text):
+    if _ends_by_asking(text) or _TASK.match(text):
         traits_ |= UnitTrait.QUESTION
     return traits_
+
+
+def _states(sentence: str) -> bool:
+    return not _TASK.match(sentence) and bool(_FIRST_PERSON.search(sentence) or _FIRST_PERSON_SIGNS.search(sentence))
+
+
+def is_personal(message: str) -> bool:
+    """Return True if the author of *message* speaks of themselves, other than in a task for the bot."""
+    is_first = _FIRST_PERSON.search(message) or _FIRST_PERSON_LETTERS.search(message)
+    return bool(is_first) and not _TASK.match(message)
 
 
 def _ends_by_asking(text: str) -> bool:

@@ -23,19 +23,20 @@ class RankingWeights:
     unit: float = 0.7  # the unit's own words
     context: float = 0.7  # the words of the unit and its neighbours
     block: float = 0.4  # the words of its block of the conversation
-    own: float = 0.6  # similarity of its vector
-    smooth: float = 0.7  # similarity of its and its neighbours' vectors
+    own: float = 0.4  # similarity of its vector
+    smooth: float = 0.5  # similarity of its and its neighbours' vectors
     reliance: float = 0.6  # share of the query below which words count less; 0: they always count in full
     speaker: float = 0.6  # the query names its speaker
     fact: float = 0.6  # the query asks for the asker's own, and the unit is no message: a remembered fact
     person: float = 0.3  # the query names nobody, and the unit is not an answer of the bot
-    statement: float = 0.25  # a fact, or a person speaks of themselves; not if the bot's words are asked for
-    date: float = 0.4  # the query names its time
+    # A fact, or a person speaks of themselves, unless the bot's words are asked for; without vectors, a tenth.
+    statement: float = 0.3
+    date: float = 0.5  # the query names its time
     said: float = 1.5  # the query asks what was said at its time
     when: float = 0.3  # the query asks "when", and the unit contains a time
     latest: float = 0.4  # the query asks for the latest, and the unit is newer
     short: float = -0.3  # a few words, such as "yes"
-    question: float = -0.15  # only asks: says nothing of its author
+    question: float = -0.3  # only asks: says nothing of its author; half as much without vectors
 
 
 DEFAULT = RankingWeights()
@@ -57,7 +58,6 @@ class RankedCandidate:
     block_score: float = 0.0
     own: float = 0.0
     smooth: float = 0.0
-    margin: float = 0.0  # how much *own* exceeds the mean of the index
     is_then: bool = False  # from a time that the query names
     score: float = 0.0
 
@@ -81,8 +81,8 @@ def rank(
     if has_vectors := any(each.own for each in candidates):
         if weights.reliance:
             reliance = min(1.0, tops["unit"] / weights.reliance)
-    else:  # without vectors scores are about half as high, so this weighs twice as much
-        weights = replace(weights, statement=weights.statement / 2)
+    else:
+        weights = replace(weights, statement=weights.statement / 10, question=weights.question / 2)
     for each in candidates:
         each.score = (
             reliance * weights.unit * each.unit / tops["unit"]

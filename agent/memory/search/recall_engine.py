@@ -181,16 +181,30 @@ class RecallEngine:
         matches: list[IndexMatches] = []
         broken: list[int] = []
         cold: list[int] = []
+        likes: list[Floats | None] = []
+        centers: list[tuple[int, Floats]] = []
         for n, index in enumerate(indexes):
+            likes.append(None)
             try:
-                like = vector if vector is not None and index.model == model else None
-                if like is not None and index.is_cold(self._read_at_once):
+                if vector is None or index.model != model:
+                    continue
+                if index.is_cold(self._read_at_once):
                     cold.append(n)
-                    like = None
-                matches.append(index.query(question, like, projects=projects))
+                    continue
+                likes[n] = vector
+                centers += index.center()
             except IndexUnusable:
                 broken.append(n)
-                matches.append(IndexMatches(index, []))
+        # One center for all, of the index with the most vectors, or similarities could not be compared.
+        center = max(centers, key=lambda each: each[0])[1] if len(centers) > 1 else None
+        for n, (index, like) in enumerate(zip(indexes, likes, strict=True)):
+            try:
+                if n not in broken:
+                    matches.append(index.query(question, like, center=center, projects=projects))
+                    continue
+            except IndexUnusable:
+                broken.append(n)
+            matches.append(IndexMatches(index, []))
         try:
             ranked = rank_candidates(matches, question, weights=self._weights, seed=self._seed, now=now, zone=zone)
             found, has_more = select_results(matches, ranked, limit=limit, budget=budget, around=around, page=page)

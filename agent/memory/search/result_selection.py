@@ -35,9 +35,8 @@ class SearchResult:
     place: int  # position of its index among those searched, from 0
     passage: IndexedPassage
     score: float
-    coverage: float = 0.0  # as in `SearchHit`, like the two below
+    coverage: float = 0.0  # as in `SearchHit`, like the one below
     similarity: float = 0.0
-    margin: float = 0.0
     before: tuple[IndexedPassage, ...] = ()
     after: tuple[IndexedPassage, ...] = ()
 
@@ -143,7 +142,6 @@ def _take_page(
                 score=candidate.score,
                 coverage=matches[place].coverage(passage),
                 similarity=candidate.own,
-                margin=candidate.margin,
             )
             if len(results) >= limit or (results and result.tokens > budget):
                 left.append((place, candidate))

@@ -314,10 +314,14 @@ class ScopeIndex:
         question: SearchQuery,
         vector: Floats | None = None,
         *,
+        center: Floats | None = None,
         projects: Iterable[str] = (MEMORY,),
         top: int = text_query.TOP,
     ) -> IndexMatches:
-        """Return candidates for *question* with the parts of their scores. Raises IndexUnusable."""
+        """Return candidates for *question* with the parts of their scores. Raises IndexUnusable.
+
+        Similarities are seen from *center*, by default the index's own; in flat indexes they are plain cosines.
+        """
         from agent.memory.search.text_scores import TextScores
 
         with self._read_lock, map_sqlite_errors():
@@ -347,10 +351,12 @@ class ScopeIndex:
             likeness = None
             matrix = self._fresh_matrix() if vector is not None else None
             if vector is not None and matrix is not None and matrix.dimensions == len(vector):
-                likeness = matrix.score(vector, own, top)
+                likeness = matrix.score(vector, own, top, center=0 * vector if self._is_flat else center)
                 ids = {*ids, *likeness.best}
             if len(ids) > KEPT:
                 ids = heapq.nlargest(KEPT, ids, key=_promise(unit, context, likeness))
+            if likeness is not None:
+                ids = {*ids, *likeness.best_of_people}
             found = text_query.candidates(self._reader, ids, within=question.bounds)
         for each in found:
             each.unit = unit.get(each.id, 0.0)
@@ -359,7 +365,6 @@ class ScopeIndex:
             each.is_then = _is_within(each, spans)
             if likeness is not None and (like := likeness.of(each.id)) is not None:
                 each.own, each.smooth = like
-                each.margin = each.own - likeness.mean
         return IndexMatches(self, found, names, query.weights)
 
     @contextlib.contextmanager
@@ -405,6 +410,12 @@ class ScopeIndex:
             found = (text_query.conversation_span(self._reader, each, question.now) for each in question.conversations)
             spans += [span for span in found if span is not None]
         return spans or ([question.bounds] if question.bounds else [])
+
+    def center(self) -> list[tuple[int, Floats]]:
+        """Return the number of vectors and their mean; an empty list without vectors."""
+        with self._read_lock, map_sqlite_errors():
+            matrix = self._fresh_matrix()
+            return [] if matrix is None else [(len(matrix), matrix.center)]
 
     def passages(self, ids: Sequence[int]) -> dict[int, IndexedPassage]:
         """Return the passages of units by id."""

@@ -321,7 +321,6 @@ def _hit(result: SearchResult, prefix: str, zone: tzinfo) -> SearchHit:
         after=_around(result.after) if passage.role else "",
         coverage=round(result.coverage, 4),
         similarity=round(result.similarity, 4),
-        margin=round(result.margin, 4),
     )
 
 

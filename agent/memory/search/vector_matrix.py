@@ -1,5 +1,7 @@
 """Exact vector search: a matrix of a scope's vectors in memory, updated with the index.
 
+Similarities are cosines of the vectors minus the mean of the index: what all its texts have in common, such as a
+language that the model knows little of, tells nothing about a query.
 The smoothed vector of a unit (itself plus its neighbours, weighted 0.6 and 0.3) is not stored: its similarity is the
 weighted sum of the single similarities, so one matrix product gives both.
 Rows stay packed, one byte a number and a scale each; a product unpacks a block of them at a time.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +20,19 @@ from agent.memory.search.index_schema import SOURCE_SLOTS
 from agent.memory.search.index_writer import UnitChanges
 
 NEAR = ((1, 0.6), (2, 0.3))  # weights of neighbours in the smoothed vector
+PEOPLE = 100  # units, other than answers of the bot, that are always scored
+_PRIOR = 10  # zero vectors that count in the mean, so that the mean of few texts does not erase what they say
+_LEAST_SQUARE = 1e-3  # of a length, against division by zero
 _GROWTH = 1.2  # how much larger than needed the matrix is made
 _BLOCK_ROWS = 1_024  # rows unpacked at once: with 384 numbers 1.5 MB, which stays in the processor's cache
-_ROWS = "SELECT u.id, v.data FROM unit u JOIN vector v ON v.id = u.vector WHERE length(v.data) = ?"
+_ROWS = (
+    "SELECT u.id, v.data, u.role = 'assistant' FROM unit u JOIN vector v ON v.id = u.vector WHERE length(v.data) = ?"
+)
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
 
 
 _SCALE_BYTES = 4
@@ -59,6 +68,9 @@ class VectorMatrix:
         self._ids: Ints = np.full(capacity, -1, dtype=np.int64)
         self._near: Ints = np.full((capacity, 2 * len(NEAR)), -1, dtype=np.int64)
         self._norms: Floats = np.ones(capacity, dtype=np.float32)
+        self._is_answer: Flags = np.zeros(capacity, dtype=np.bool_)
+        self._sum: npt.NDArray[np.float64] = np.zeros(dimensions)
+        self._centering: VectorCentering | None = None  # of the last query, if no vector has changed since
         self._row_of: dict[int, int] = {}
         self._count = 0
         self._lost = 0
@@ -73,7 +85,7 @@ class VectorMatrix:
     @property
     def bytes(self) -> int:
         """Size of the matrix in memory, in bytes."""
-        arrays = (self._rows, self._scales, self._ids, self._near, self._norms)
+        arrays = (self._rows, self._scales, self._ids, self._near, self._norms, self._is_answer)
         return sum(each.nbytes for each in arrays)
 
     def __len__(self) -> int:
@@ -89,7 +101,9 @@ class VectorMatrix:
             self._scales[start:end] = np.ascontiguousarray(joined[:, :_SCALE_BYTES]).view(np.float32)[:, 0]
             self._rows[start:end] = joined[:, _SCALE_BYTES:]
             self._ids[start:end] = [row[0] for row in batch]
+            self._is_answer[start:end] = [row[2] for row in batch]
             self._near[start:end] = -1
+            self._sum += self._unpack(slice(start, end)).sum(axis=0)
             self._row_of.update((row[0], start + k) for k, row in enumerate(batch))
             self._count = end
 
@@ -100,6 +114,7 @@ class VectorMatrix:
         self._ids = np.concatenate((self._ids, np.full(more, -1, dtype=np.int64)))
         self._near = np.vstack((self._near, np.full((more, 2 * len(NEAR)), -1, dtype=np.int64)))
         self._norms = np.concatenate((self._norms, np.ones(more, dtype=np.float32)))
+        self._is_answer = np.concatenate((self._is_answer, np.zeros(more, dtype=np.bool_)))
 
     def _join_all(self) -> None:
         """Find the neighbours of every row, which have adjacent ids; the rows are in order of their ids."""
@@ -131,8 +146,10 @@ class VectorMatrix:
 
     def follow(self, database: sqlite3.Connection, changes: UnitChanges) -> None:
         """Remove deleted units, and add new units that have a vector."""
+        self._centering = None
         touched: set[int] = set()
         for row in [self._row_of.pop(each) for each in changes.gone if each in self._row_of]:
+            self._sum -= self._unpack(slice(row, row + 1))[0]
             self._rows[row] = 0
             for near in self._near[row]:
                 if near >= 0:
@@ -163,32 +180,79 @@ class VectorMatrix:
 
     # -- asking ----------------------------------------------------------------------------------------
 
-    def score(self, question: Floats, sources: Sequence[int], top: int) -> VectorScores:
-        """Return the similarity of *question* to every unit of *sources*."""
-        n = self._count
-        # Not `@`: for one vector BLAS uses every core, which doubles the processor time and is not faster.
-        own: Floats = np.empty(n, dtype=np.float32)
-        for start in range(0, n, _BLOCK_ROWS):
-            block = slice(start, min(n, start + _BLOCK_ROWS))
-            own[block] = np.einsum("ij,j->i", self._rows[block].astype(np.float32), question) * self._scales[block]
-        smooth = own.copy()
-        for column in range(2 * len(NEAR)):
-            near = self._near[:n, column]
-            smooth += np.where(near >= 0, own[near], 0) * np.float32(NEAR[column // 2][1])
-        smooth /= self._norms[:n]
-        hidden = ~np.isin(self._ids[:n] // SOURCE_SLOTS, sources)
+    @property
+    def center(self) -> Floats:
+        """The mean vector, nearer to zero the fewer vectors there are."""
+        center: Floats = (self._sum / (self._count - self._lost + _PRIOR)).astype(np.float32)
+        return center
+
+    def score(
+        self, question: Floats, sources: Sequence[int], top: int, *, center: Floats | None = None
+    ) -> VectorScores:
+        """Return the similarity of *question* to every unit of *sources*, seen from *center*, by default ours."""
+        center = self.center if center is None else center
+        if self._centering is None or not np.array_equal(self._centering.center, center):
+            self._centering = self._measure_from(center)
+        direction = question - center
+        direction /= np.sqrt(max(_LEAST_SQUARE, float(direction @ direction)))
+        along = self._times(direction) - np.float32(direction @ center)
+        own: Floats = along / self._centering.lengths
+        smooth: Floats = self._smooth(along) / self._centering.smooth_lengths
+        ids = self._ids[: self._count]
+        hidden = ~np.isin(ids // SOURCE_SLOTS, sources)
         own[hidden] = smooth[hidden] = -1
-        return VectorScores(self._ids[:n], self._row_of, own, smooth, top)
+        return VectorScores(ids, self._row_of, own, smooth, self._is_answer[: self._count], top)
+
+    def _measure_from(self, center: Floats) -> VectorCentering:
+        """Compute the lengths of all vectors, alone and smoothed, from *center*."""
+        square = np.float32(center @ center)
+        along = self._times(center)
+        weights = self._smooth(np.ones(self._count, dtype=np.float32))
+        lengths = 1 - 2 * along + square
+        smooth = self._norms[: self._count] ** 2 - 2 * weights * self._smooth(along) + weights**2 * square
+        return VectorCentering(
+            center, np.sqrt(np.maximum(lengths, _LEAST_SQUARE)), np.sqrt(np.maximum(smooth, _LEAST_SQUARE))
+        )
+
+    def _times(self, vector: Floats) -> Floats:
+        """Return the product of every row with *vector*."""
+        # Not `@`: for one vector BLAS uses every core, which doubles the processor time and is not faster.
+        products: Floats = np.empty(self._count, dtype=np.float32)
+        for start in range(0, self._count, _BLOCK_ROWS):
+            block = slice(start, min(self._count, start + _BLOCK_ROWS))
+            products[block] = np.einsum("ij,j->i", self._rows[block].astype(np.float32), vector) * self._scales[block]
+        return products
+
+    def _smooth(self, values: Floats) -> Floats:
+        """Return each row's value plus the weighted values of its neighbours."""
+        total: Floats = values.copy()
+        for column in range(2 * len(NEAR)):
+            near = self._near[: self._count, column]
+            total += np.where(near >= 0, values[near], 0) * np.float32(NEAR[column // 2][1])
+        return total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VectorCentering:
+    """The lengths of the vectors of a matrix, seen from a center."""
+
+    center: Floats
+    lengths: Floats
+    smooth_lengths: Floats
 
 
 class VectorScores:
-    """Cosine similarities of a query with every unit: of the unit alone, and smoothed with its neighbours."""
+    """Similarities of a query with every unit: of the unit alone, and smoothed with its neighbours."""
 
-    def __init__(self, ids: Ints, row_of: Mapping[int, int], plain: Floats, smooth: Floats, top: int) -> None:
+    def __init__(
+        self, ids: Ints, row_of: Mapping[int, int], plain: Floats, smooth: Floats, is_answer: Flags, top: int
+    ) -> None:
         self._row_of, self._own, self._smooth = row_of, plain, smooth
-        shown = plain[plain > -1]
-        self.mean = float(shown.mean()) if len(shown) else 0.0
-        self.best: frozenset[int] = frozenset(int(ids[row]) for scores in (plain, smooth) for row in _top(scores, top))
+        best = {int(ids[row]) for scores in (plain, smooth) for row in _top(scores, top)}
+        # Apart, because the pieces of long answers would fill the list.
+        people = {int(ids[row]) for row in _top(np.where(is_answer, -1, plain + smooth), PEOPLE)}
+        self.best_of_people = frozenset(people)
+        self.best = frozenset(best | people)
 
     def of(self, unit: int) -> tuple[float, float] | None:
         """Return the own and smoothed similarity of a unit; None if it has no vector or is of another source."""

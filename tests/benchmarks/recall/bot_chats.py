@@ -165,7 +165,6 @@ class OpenSet:
                 who=passage.who,
                 coverage=matches.coverage(passage) if len(found) < _SEEN else 0.0,
                 similarity=each.own,
-                margin=each.margin,
             )
             found.append((hit, question.gold == (hit.source, hit.line) and question.words in hit.text))
         return found
@@ -247,7 +246,7 @@ def _riders(chats: OpenSet) -> str:
         if asked.kind not in found:
             continue
         old = [each for each in chats.ask(asked, BEFORE, is_grouped=False)[:10] if each[0].score >= 0.35]
-        new = [each for each in chats.ask(asked)[:_SEEN] if bears_on(each[0])]
+        new = [each for each in chats.ask(asked)[:_SEEN] if bears_on(each[0], asked.text)]
         for n, hits in enumerate((old, new)):
             shown = recalled([hit for hit, _ in hits]).get("recall", "").count("\n> ")
             is_hit = any(is_gold for _, is_gold in hits[:shown]) if asked.kind == "bears" else shown > 0

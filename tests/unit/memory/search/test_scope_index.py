@@ -315,7 +315,8 @@ def test_vectors_of_an_earlier_version_are_encoded_again(tmp_path: Path) -> None
     index.take_vectors(tmp_path / "old.db")
     index.put(TALK, units(WORDS[:3]))
     assert index.units_without_vector() == []
-    found = sorted(index.query(parse_query("zeppelin"), rows[1]).candidates, key=lambda each: each.id)
+    plain = index.query(parse_query("zeppelin"), rows[1], center=np.zeros(16, dtype=np.float32))
+    found = sorted(plain.candidates, key=lambda each: each.id)
     assert [round(each.own, 2) for each in found] == pytest.approx((rows @ rows[1]).tolist(), abs=0.02)
     index.close()
 
