@@ -144,8 +144,11 @@ def pack_text(text: str) -> str | bytes:
 
 
 def unpack_text(data: str | bytes) -> str:
-    """Return the text that `pack_text` has encoded."""
-    return data if isinstance(data, str) else zlib.decompress(data).decode()
+    """Return the text that `pack_text` has encoded. Raises IndexUnusable."""
+    try:
+        return data if isinstance(data, str) else zlib.decompress(data).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise IndexUnusable("a text is damaged") from error
 
 
 def remove(path: Path) -> None:

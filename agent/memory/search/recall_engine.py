@@ -301,7 +301,11 @@ class RecallEngine:
                 count += await self._take(fresh, scope.sources, source, "")
                 self._progress(path, n + 1, len(marks))
             await self._files.writing(fresh.drop_unused_vectors)
-            await self._files.writing(fresh.scrub)  # which is smaller: merged, and without free pages
+            while await self._files.writing(
+                fresh.optimize
+            ):  # in steps, so that other scopes' writes can run in between
+                pass
+            await self._files.writing(fresh.scrub)
         finally:
             await asyncio.shield(self._files.writing(fresh.close))
         await self._files.drop(path)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.memory.search import text_query
-from agent.memory.search.index_schema import BLOCK, REACH, SOURCE_SLOTS
+from agent.memory.search.index_schema import BLOCK, REACH, SOURCE_SLOTS, IndexUnusable
 from agent.memory.search.time_expressions import TimeSpan
 
 Floats = npt.NDArray[np.float64]
@@ -32,6 +32,8 @@ class UnitSizes:
         """Read the sizes, which takes 12 milliseconds for 100,000 units."""
         found = database.execute("SELECT id, sizes FROM block ORDER BY id").fetchall()
         packed = b"".join(sizes.ljust(4 * BLOCK, b"\0") for _, sizes in found)
+        if len(packed) != 4 * BLOCK * len(found):
+            raise IndexUnusable("a block is damaged")
         pairs = np.frombuffer(packed, dtype="<u2").reshape(-1, 2).astype(np.int32)
         blocks = np.array([id_ for id_, _ in found], dtype=np.int64)
         self.ids: Ints = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
@@ -65,7 +67,7 @@ class TextScores:
         *,
         is_flat: bool,
     ) -> None:
-        """Count the words; *is_flat* leaves contexts and blocks out."""
+        """Count the words; *is_flat* leaves contexts and blocks out. Raises IndexUnusable."""
         self._db = database
         self._ids = sizes.ids
         self._is_searched: Flags = np.isin(sizes.ids // SOURCE_SLOTS, sources)
@@ -74,6 +76,8 @@ class TextScores:
         for term in query.terms:
             ids, offsets = _read_places(database, term)
             rows = np.searchsorted(sizes.ids, ids).astype(np.int64)
+            if not (np.array_equal(sizes.ids[rows[rows < count]], ids) and sizes.units[rows].all()):
+                raise IndexUnusable("a word is in a unit that does not exist")
             _add(self._units, rows, sizes.units, sizes.count)
             if is_flat:
                 continue

@@ -265,6 +265,26 @@ def test_what_is_no_index_is_said_to_be_none(tmp_path: Path, damage: str) -> Non
             again.close()
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE block SET sizes = zeroblob(90)",
+        "UPDATE block SET sizes = substr(sizes, 1, length(sizes) - 5)",
+        "DELETE FROM block",
+        "UPDATE unit SET text = x'789c00'",
+    ],
+)
+def test_values_that_no_writer_wrote_are_damage(tmp_path: Path, damage: str) -> None:
+    """A file that SQLite can read, but whose tables contradict each other, is rebuilt like any damaged one."""
+    index = ScopeIndex(tmp_path / "a.db", is_new=True)
+    index.put(TALK, units([f"{word} and the violin" for word in WORDS] * 4))
+    index._writer.execute(damage)
+    with pytest.raises(IndexUnusable):  # noqa: PT012 - either of them may notice
+        matches = index.query(parse_query("violin"))
+        index.passages([each.id for each in matches.candidates])
+    index.close()
+
+
 def test_the_file_is_the_owners_alone(tmp_path: Path) -> None:
     """The index and what SQLite puts beside it can be read by nobody else."""
     index = ScopeIndex(tmp_path / "scope" / "a.db", is_new=True)
