@@ -225,6 +225,22 @@ async def test_two_scopes_compare(tmp_path: Path) -> None:
         assert (await engine.search([mine, shared], "parking rules")).results[0].place == 1
 
 
+async def test_similarities_of_two_scopes_compare(tmp_path: Path) -> None:
+    """The mean of the larger scope is subtracted in both, so that equal vectors are equally similar."""
+    talk = [*(f"a common remark {n}" for n in range(40)), "tea at noon"]
+    mine = IndexedScope(tmp_path / "a.db", ListSources(talk=build_messages(*talk)))
+    shared = IndexedScope(tmp_path / "b.db", ListSources(talk=build_messages("eat at noon")))
+    async with running(embedder=LetterEmbedder()) as engine:
+        for scope in (mine, shared):
+            await engine.sync(scope)
+            await engine.wait_idle(scope.path)
+        found = (await engine.search([mine, shared], "ate at noon")).results
+        alone = (await engine.search([shared], "ate at noon")).results
+    similar = {each.passage.text: each.similarity for each in found}
+    assert similar["tea at noon"] == pytest.approx(similar["eat at noon"], abs=0.01)
+    assert alone[0].similarity != pytest.approx(similar["eat at noon"], abs=0.01)
+
+
 async def test_results_keep_to_their_budget(tmp_path: Path) -> None:
     """Results cost at most the budget together, the first always comes, and only so many show their neighbours."""
     long = "violin " + "word " * 100
