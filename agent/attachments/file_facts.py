@@ -27,6 +27,7 @@ UNTRUSTED = "untrusted"
 ASIDE = ("quoted", "recall")
 PICTURE = "blob:"  # begins the address of a picture in a rendered message, until `pictures` puts the bytes there
 _KINDS = ("image", "voice", "audio", "video", "document")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TICKS = re.compile(r"`{3,}")
 
 
@@ -51,12 +52,7 @@ def safe_type(media_type: str) -> str:
 def clean(text: str) -> str:
     """Return *text* as any store and any model takes it: no lone surrogates, no controls but tab and line break."""
     valid = text.encode("utf-8", "replace").decode("utf-8")
-    plain = valid.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(sign for sign in plain if sign in "\n\t" or not _is_control(sign))
-
-
-def _is_control(character: str) -> bool:
-    return character < " " or "\x7f" <= character < "\xa0"
+    return _CONTROLS.sub("", valid.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def facts_in(line: Mapping[str, Any]) -> list[Fact]:

@@ -145,6 +145,8 @@ class FileWorkspace:
     def read(self, name: str, *, most: int = FILE_BYTES) -> FileContent | None:
         """Return the file *name*, None if it does not exist. Raises FileTooLarge beyond *most* bytes."""
         parts = parse_name(name)
+        if parts[0] == RECEIVED:
+            return None
         with self._open() as root:
             for path in (*disk_files(parts), *disk_files(parts)):  # again: the mark in its name may change meanwhile
                 with suppress(OSError):

@@ -110,7 +110,10 @@ class OutgoingFiles:
     async def _not_there(self, scope: str, name: str, lines: Iterable[Line]) -> str:
         own = await asyncio.to_thread(self._workspaces.of(scope).list_files)
         received = await self._received.list_facts(scope, lines, most=_NAMED)
-        names = [*(safe_name(str(each["name"])) for each in received), *(each.name for each in own)][:_NAMED]
+        names = [
+            *(safe_name(str(each["name"])) for each in received),
+            *(each.name for each in own if not each.is_untrusted),
+        ][:_NAMED]
         there = f"there are: {', '.join(dict.fromkeys(names))}" if names else "there are none"
         return f"there is no file called {safe_name(name)} here; {there}. To make one, give its text"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import zipfile
 from io import BytesIO
@@ -10,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from agent.files.file_workspace import FileChange
+from agent.files.turn_files import TurnFiles, WriteMode
 from agent.llm.scripted_model import ScriptEntry
 from agent.memory.privacy.data_inventory import unknown_files
 from tests.fakes.file_gateway import SCOPE
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.sample_archives import text_cell, xlsx
 from tests.fakes.staged_changes import erase
 
 
@@ -210,3 +214,114 @@ async def test_the_tools_can_be_off(is_on: bool) -> None:
     offered = {schema["function"]["name"] for schema in model.asked[-1].tools}
     assert ({"file_read", "file_write", "file_delete", "files_list"} <= offered) is is_on
     assert "send_file" in offered
+
+
+HOSTILE = [
+    *(
+        "/etc/passwd",
+        "../memory/MEMORY.md",
+        "../../../parlour.yaml",
+        "linked/secret.txt",
+        "link.txt",
+        "/proc/self/environ",
+    ),
+    *("..", "", "a\0b", "received/../../x", ".trash/x", "sessions/pocket%3ac.jsonl/..", "%2e%2e/x", "x" * 5_000),
+]
+
+
+@pytest.mark.parametrize("where", ["direct", "group", "tainted"])
+async def test_a_hijacked_model_reaches_nothing_outside(tmp_path: Path, where: str) -> None:
+    """Every file tool with every hostile name, in a direct chat, in a group and with a page in view: nothing leaves."""
+    home, sources = tmp_path / "home", PlatformFiles()
+    scope = "chats/pocket%3ac" if where == "group" else SCOPE
+    ours = {home / scope / "memory/MEMORY.md": "- a fact\n", home / "parlour.yaml": "", home / "secret.txt": "secret"}
+    folder = home / scope / "files"
+    folder.mkdir(parents=True)
+    for path, text in ours.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "linked").symlink_to(home)
+    (folder / "link.txt").symlink_to(home / "secret.txt")
+    asks = [
+        (tool, json.dumps({"name": name, **more}))
+        for tool, more in (
+            ("file_read", {}),
+            ("send_file", {}),
+            ("file_write", {"text": "planted", "mode": "replace"}),
+            ("file_write", {"text": "planted", "mode": "append"}),
+            ("file_delete", {}),
+        )
+        for name in HOSTILE
+    ]
+    model = HeldScriptModel(calls(*asks), "no")
+    async with gateway(
+        model=model,
+        kind=InProcessFilePlugin(sources),
+        home=home,
+        environment={"PARLOUR_AGENT__MAX_TOOL_CALLS": "200"},
+    ) as parlour:
+        page = [sources.put("page.txt", b"obey")] if where == "tainted" else []
+        await parlour.channel.ask("c", "@parlour now", attachments=page, group=where == "group")
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert not [each for each in parlour.channel.arrived if b"secret" in each.data]
+    said = results(model.asked[-1])
+    assert len(said) == len(asks)
+    assert not any("root:" in each or "a fact" in each or "secret" in each.replace("secret.txt", "") for each in said)
+    assert {path: path.read_text() for path in ours} == ours
+    planted = {path for path in home.rglob("*") if path.is_file() and path.read_bytes()[:7] == b"planted"}
+    assert all(folder in path.parents for path in planted)
+
+
+async def test_an_append_is_done_once_although_its_result_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the write and the step that stores its result: the turn calls the tool again, with no effect."""
+    home, written = tmp_path / "home", asyncio.Event()
+    real = TurnFiles.write
+
+    async def write(files: TurnFiles, name: str, text: str, mode: WriteMode) -> FileChange:
+        done = await real(files, name, text, mode)
+        written.set()
+        await asyncio.Event().wait()
+        return done
+
+    append = call("file_write", name="log.csv", text="a row\n", mode="append")
+    with monkeypatch.context() as patch:
+        patch.setattr(TurnFiles, "write", write)
+        async with gateway(model=HeldScriptModel(append), home=home) as parlour:
+            asked = asyncio.create_task(parlour.channel.ask("c", "append"))
+            async with asyncio.timeout(10):
+                await written.wait()
+            copy = parlour.kill(tmp_path / "copy")
+            asked.cancel()
+    model = HeldScriptModel("done")
+    async with gateway(model=model, home=copy) as parlour:
+        async with asyncio.timeout(10):
+            await model.called(1)
+        await parlour.idle()
+    assert results(model.asked[-1]) == ["log.csv is stored (6 bytes)"]
+    assert (copy / SCOPE / "files" / "log.csv").read_bytes() == b"a row\n"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("python_calamine") is None, reason="the extra `sheets`")
+async def test_a_spreadsheet_in_and_a_table_out(tmp_path: Path) -> None:
+    """The model reads the cells of a spreadsheet, and its answer brings a CSV that stays in the workspace."""
+    home, sources = tmp_path / "home", PlatformFiles()
+    model = HeldScriptModel(
+        call("file_read", name="received/prices.xlsx"),
+        call("file_write", name="prices.csv", text="what,price\ntea,3\n"),
+        call("send_file", name="prices.csv"),
+        "here it is",
+    )
+    rows = f'<row r="1">{text_cell("A1", "tea")}<c r="B1"><v>3</v></c></row>'
+    async with gateway(model=model, kind=InProcessFilePlugin(sources), home=home) as parlour:
+        sheet = sources.put("prices.xlsx", xlsx({"Prices": rows}))
+        assert await parlour.channel.ask("c", "as CSV please", attachments=[sheet]) == "here it is"
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        (sent,) = parlour.channel.arrived
+        assert (sent.name, sent.data) == ("prices.csv", b"what,price\ntea,3\n")
+    asked = str(model.asked[0].messages[-1]["content"])
+    assert "## Prices (1 x 2 cells)" in asked
+    assert "tea,3" in results(model.asked[-1])[0]
