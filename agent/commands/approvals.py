@@ -47,7 +47,13 @@ async def approve(context: CommandContext, name: str) -> CommandReply:
 
 async def reject(context: CommandContext, name: str) -> CommandReply:
     """Discard the staged change *name*."""
-    return _decision_reply(context, "reject", await context.services.memory.staging.reject(context.scope, name))
+    staging, scope = context.services.memory.staging, context.scope
+    done = await staging.reject(scope, name)
+    if done is None and not context.turn.is_shared:
+        # The preview of an erasure in a group is shown to its requester in their direct chat on some platforms.
+        asked = await staging.find_group_erasure(name, context.turn.accounts)
+        done = await staging.reject(asked[0], name) if asked is not None else None
+    return _decision_reply(context, "reject", done)
 
 
 def _decision_reply(context: CommandContext, word: str, change: StagedChange | None) -> CommandReply:

@@ -42,10 +42,28 @@ async def approve(context: CommandContext, name: str) -> CommandReply | None:
         context.scope, name, may_all=may_all, key=context.key, upto=context.turn.row.seq, turn=context.turn.id
     )
     if done is None:
-        return None
+        return await _approve_for_group(context, name)
     erasure, result, job = done
     lines = [*_result_lines(context, result), *await _remaining_lines(context, erasure, may_all=may_all)]
     return CommandReply(text="\n".join(lines), is_private=True, settles=True, jobs=(job,))
+
+
+async def _approve_for_group(context: CommandContext, name: str) -> CommandReply | None:
+    """Approve an erasure in a group, whose preview was shown to its requester in this direct chat."""
+    memory = context.services.memory
+    asked = None if context.turn.is_shared else await memory.staging.find_group_erasure(name, context.turn.accounts)
+    if asked is None:
+        return None
+    scope, erasure = asked
+    is_owner = context.turn.role.covers(Role.OWNER)
+    if erasure.may_all and not is_owner:  # only the group knows who its admins are
+        return CommandReply(text=context.translate("erasure.answer_in_group"), is_private=True)
+    job = await memory.erasure.approve_for_group(
+        scope, name, may_all=is_owner, upto=context.turn.row.seq, turn=context.turn.id
+    )
+    if job is None:
+        return None
+    return CommandReply(text=context.translate("erasure.started_in_group"), is_private=True, settles=True, jobs=(job,))
 
 
 def _result_lines(context: CommandContext, result: WordErasureResult) -> list[str]:

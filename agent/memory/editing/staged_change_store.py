@@ -94,6 +94,22 @@ class StagedChangeStore:
             await asyncio.to_thread(self._update, self._path(scope, changes[0].name), record)
             return changes[0]
 
+    async def find_group_erasure(
+        self, name: str, accounts: Collection[PlatformAccount]
+    ) -> tuple[str, StagedErasure] | None:
+        """Return the scope of a group and the erasure *name* that one of *accounts* asked for there, or None."""
+
+        def look() -> tuple[str, StagedErasure] | None:
+            for path in self._home.glob(f"chats/*/memory/{STAGED}/{quote(name)}.json"):
+                change = read_staged(self._disk.load(path) or b"")
+                if change is not None and change.erasure is not None and change.account in accounts:
+                    return (
+                        (f"chats/{path.parents[2].name}", change.erasure) if self._now() <= change.expires_at else None
+                    )
+            return None
+
+        return await asyncio.to_thread(look)
+
     async def release_erasure(self, scope: str, change: StagedChange) -> None:
         """Make an erasure that failed available for another approval. Raises OSError."""
         async with self._writing:

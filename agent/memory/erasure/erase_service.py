@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from agent.files.file_workspace import FILE_BYTES
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import StagedChange, StagedErasure
 from agent.memory.erasure.purge_jobs import PurgeJobs
 from agent.memory.erasure.retention import RetentionJob
-from agent.memory.erasure.scope_eraser import PEOPLE, ScopeEraser
+from agent.memory.erasure.scope_eraser import CHATS, PEOPLE, ScopeEraser
 from agent.memory.erasure.scope_files import OWN_FILES, DerivedIndex
 from agent.memory.erasure.word_eraser import ErasureRequester, WordEraser, WordErasureResult
 from agent.memory.erasure.word_match import ErasurePattern
@@ -111,6 +112,29 @@ class EraseService:
         )
         # The turn's own message is no command: it is in prompts, so it is erased too.
         await self.stage(job.scope, pattern, requester, turn="", cause=job.id, session=str(payload["session"]))
+
+    async def approve_for_group(self, scope: str, name: str, *, may_all: bool, upto: int, turn: str) -> Job | None:
+        """Approve a group's erasure *name* in a direct chat; return the job that erases, for the commit of *turn*.
+
+        Return None if it was decided or expired. A repeated turn gets an equal job.
+        """
+        change = await self.staging.claim_erasure(scope, name, turn)
+        if change is None or change.erasure is None or change.account is None:
+            return None
+        erasure = change.erasure
+        _, job = await self.purge_jobs.begin(
+            scope,
+            ErasurePattern(erasure.words, erasure.language),
+            ErasureRequester(account=change.account, sender=erasure.sender, may_all=erasure.may_all and may_all),
+            key=SessionKey.parse(unquote(scope.removeprefix(CHATS))),
+            upto=upto,
+            turn=turn,
+            is_purge=erasure.is_purge,
+            request_turn=erasure.turn,
+            change_name=change.name,
+            is_deferred=True,
+        )
+        return job
 
     async def approve(
         self, scope: str, name: str, *, may_all: bool, key: SessionKey, upto: int, turn: str

@@ -106,19 +106,23 @@ class PurgeJobs:
         is_purge: bool = True,
         request_turn: str = "",
         change_name: str = "",
+        is_deferred: bool = False,
     ) -> tuple[WordErasureResult, Job]:
         """Erase words at once; return the result, and the job that does the rest.
 
         *upto* is the command's own inbox row. *change_name* is the staged change that asked for this
-        erasure, in *request_turn*. Safe to retry.
+        erasure, in *request_turn*. If *is_deferred*, the job does all of it: a turn of another scope does not hold the
+        lock of *scope*. Safe to retry.
         """
-        if is_purge:
+        if is_deferred:
+            result = WordErasureResult()
+        elif is_purge:
             result = await self._clear_messages(scope, pattern, requester, page=turn, spare=change_name)
         else:
             result = await self.word_eraser.forget(
                 scope, pattern, requester, turn=request_turn, page=turn, spare=change_name
             )
-        running = await self._running(scope, key)
+        running = await self._running(scope, key) - {turn}
         payload = {
             "words": pattern.request,
             "language": pattern.language,
@@ -130,7 +134,7 @@ class PurgeJobs:
             "turn": turn,
             "requested": request_turn,
             "staged": change_name,
-            "awaited": sorted(running - {turn}),
+            "awaited": sorted(running | {turn} if is_deferred else running),
         }
         kind = PURGE if is_purge else FORGET
         return result, Job(id=f"{kind}:{turn}", kind=kind, scope=scope, payload=payload, due_at=self.now())

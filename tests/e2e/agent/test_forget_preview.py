@@ -15,6 +15,7 @@ from agent.memory.storage.transcript_lines import format_time, utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
+from tests.e2e.agent.test_purge import done
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase, memory
@@ -70,6 +71,39 @@ async def test_the_question_shows_amounts_and_examples_and_erases_nothing() -> N
         assert "instead of the team" in left
         assert "tea is on the table" not in left
         assert (await parlour.channel.ask("ann", "/memory pending")).startswith("No changes are waiting")
+
+
+@pytest.mark.parametrize("purge", ["", " --purge"])
+async def test_a_preview_for_a_group_is_answered_in_the_direct_chat_that_showed_it(purge: str) -> None:
+    """Telegram shows it there: the requester's yes erases their own words in the group, nobody else's yes does."""
+    async with gateway(model=SummaryModel(), policy=OPEN) as parlour:
+        ask = parlour.channel.ask
+        for sender in ("ann", "bob"):
+            await ask("room", f"tea, says {sender}", sender=sender, group=True)
+        await ask("ann", "tea at home")
+        question = await ask("room", f"/forget tea{purge}", sender="ann", group=True)
+        assert (await ask("bob", yes(question), sender="bob")).startswith("No waiting change")
+        assert "erasing this from the group" in await ask("ann", yes(question))
+        assert (await ask("ann", yes(question))).startswith("No waiting change")
+        await done(parlour, ROOM)
+        left = transcript(parlour.home, ROOM)
+        assert "tea, says ann" not in left
+        assert "tea, says bob" in left
+        assert "tea at home" in transcript(parlour.home)
+        assert not list((parlour.home / ROOM / "memory" / ".staged").glob("*"))
+
+
+async def test_a_no_or_an_admins_yes_in_the_direct_chat_erases_nothing_in_the_group() -> None:
+    """A no discards the question; whether somebody is an admin is known in the group alone."""
+    async with gateway(model=SummaryModel(), policy=OPEN) as parlour:
+        ask = parlour.channel.ask
+        await ask("room", "tea, says Bob", sender="bob", group=True)
+        question = await ask("room", "/forget tea", sender="ann", group=True, is_admin=True)
+        assert "Send the command in the group" in await ask("ann", yes(question))
+        assert (await ask("ann", yes(question).replace("approve", "reject"))).startswith("Rejected")
+        await parlour.idle()
+        assert "tea, says Bob" in transcript(parlour.home, ROOM)
+        assert not list((parlour.home / ROOM / "memory" / ".staged").glob("*"))
 
 
 async def test_a_no_erases_nothing() -> None:
