@@ -28,6 +28,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 
+import structlog
+
 from agent.attachments.file_names import format_size
 from agent.files.path_resolution import FOLDER_FLAGS, open_file, open_folder, open_root
 from agent.files.workspace_names import (
@@ -44,6 +46,8 @@ from agent.files.workspace_names import (
 )
 from agent.memory.storage.disk import FILE_MODE
 from gateway.errors import ToolFailed
+
+log = structlog.get_logger(__name__)
 
 FILE_BYTES = 20_000_000
 MOST_FILES = 2_000  # and as many deleted ones
@@ -239,35 +243,32 @@ class FileWorkspace:
         A deleted file that would change is removed. Files beyond FILE_BYTES are not read. Return the names of the
         files that changed, or with *is_preview* would change.
         """
-        changed: list[str] = []
-        if not self._root.exists():
-            return changed
+        changed: dict[str, None] = {}
+        if self._root.is_symlink() or not self._root.exists():
+            return []
         with self._open_for_change() as root:
             trash = [((TRASH, entry[0], *each.path), each) for entry, each in _scan_trash(root)]
             for path, each in [*((each.path, each) for each in _scan(root)), *trash]:
                 if each.size > FILE_BYTES:
                     continue
-                name, before = shown_name(each.path), _load(root, path, FILE_BYTES)
-                after = clear(name, before)
-                if after == before:
+                name = shown_name(each.path)
+                try:
+                    before = _load(root, path, FILE_BYTES)
+                except (FileNotFoundError, PermissionError) as error:  # an operator's
+                    log.warning("workspace.not_read", error=error.strerror)
                     continue
-                changed.append(name)
-                if not is_preview:
-                    self._store_cleared(root, path, None if path[0] == TRASH else after)
-        return list(dict.fromkeys(changed))
-
-    def _store_cleared(self, root: int, path: DiskPath, data: bytes | None) -> None:
-        if data is None:
-            _remove_file(root, path)
-            return
-        new = _write_new(root, data)
-        with open_folder(root, path[:-1]) as folder:
-            os.rename(new, path[-1], src_dir_fd=root, dst_dir_fd=folder)
-            os.fsync(folder)
+                after = clear(name, before)
+                if after != before:
+                    changed[name] = None
+                    if not is_preview:
+                        _store_cleared(root, path, None if path[0] == TRASH else after)
+        return list(changed)
 
     def expire_trash(self, *, age: timedelta = KEPT_FOR) -> int:
         """Remove for good what was deleted *age* ago or earlier; return the number of files."""
         removed = 0
+        if not any((self._root / each).is_dir() for each in (TRASH, APPENDS)):
+            return 0
         with self._open_for_change() as root:
             limit = self._now().astimezone(UTC) - age
             for entry, _ in _scan_trash(root):
@@ -482,6 +483,17 @@ def _move_into_place(
         os.fsync(folder)
     if replaced is not None and replaced != (*path, name):
         _remove_file(root, replaced)
+
+
+def _store_cleared(root: int, path: DiskPath, data: bytes | None) -> None:
+    """Store what an erasure left of a file; None removes it."""
+    if data is None:
+        _remove_file(root, path)
+        return
+    new = _write_new(root, data)
+    with open_folder(root, path[:-1]) as folder:
+        os.rename(new, path[-1], src_dir_fd=root, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
 def _is_folder(root: int, path: DiskPath) -> bool:

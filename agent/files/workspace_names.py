@@ -93,6 +93,8 @@ def disk_files(parts: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return ((*folder, name) for folder in disk_folders(parts[:-1]) for name in names)
 
 
-def _as_is(part: str) -> tuple[str, ...]:
-    is_own = not is_hidden(part) and not is_marked(part) and shown_part(part) == part
-    return (part,) if is_own else ()
+def _as_is(part: str) -> Iterator[str]:
+    # Some systems store accents as characters of their own.
+    for name in dict.fromkeys((part, unicodedata.normalize("NFD", part))):
+        if not is_hidden(name) and not is_marked(name) and shown_part(name) == name:
+            yield name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -160,6 +161,10 @@ def test_an_operators_file_keeps_its_own_name(workspace: FileWorkspace, root: Pa
     (root / "My Docs" / "Plan.TXT").write_text("plan")
     (root / ".DS_Store").write_text("x")
     (root / "a\nb.txt").write_text("x")
+    accents = unicodedata.normalize("NFD", "Menü.txt")
+    (root / accents).write_text("soup")
+    assert text_of(workspace, unicodedata.normalize("NFC", accents)) == "soup"
+    (root / accents).unlink()
     assert names(workspace) == ["My Docs/Plan.TXT"]
     assert text_of(workspace, "My Docs/Plan.TXT") == "plan"
     workspace.create("My Docs/New.txt", b"new", is_untrusted=False)
@@ -312,3 +317,26 @@ def test_linking_accounts_joins_their_workspaces(tmp_path: Path, clock: SteppedC
     }
     assert ann.restore(change.trash_id) == "old.txt"
     assert not (tmp_path / "people" / "bob").exists()
+
+
+def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace, root: Path, tmp_path: Path) -> None:
+    """Each file is passed once with its name; a deleted file that would change goes, and a preview changes nothing."""
+    write(workspace, "a.txt", "keep\nsecret\n", key="1")
+    write(workspace, "a.txt", "keep\nsecret two\n", key="2", is_untrusted=True)
+    write(workspace, "b.txt", "keep", key="3")
+
+    def clear(name: str, data: bytes) -> bytes | None:
+        assert name in ("a.txt", "b.txt")
+        return b"".join(line for line in data.splitlines(keepends=True) if b"secret" not in line)
+
+    before = on_disk(root)
+    assert workspace.erase(clear, is_preview=True) == ["a.txt"]
+    assert on_disk(root) == before
+    assert workspace.erase(clear) == ["a.txt"]
+    assert text_of(workspace, "a.txt") == "keep\n"
+    assert [each.name for each in workspace.list_files() if each.is_untrusted] == ["a.txt"]
+    assert workspace.deleted_files() == []
+    assert workspace.erase(lambda *_: None) == ["a.txt", "b.txt"]
+    assert workspace.list_files() == []
+    (tmp_path / "linked").symlink_to(root)
+    assert FileWorkspace(tmp_path / "linked", most_bytes=1, now=SteppedClock()).erase(clear) == []
