@@ -14,38 +14,43 @@ Every change takes the key of the call that asked for it and has no effect the s
 from __future__ import annotations
 
 import base64
-import errno
 import fcntl
 import hashlib
 import os
 import re
 import secrets
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 
 import structlog
 
 from agent.attachments.file_names import format_size
-from agent.files.path_resolution import FOLDER_FLAGS, open_file, open_folder, open_root
-from agent.files.workspace_names import (
-    MOST_LEVELS,
-    RECEIVED,
-    InvalidFileName,
-    disk_files,
-    disk_folders,
-    disk_name,
-    is_hidden,
-    is_marked,
-    parse_name,
-    shown_name,
+from agent.files.path_resolution import FOLDER_FLAGS, open_folder, open_root
+from agent.files.workspace_disk import (
+    NEW,
+    DiskFile,
+    DiskPath,
+    FileTooLarge,
+    create_empty,
+    find_newest,
+    holds,
+    link_file,
+    list_names,
+    load_file,
+    move_into_place,
+    new_name,
+    remove_file,
+    remove_tree,
+    replace_in_place,
+    scan,
+    stat_file,
+    write_new,
 )
+from agent.files.workspace_names import RECEIVED, InvalidFileName, disk_files, is_marked, parse_name, shown_name
 from agent.memory.storage.disk import FILE_MODE
-from gateway.errors import ToolFailed
 
 log = structlog.get_logger(__name__)
 
@@ -53,15 +58,11 @@ FILE_BYTES = 20_000_000
 MOST_FILES = 2_000  # and as many deleted ones
 KEPT_FOR = timedelta(days=7)  # deleted files
 TRASH, APPENDS = ".trash", ".appends"
-_LOCK, _NEW = ".lock", ".new-"
-_MOST_ENTRIES = 20_000  # of a folder that an operator filled: what is beyond is not listed
+_LOCK = ".lock"
 _STAMP = "%Y%m%dt%H%M%Sz"
 _TRASHED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\Z")
 _APPENDED = re.compile(r"(?P<at>\d{8}t\d{6}z)\.(?P<id>f[a-z2-7]{8})\.(?P<size>\d{1,12})\Z")
 _IN_TRASH = 2  # parts of a path before those of a deleted file
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-DiskPath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +101,6 @@ class DeletedFile:
     at: datetime
 
 
-class FileTooLarge(ToolFailed):
-    """A file is larger than the caller takes, or than a workspace file may be."""
-
-
 class WorkspaceFull(Exception):
     """A limit of the workspace is reached: *reason* names it; *trash* is the size of the deleted files in bytes."""
 
@@ -111,14 +108,6 @@ class WorkspaceFull(Exception):
         super().__init__(reason)
         self.reason = reason
         self.trash = trash
-
-
-@dataclass(frozen=True, slots=True)
-class _DiskFile:
-    path: DiskPath
-    size: int
-    changed_at: datetime
-    inode: int
 
 
 class FileWorkspace:
@@ -139,9 +128,9 @@ class FileWorkspace:
         """Return the files, the last changed first."""
         files: dict[str, WorkspaceFile] = {}
         with self._open() as root:
-            for each in _scan(root):
+            for each in scan(root):
                 name, is_untrusted = shown_name(each.path), is_marked(each.path[-1])
-                # Of two versions that a crash left, the marked one counts, as in `_find`.
+                # Of two versions that a crash left, the marked one counts, as in `find_file`.
                 if name.partition("/")[0] != RECEIVED and (is_untrusted or name not in files):
                     files[name] = WorkspaceFile(name, each.size, each.changed_at, is_untrusted)
         return sorted(files.values(), key=lambda each: (each.changed_at, each.name), reverse=True)
@@ -154,13 +143,13 @@ class FileWorkspace:
         with self._open() as root:
             for path in (*disk_files(parts), *disk_files(parts)):  # again: the mark in its name may change meanwhile
                 with suppress(OSError):
-                    return FileContent(_load(root, path, most), is_marked(path[-1]))
+                    return FileContent(load_file(root, path, most), is_marked(path[-1]))
         return None
 
     def deleted_files(self) -> list[DeletedFile]:
         """Return the files that can be restored, the last deleted first."""
         with self._open() as root:
-            kept = {each.inode for each in _scan(root)}  # a restored file is still in the trash
+            kept = {each.inode for each in scan(root)}  # a restored file is still in the trash
             deleted = [
                 DeletedFile(entry["id"], shown_name(each.path), each.size, _time_of(entry))
                 for entry, each in _scan_trash(root)
@@ -174,52 +163,50 @@ class FileWorkspace:
         """Write a new file; None if another one has its name. Raises WorkspaceFull."""
         parts = _parse_own_name(name)
         with self._open_for_change() as root:
-            path = _find_newest(root, parts)
+            path = find_newest(root, parts)
             if path is not None:
-                return FileChange(len(data)) if _holds(root, path, data) else None
+                return FileChange(len(data)) if holds(root, path, data) else None
             self._reserve(root, len(data))
-            _move_into_place(root, _write_new(root, data), parts, None, is_untrusted=is_untrusted)
+            move_into_place(root, write_new(root, data), parts, None, is_untrusted=is_untrusted)
         return FileChange(len(data))
 
     def replace(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
         """Write the file *name*; its older version is kept in the trash. Raises WorkspaceFull."""
         parts, trash_id = _parse_own_name(name), _derive_id(key, name)
         with self._open_for_change() as root:
-            path = _find_newest(root, parts)
-            if path is None or is_marked(path[-1]) is not is_untrusted or not _holds(root, path, data):
+            path = find_newest(root, parts)
+            if path is None or is_marked(path[-1]) is not is_untrusted or not holds(root, path, data):
                 self._reserve(root, len(data))
-                new = _write_new(root, data)
+                new = write_new(root, data)
                 if path is not None:
                     self._keep_in_trash(root, path, trash_id)
-                _move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
+                move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
             return FileChange(len(data), trash_id if _is_in_trash(root, trash_id) else "")
 
     def append(self, name: str, data: bytes, *, key: str, is_untrusted: bool) -> FileChange:
         """Add *data* to the end of the file *name*, or create it; a marked file stays marked. Raises WorkspaceFull."""
         parts, append_id = _parse_own_name(name), _derive_id(key, name)
         with self._open_for_change() as root:
-            path = _find_newest(root, parts)
-            before = b"" if path is None else _load(root, path, FILE_BYTES)
+            path = find_newest(root, parts)
+            before = b"" if path is None else load_file(root, path, FILE_BYTES)
             sizes = [int(entry["size"]) for entry in _entries(root, APPENDS, _APPENDED) if entry["id"] == append_id]
             if any(before[size:].startswith(data) for size in sizes):
                 return FileChange(len(before))
             self._reserve(root, len(before) + len(data), freed=len(before))
-            new = _write_new(root, before + data)
-            with open_folder(root, (APPENDS,), create=True) as appends:
-                _create(f"{self._stamp()}.{append_id}.{len(before)}", appends)
-                os.fsync(appends)
+            new = write_new(root, before + data)
+            create_empty(root, (APPENDS, f"{self._stamp()}.{append_id}.{len(before)}"))
             is_untrusted = is_untrusted or (path is not None and is_marked(path[-1]))
-            _move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
+            move_into_place(root, new, parts, path, is_untrusted=is_untrusted)
         return FileChange(len(before) + len(data))
 
     def delete(self, name: str, *, key: str) -> FileChange | None:
         """Move the file *name* to the trash; None if it does not exist."""
         parts, trash_id = _parse_own_name(name), _derive_id(key, name)
         with self._open_for_change() as root:
-            path = _find_newest(root, parts)
+            path = find_newest(root, parts)
             if path is not None:
                 self._keep_in_trash(root, path, trash_id)
-                _remove_file(root, path)
+                remove_file(root, path)
             return FileChange(0, trash_id) if _is_in_trash(root, trash_id) else None
 
     def restore(self, trash_id: str) -> str | None:
@@ -228,12 +215,12 @@ class FileWorkspace:
             for entry, deleted in _scan_trash(root):
                 if entry["id"] == trash_id:
                     name = shown_name(deleted.path)
-                    path = _find_newest(root, parse_name(name))
-                    if path is None or _stat(root, path).st_ino != deleted.inode:
+                    path = find_newest(root, parse_name(name))
+                    if path is None or stat_file(root, path).st_ino != deleted.inode:
                         if path is not None:
                             self._keep_in_trash(root, path, _derive_id(f"{trash_id} {secrets.token_hex(8)}", name))
-                        new = _link(root, (TRASH, entry[0], *deleted.path), (_new_name(),))
-                        _move_into_place(root, new, parse_name(name), path, is_untrusted=is_marked(deleted.path[-1]))
+                        new = link_file(root, (TRASH, entry[0], *deleted.path), (new_name(),))
+                        move_into_place(root, new, parse_name(name), path, is_untrusted=is_marked(deleted.path[-1]))
                     return name
         return None
 
@@ -248,12 +235,12 @@ class FileWorkspace:
             return []
         with self._open_for_change() as root:
             trash = [((TRASH, entry[0], *each.path), each) for entry, each in _scan_trash(root)]
-            for path, each in [*((each.path, each) for each in _scan(root)), *trash]:
+            for path, each in [*((each.path, each) for each in scan(root)), *trash]:
                 if each.size > FILE_BYTES:
                     continue
                 name = shown_name(each.path)
                 try:
-                    before = _load(root, path, FILE_BYTES)
+                    before = load_file(root, path, FILE_BYTES)
                 except (FileNotFoundError, PermissionError) as error:  # an operator's
                     log.warning("workspace.not_read", error=error.strerror)
                     continue
@@ -261,7 +248,7 @@ class FileWorkspace:
                 if after != before:
                     changed[name] = None
                     if not is_preview:
-                        _store_cleared(root, path, None if path[0] == TRASH else after)
+                        replace_in_place(root, path, None if path[0] == TRASH else after)
         return list(changed)
 
     def expire_trash(self, *, age: timedelta = KEPT_FOR) -> int:
@@ -276,7 +263,7 @@ class FileWorkspace:
             for folder, pattern in ((TRASH, _TRASHED), (APPENDS, _APPENDED)):
                 for entry in _entries(root, folder, pattern):
                     if _time_of(entry) <= limit:
-                        _remove_tree(root, (folder, entry[0]))
+                        remove_tree(root, (folder, entry[0]))
         return removed
 
     # -- steps of a change, under the lock ---------------------------------------------------------
@@ -299,8 +286,8 @@ class FileWorkspace:
             lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE_MODE, dir_fd=root)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                for name in _names_in(root):
-                    if name.startswith(_NEW):  # of a process that was killed: we hold the lock
+                for name in list_names(root):
+                    if name.startswith(NEW):  # of a process that was killed: we hold the lock
                         os.unlink(name, dir_fd=root)
                 yield root
             finally:
@@ -313,7 +300,7 @@ class FileWorkspace:
         """Raise WorkspaceFull unless a file of *size* bytes fits when *freed* bytes of its older version go."""
         if size > FILE_BYTES:
             raise FileTooLarge(f"a file has at most {format_size(FILE_BYTES)}; this one would have {format_size(size)}")
-        kept, deleted = list(_scan(root)), [each for _, each in _scan_trash(root)]
+        kept, deleted = list(scan(root)), [each for _, each in _scan_trash(root)]
         inodes = {each.inode for each in kept}
         trash = sum({each.inode: each.size for each in deleted if each.inode not in inodes}.values())
         if len(kept) >= MOST_FILES or len(deleted) >= MOST_FILES:
@@ -327,7 +314,7 @@ class FileWorkspace:
     def _keep_in_trash(self, root: int, path: DiskPath, trash_id: str) -> None:
         """Link the file *path* into the trash; it stays in its place until it is replaced or removed."""
         if not _is_in_trash(root, trash_id):  # else an earlier attempt of this call kept what was there before it
-            _link(root, path, (TRASH, f"{self._stamp()}.{trash_id}", *path))
+            link_file(root, path, (TRASH, f"{self._stamp()}.{trash_id}", *path))
 
 
 def exported_name(path: DiskPath) -> str:
@@ -353,35 +340,10 @@ def _time_of(entry: re.Match[str]) -> datetime:
     return datetime.strptime(entry["at"], _STAMP).replace(tzinfo=UTC)
 
 
-def _scan(folder: int, path: DiskPath = (), level: int = 1) -> Iterator[_DiskFile]:
-    """Yield the regular files beneath *folder*, hidden ones left out; links are neither followed nor listed."""
-    try:
-        with os.scandir(folder) as listed:
-            entries = list(islice(listed, _MOST_ENTRIES))
-    except OSError:
-        return
-    for entry in sorted(entries, key=lambda each: each.name):
-        if is_hidden(entry.name):
-            continue
-        with suppress(OSError):  # removed in the meantime
-            about = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(about.st_mode):
-                changed_at = datetime.fromtimestamp(about.st_mtime, UTC)
-                yield _DiskFile((*path, entry.name), about.st_size, changed_at, about.st_ino)
-            elif stat.S_ISDIR(about.st_mode) and level < MOST_LEVELS:
-                with open_folder(folder, (entry.name,)) as inner:
-                    yield from _scan(inner, (*path, entry.name), level + 1)
-
-
-def _names_in(folder: int) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries]
-
-
-def _scan_trash(root: int) -> Iterator[tuple[re.Match[str], _DiskFile]]:
+def _scan_trash(root: int) -> Iterator[tuple[re.Match[str], DiskFile]]:
     for entry in _entries(root, TRASH, _TRASHED):
         with suppress(OSError), open_folder(root, (TRASH, entry[0])) as folder:
-            yield from ((entry, each) for each in _scan(folder))
+            yield from ((entry, each) for each in scan(folder))
 
 
 def _is_in_trash(root: int, trash_id: str) -> bool:
@@ -391,136 +353,7 @@ def _is_in_trash(root: int, trash_id: str) -> bool:
 def _entries(root: int, folder: str, pattern: re.Pattern[str]) -> list[re.Match[str]]:
     try:
         with open_folder(root, (folder,)) as opened:
-            names = sorted(_names_in(opened))
+            names = sorted(list_names(opened))
     except OSError:
         return []
     return [match for match in map(pattern.match, names) if match]
-
-
-def _find(root: int, parts: Sequence[str]) -> DiskPath | None:
-    """Return the path of the regular file *parts*, None if it does not exist."""
-    for path in disk_files(parts):
-        with suppress(OSError), open_file(root, path):
-            return path
-    return None
-
-
-def _find_newest(root: int, parts: Sequence[str]) -> DiskPath | None:
-    """Do what `_find` does, and remove the older, unmarked version that a killed write left beside a marked one."""
-    path = _find(root, parts)
-    if path is not None and is_marked(path[-1]):
-        _remove_file(root, (*path[:-1], disk_name(parts[-1])))
-    return path
-
-
-def _stat(root: int, path: DiskPath) -> os.stat_result:
-    with open_file(root, path) as fd:
-        return os.fstat(fd)
-
-
-def _load(root: int, path: DiskPath, most: int) -> bytes:
-    with open_file(root, path) as fd:
-        data = bytearray()
-        while len(data) <= most and (piece := os.read(fd, 1 << 20)):
-            data += piece
-    if len(data) > most:
-        raise FileTooLarge(f"{shown_name(path)} is larger than {format_size(most)}")
-    return bytes(data)
-
-
-def _holds(root: int, path: DiskPath, data: bytes) -> bool:
-    return _stat(root, path).st_size == len(data) and _load(root, path, len(data)) == data
-
-
-def _new_name() -> str:
-    return f"{_NEW}{secrets.token_hex(8)}"
-
-
-def _create(name: str, folder: int) -> int:
-    return os.open(name, _CREATE_FLAGS, FILE_MODE, dir_fd=folder)
-
-
-def _write_new(root: int, data: bytes) -> str:
-    """Write *data* to a temporary file, durably; return its name."""
-    name = _new_name()
-    fd = _create(name, root)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.fsync(fd)
-    except OSError:
-        os.unlink(name, dir_fd=root)
-        raise
-    finally:
-        os.close(fd)
-    return name
-
-
-def _link(root: int, path: DiskPath, target: DiskPath) -> str:
-    """Give the file *path* a second name, durably; return it. It moves where the file system has no such links."""
-    with open_folder(root, path[:-1]) as source, open_folder(root, target[:-1], create=True) as folder:
-        try:
-            os.link(path[-1], target[-1], src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
-                raise
-            os.rename(path[-1], target[-1], src_dir_fd=source, dst_dir_fd=folder)
-        os.fsync(folder)
-    return target[-1]
-
-
-def _move_into_place(
-    root: int, new: str, parts: Sequence[str], replaced: DiskPath | None, *, is_untrusted: bool
-) -> None:
-    """Rename the temporary file *new* to the file *parts*, whose older version *replaced* goes."""
-    name = disk_name(parts[-1], is_untrusted=is_untrusted)
-    path = next((each for each in disk_folders(parts[:-1]) if _is_folder(root, each)), None)
-    if path is None:
-        path = tuple(map(disk_name, parts[:-1]))
-    with open_folder(root, path, create=True) as folder:
-        os.rename(new, name, src_dir_fd=root, dst_dir_fd=folder)
-        os.fsync(folder)
-    if replaced is not None and replaced != (*path, name):
-        _remove_file(root, replaced)
-
-
-def _store_cleared(root: int, path: DiskPath, data: bytes | None) -> None:
-    """Store what an erasure left of a file; None removes it."""
-    if data is None:
-        _remove_file(root, path)
-        return
-    new = _write_new(root, data)
-    with open_folder(root, path[:-1]) as folder:
-        os.rename(new, path[-1], src_dir_fd=root, dst_dir_fd=folder)
-        os.fsync(folder)
-
-
-def _is_folder(root: int, path: DiskPath) -> bool:
-    try:
-        with open_folder(root, path):
-            return True
-    except OSError:
-        return False
-
-
-def _remove_file(root: int, path: DiskPath) -> None:
-    """Remove a file durably, and the folders that are empty then."""
-    with suppress(OSError), open_folder(root, path[:-1]) as folder:
-        os.unlink(path[-1], dir_fd=folder)
-        os.fsync(folder)
-    for level in range(len(path) - 1, 0, -1):
-        with suppress(OSError), open_folder(root, path[: level - 1]) as parent:  # it has files yet, or is gone
-            os.rmdir(path[level - 1], dir_fd=parent)
-
-
-def _remove_tree(root: int, path: DiskPath) -> None:
-    """Remove a file or a folder with all that is in it."""
-    with suppress(OSError), open_folder(root, path) as folder:
-        for name in _names_in(folder):
-            _remove_tree(folder, (name,))
-    with suppress(OSError), open_folder(root, path[:-1]) as parent:
-        try:
-            os.unlink(path[-1], dir_fd=parent)
-        except (IsADirectoryError, PermissionError):
-            os.rmdir(path[-1], dir_fd=parent)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from agent.attachments.file_facts import attachment_of
 from agent.attachments.file_names import extension, format_size, safe_name
-from agent.files.file_workspace import FileTooLarge
 from agent.files.received_files import ReceivedFiles
+from agent.files.workspace_disk import FileTooLarge
 from agent.files.workspace_names import RECEIVED, InvalidFileName
 from agent.files.workspaces import ScopeWorkspaces
 from agent.memory.scopes import rebase_reference

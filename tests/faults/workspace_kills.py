@@ -104,7 +104,7 @@ def main() -> None:
                 before = state(root)
                 code = run(change, root, n)
                 killed = state(root)
-                change(open_workspace(root, NOON + timedelta(minutes=1)))
+                change(open_workspace(root, NOON + timedelta(minutes=n % 2)))
                 left = sorted(path.name for path in root.rglob("*") if path.name.startswith(".new-"))
                 line = {"change": name, "n": n, "code": code, "before": before, "killed": killed, "left": left}
                 sys.stdout.write(json.dumps({**line, "again": state(root)}) + "\n")

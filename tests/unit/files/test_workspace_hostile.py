@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from agent.files import path_resolution
-from agent.files.file_workspace import FileTooLarge, FileWorkspace
+from agent.files.file_workspace import FileWorkspace
+from agent.files.workspace_disk import FileTooLarge
 from agent.files.workspace_names import InvalidFileName
 
 OUTSIDE = {"secret.txt": "secret", "MEMORY.md": "- a fact\n", "parlour.yaml": "llm: {}", ".env": "KEY=1"}
