@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.memory.documents.version_store import TRACKED
-from agent.memory.editing.staged_changes import MEMORY
 from agent.memory.editing.text_operations import (
     AddLines,
     Operation,
@@ -140,7 +139,7 @@ def keys_of_lines(edits: Iterable[DocumentEdit]) -> dict[str, str]:
     return {
         line_fingerprint(line): edit.keys
         for edit in edits
-        if edit.keys and edit.document == MEMORY
+        if edit.keys and edit.document == "MEMORY.md"
         for line in changed_texts(edit.operation)[1].splitlines()
         if line.strip()
     }
