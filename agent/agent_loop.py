@@ -19,6 +19,7 @@ from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
 from agent.tools.result_pages import ToolResultPages
+from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.rights import CallFacts
 from agent.tools.sources import encode_sources
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
@@ -30,7 +31,7 @@ from gateway.errors import ContextOverflow, ModelFailed
 from gateway.events import InboundKind
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
-from gateway.ports import InboxRow, Line, Preview, SearchIndex, TurnLease, TurnStep
+from gateway.ports import InboxRow, JobQueue, Line, Preview, SearchIndex, TurnLease, TurnStep
 from gateway.ports.caps import CapReached, ExceededCap
 
 log = structlog.get_logger(__name__)
@@ -156,6 +157,7 @@ class AgentLoop:
         outgoing: OutgoingFiles,
         memory_tools: TurnMemoryTools,
         pages: ToolResultPages,
+        jobs: JobQueue,
         now: Callable[[], datetime],
     ) -> None:
         """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
@@ -170,6 +172,7 @@ class AgentLoop:
         self._outgoing = outgoing
         self._memory_tools = memory_tools
         self._pages = pages
+        self._jobs = jobs
         self._now = now
 
     async def think(self, context: LoopContext) -> LoopResult:
@@ -331,6 +334,7 @@ class AgentLoop:
             scope=turn.scope,
             turn=turn.id,
             call=call.id,
+            call_key=f"{turn.id}.{draft.call_number(call)}",
             now=self._now(),
             recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
             remember=effects.remember.append,
@@ -348,6 +352,9 @@ class AgentLoop:
                 taint=effects.taint,
                 is_tainted=is_tainted,
             ),
+            stage_job=effects.jobs.append,
+            end_jobs=effects.ends.append,
+            schedule=ReminderAccess(self._jobs, turn, self._now, effects.taint),
             send=self._outgoing.bind(
                 turn.scope,
                 turn.key,

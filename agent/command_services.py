@@ -19,12 +19,14 @@ from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
-from agent.turn import RunningTurn, RunningTurns
+from agent.reminders.reminder_access import ReminderAccess
+from agent.turn import RunningTurn, RunningTurns, Turn
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
     AcceptOutcome,
     InboxRow,
     Job,
+    JobQueue,
     Journal,
     LocaleProvider,
     MessageOutcome,
@@ -161,6 +163,17 @@ class UsageService:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReminderService:
+    """Reminders as commands see them."""
+
+    jobs: JobQueue
+
+    def access(self, turn: Turn, now: datetime) -> ReminderAccess:
+        """Return the reminders of the chat of *turn*."""
+        return ReminderAccess(self.jobs, turn, lambda: now)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusService:
     """The state of the installation."""
 
@@ -190,4 +203,5 @@ class CommandServices:
     people: PeopleCommandServices
     chats: ChatCommandServices
     usage: UsageService
+    reminders: ReminderService
     status: StatusService

@@ -42,6 +42,7 @@ class CommandTurnRunner:
             draft,
             MessageOutcome.ANSWERED,
             _outbound(turn, reply),
+            ends=reply.ends,
             jobs=reply.jobs,
             audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
             new_transcript=new_transcript() if reply.new_transcript else "",
@@ -96,7 +97,9 @@ class CommandTurnRunner:
         draft = TurnDraft(turn.lease)
         draft.add(self._command_line(turn, reply))
         record = draft.record(outcome, self._services.now(), scope=turn.scope, failure=failure)
-        commit = TurnCommit(record=record, outbound=_outbound(turn, reply), jobs=reply.jobs, audit=audit)
+        commit = TurnCommit(
+            record=record, outbound=_outbound(turn, reply), ends=reply.ends, jobs=reply.jobs, audit=audit
+        )
         await self._services.journal.settle(turn.row, commit)
 
     def audit_unfinished(self, turn: Turn, outcome: MessageOutcome) -> AuditEntry | None:

@@ -20,7 +20,14 @@ from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from gateway.events import Attachment, PlatformAccount
 from gateway.ports import InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
 
-_STAGED = ("remember", "send", "edit", "forget")  # fields of a tool's line: what the answer takes with it
+_STAGED = (
+    "remember",
+    "send",
+    "edit",
+    "forget",
+    "jobs",
+    "ends",
+)  # fields of a tool's line: what the answer takes with it
 _IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 
 
@@ -33,6 +40,8 @@ class StagedEffects:
     edits: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, that wait for approval
     erasures: list[Mapping[str, Any]] = field(default_factory=list)  # words, whose erasure the person is asked about
     changes: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, made already; the answer names them
+    jobs: list[Job] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)  # prefixes of the ids of jobs to remove, before `jobs` are queued
     is_untrusted: bool = False  # the call read untrusted text from memory
     paged: Mapping[str, Any] | None = None  # the stored result of which the model sees the first page
     sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
@@ -204,6 +213,10 @@ class TurnDraft:
         if effects is not None:
             staged = {"edit": effects.edits, "forget": effects.erasures, "edited": effects.changes}
             extra |= {name: list(records) for name, records in staged.items() if records}
+            if effects.ends:
+                extra["ends"] = list(effects.ends)
+            if effects.jobs:
+                extra["jobs"] = [_job_record(each) for each in effects.jobs]
         if effects is not None and effects.send:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
         if effects is not None:
@@ -278,7 +291,7 @@ class TurnDraft:
         )
 
     def jobs(self, account: str, at: datetime, scope: str) -> tuple[Job, ...]:
-        """Return the turn's memory operations in *scope*; a resumed turn has them too, since its lines hold them."""
+        """Return the jobs that tools staged in *scope*; a resumed turn has them too, since its lines hold them."""
         jobs: list[Job] = []
         origin = "user"
         known = {"turn": self._lease.turn, "by": account, "session": str(self._lease.key)}
@@ -296,7 +309,19 @@ class TurnDraft:
             for n, (kind, record) in enumerate(staged):
                 name = f"{kind}:{self._lease.turn}.{place}.{n}"
                 jobs.append(Job(id=name, kind=kind, scope=scope, payload={**record, **known}, due_at=at))
+            # A later call of the turn ends what an earlier one staged.
+            jobs = [each for each in jobs if not each.id.startswith(tuple(line.get("ends", ())))]
+            jobs += [_job_of(record, scope) for record in line.get("jobs", ())]
         return tuple(jobs)
+
+    @property
+    def ended_jobs(self) -> tuple[str, ...]:
+        """Prefixes of the ids of jobs that tools end with the turn's commit."""
+        return tuple(dict.fromkeys(prefix for line in self.lines for prefix in line.get("ends", ())))
+
+    def call_number(self, call: ToolCall) -> int:
+        """Return the number of *call* among the turn's calls, from 1; the same after a restart."""
+        return list(self._calls).index(call.id) + 1
 
     def _now(self) -> datetime:
         return build.utc_now()
@@ -337,3 +362,12 @@ class TurnDraft:
         messages = [message for line in rendered for message in build.to_messages(line)]
         self.messages.extend(messages)
         self.weight += estimate_messages(messages)
+
+
+def _job_record(job: Job) -> dict[str, Any]:
+    return {"id": job.id, "kind": job.kind, "payload": dict(job.payload), "due_at": job.due_at.isoformat()}
+
+
+def _job_of(record: Mapping[str, Any], scope: str) -> Job:
+    due_at = datetime.fromisoformat(record["due_at"])
+    return Job(id=record["id"], kind=record["kind"], scope=scope, payload=record["payload"], due_at=due_at)

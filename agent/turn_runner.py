@@ -16,6 +16,14 @@ from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
 from agent.tools.sources import format_sources
+from agent.reminders.reminder import is_reminder
+from agent.reminders.reminder_turns import (
+    ReminderTurnRunner,
+    call_person,
+    failure_jobs,
+    is_nothing,
+    revocation_jobs,
+)
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -24,7 +32,7 @@ from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKe
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports import EXPIRES, InboxRow, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
+from gateway.ports import EXPIRES, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
 
 
@@ -34,6 +42,7 @@ class TurnRunner:
     def __init__(self, services: TurnServices) -> None:
         self._services = services
         self._commands = CommandTurnRunner(services)
+        self._reminders = ReminderTurnRunner(services)
         self._notified_expired: set[SessionKey] = set()
         self._notified_revoked: set[tuple[str, str]] = set()  # (channel, sender)
 
@@ -44,8 +53,11 @@ class TurnRunner:
             running.stop_wanted = True
             await self.handle_stop(running)
             return MessageOutcome.STOPPED
-        async with self._services.claim(lease) as turn:
-            return await self._refuse(running, turn) or await self._run(running, turn)
+        try:
+            async with self._services.claim(lease) as turn:
+                return await self._refuse(running, turn) or await self._run(running, turn)
+        finally:
+            self._services.reminders.note_end(lease.turn)
 
     async def handle_stop(self, running: RunningTurn) -> None:
         """Commit the turn as stopped; the transcript keeps the part of the answer that was shown."""
@@ -110,7 +122,8 @@ class TurnRunner:
                 OutboundMessage(id=f"{turn.id}.2", key=key, text=text, kind=OutboundKind.NOTICE, visible_to=visible_to),
             )
         self._notified_revoked.add(sender)
-        return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, "", also=notices)
+        jobs = revocation_jobs(turn, self._services.now())
+        return await self._end_unanswered(running, turn, MessageOutcome.REFUSED, "", also=notices, jobs=jobs)
 
     async def _refuse_capped(self, running: RunningTurn, turn: Turn, exceeded: ExceededCap) -> MessageOutcome:
         """Notify of a cap once in its window; the queued messages under the same cap end with this turn."""
@@ -133,6 +146,7 @@ class TurnRunner:
         rest: tuple[InboxRow, ...] = (),
         cap_notice: CapNotice | None = None,
         also: tuple[OutboundMessage, ...] = (),
+        jobs: tuple[Job, ...] = (),
     ) -> MessageOutcome:
         """Commit messages that get no answer: people see them with the notice *line*, the model never does.
 
@@ -155,6 +169,7 @@ class TurnRunner:
             TurnCommit(
                 record=record,
                 outbound=(*build_reply(turn, line, OutboundKind.NOTICE), *also),
+                jobs=jobs,
                 audit=self._commands.audit_unfinished(turn, outcome),
                 cap_notices=(cap_notice,) if cap_notice else (),
             ),
@@ -170,6 +185,8 @@ class TurnRunner:
         services = self._services
         if (asked_scope := question_scope(turn.message)) is not None:
             await self._commands.run_question(running, turn, asked_scope)
+            return MessageOutcome.ANSWERED
+        if await self._reminders.run(running, turn):
             return MessageOutcome.ANSWERED
         self._notified_expired.discard(turn.key)  # the next long absence is announced again
         command = services.router.parse(turn.message) if turn.message.kind is InboundKind.COMMAND else None
@@ -220,7 +237,9 @@ class TurnRunner:
 
     def _resume_draft(self, turn: Turn) -> tuple[TurnDraft, bool]:
         """Return the draft with what an earlier attempt stored and showed, and whether a stream would be seen."""
-        draft, is_watched = TurnDraft(turn.lease), self._services.previews.is_watched(turn.key)
+        draft = TurnDraft(turn.lease)
+        # A reminder may have nothing to report: its answer is not shown before it is complete.
+        is_watched = self._services.previews.is_watched(turn.key) and not is_reminder(turn.message)
         if is_watched:
             draft.streamed = draft.last_words
         return draft, is_watched
@@ -230,15 +249,18 @@ class TurnRunner:
         active, language = turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         draft.add(draft.message("assistant", result.text, services.now(), files=files or None, **draft.seen_field))
-        text = f"{result.text}\n\n{translate('delivery.cut', language)}" if result.is_cut else result.text
+        text = "" if is_nothing(turn, result.text) else result.text
+        text = f"{text}\n\n{translate('delivery.cut', language)}" if result.is_cut else text
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
         sources = format_sources(draft.lines, result.text, language)
         below = [*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn), *([sources] if sources else [])]
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
-            text = f"{text}\n\n{line}"
+            text = f"{text}\n\n{line}".strip()
         reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments)
+        if is_reminder(turn.message) and turn.is_shared:
+            reply = tuple(call_person(turn, each) for each in reply)
         await services.commit(context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply)
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
@@ -270,6 +292,7 @@ class TurnRunner:
             outcome,
             build_reply(turn, notice, OutboundKind.NOTICE),
             failure=failure,
+            jobs=failure_jobs(turn, now) if failure else (),
             cap_notice=cap_notice,
         )
         return outcome

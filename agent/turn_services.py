@@ -22,6 +22,7 @@ from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.due_jobs import due_jobs
 from agent.memory.scopes import SHARED
 from agent.prompt_assembly import PromptAssembler
+from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from gateway.errors import StoreUnavailable
@@ -42,6 +43,7 @@ from gateway.ports import (
     AuditEntry,
     InboxRow,
     Job,
+    JobAdvance,
     Journal,
     LocaleProvider,
     MessageContext,
@@ -138,6 +140,7 @@ class TurnServices:
     locales: LocaleProvider
     profiles: ChatProfiles
     caps: UsageCaps
+    reminders: ReminderJobs
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder
     now: Callable[[], datetime]
@@ -220,6 +223,8 @@ class TurnServices:
         *,
         failure: str = "",
         jobs: Sequence[Job] = (),
+        ends: Sequence[str] = (),
+        advances: Sequence[JobAdvance] = (),
         audit: AuditEntry | None = None,
         cap_notice: CapNotice | None = None,
         new_transcript: str = "",
@@ -234,7 +239,9 @@ class TurnServices:
             TurnCommit(
                 record=record,
                 outbound=tuple(outbound),
+                ends=(*draft.ended_jobs, *ends),
                 jobs=all_jobs,
+                advances=tuple(advances),
                 audit=audit,
                 cap_notices=(cap_notice,) if cap_notice else (),
             ),

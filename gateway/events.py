@@ -303,6 +303,8 @@ class OutboundMessage:
     choices: tuple[MessageButton, ...] = ()  # buttons below the text; where there are none, commands in it
     settles: bool = False  # answers a press and removes the button's row
     rings: bool = True  # False: replaces its preview silently, however late
+    calls: str = ""  # id of the one user whom it mentions; the text mentions nobody
+    calls_name: str = ""  # their display name
 
     @property
     def turn(self) -> str:
@@ -332,6 +334,8 @@ class MessagePart:
     is_placed: bool = False
     choices: tuple[MessageButton, ...] = ()
     settles: bool = False
+    calls: str = ""  # as in OutboundMessage; the channel writes the mention before the text
+    calls_name: str = ""
 
     @property
     def turn(self) -> str:

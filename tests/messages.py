@@ -47,6 +47,7 @@ KEY_FIELDS = {
     "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},
     "approvals.why_{}": {"untrusted", "many", "deleted"},
+    "reminders.{}": {"snooze_10", "snooze_60", "tomorrow", "stop", "resume"},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},
     "erasure.everything_{}": {"own", "chat"},

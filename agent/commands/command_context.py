@@ -22,6 +22,7 @@ class CommandReply:
     text: str
     is_private: bool = False  # visible to the sender only, in a shared chat
     new_transcript: bool = False  # archive the transcript and start another
+    ends: tuple[str, ...] = ()  # jobs whose id starts with one of these are removed
     jobs: tuple[Job, ...] = ()
     choices: tuple[MessageButton, ...] = ()  # buttons below the text
     settles: bool = False  # the pressed button has done its work: its message loses its buttons

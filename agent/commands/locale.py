@@ -6,6 +6,7 @@ import asyncio
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import ANY, CommandNeed, command
+from agent.commands.reminders import zone_question
 from gateway.events import Role
 from gateway.i18n import time_zones, translate
 from gateway.i18n.languages import list_languages, own_name, parse_language
@@ -42,13 +43,20 @@ async def timezone(context: CommandContext) -> CommandReply:
         return context.reply("commands.timezone", zone=context.turn.zone)
     if context.args.lower() in _DEFAULT_WORDS:
         await chats.preferences.prefer(context.scope, "timezone", "")
-        return context.reply("commands.timezone_set", zone=chats.locales.zone(context.scope))
+        return await _zone_reply(context, chats.locales.zone(context.scope))
     match = await asyncio.to_thread(time_zones.find_zone, context.args)
     if not match.name:
         zone, near = _short(context.args), ", ".join(match.near)
         return context.reply("commands.timezone_near" if near else "commands.timezone_unknown", zone=zone, near=near)
     await chats.preferences.prefer(context.scope, "timezone", match.name)
-    return context.reply("commands.timezone_set", zone=match.name)
+    return await _zone_reply(context, match.name)
+
+
+async def _zone_reply(context: CommandContext, zone: str) -> CommandReply:
+    """Return the confirmation, and the question whether reminders of another zone move."""
+    question, buttons = await zone_question(context, zone)
+    texts = [context.translate("commands.timezone_set", zone=zone), question]
+    return CommandReply(text="\n\n".join(filter(None, texts)), choices=buttons)
 
 
 def _short(text: str) -> str:

@@ -21,11 +21,12 @@ from pydantic.fields import FieldInfo
 
 from agent.files.turn_files import TurnFiles
 from agent.memory.editing.document_edits import DocumentEdit
+from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, SearchHit, SearchHits, SearchIndex, SearchOptions
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, Job, SearchHit, SearchHits, SearchIndex, SearchOptions
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
 OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
@@ -118,6 +119,11 @@ async def no_erasure(words: str) -> str:  # noqa: ARG001 - the signature of `Too
     raise ToolFailed("memory cannot be erased here")
 
 
+def no_jobs(job: object) -> None:  # noqa: ARG001 - the signatures of `stage_job` and `end_jobs`
+    """Stage nothing: the context has no turn that is committed."""
+    raise ToolFailed("nothing can be scheduled here")
+
+
 class ScopedRecall:
     """Search and reading of one scope's memory and the shared memory."""
 
@@ -164,12 +170,16 @@ class ToolContext:
     scope: str
     turn: str
     call: str  # the tool call's id
+    call_key: str = ""  # "<turn>.<n>", the same after a restart: the idempotency key
     now: datetime
     recall: ScopedRecall  # `bind_recall(index, scope)`
     remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
     edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
     ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
     files: TurnFiles | None = None  # of this scope; None where there are none
+    stage_job: Callable[[Job], None] = no_jobs  # stages a job; it is queued when the turn is committed
+    end_jobs: Callable[[str], None] = no_jobs  # stages the removal of jobs by the prefix of their ids
+    schedule: ReminderAccess | None = None  # reminders of the chat; None where there are none
     send: FileSender = no_files  # stages a file; it is sent when the turn is committed
     read_page: Callable[[str, int], Awaitable[str]] = no_pages  # (name, page) of a long result of the conversation
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes

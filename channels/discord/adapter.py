@@ -59,6 +59,7 @@ CAPABILITIES = ChannelCapabilities(
     shows_activity=True,
     file_limit=codec.FILE_LIMIT,
     choices=codec.MOST_BUTTONS,
+    mentions=True,
 )
 
 _FATAL_PAUSE = 900.0  # seconds after a refused token or intent: each attempt costs one of the day's 1,000 IDENTIFYs

@@ -128,17 +128,18 @@ class DiscordApi:
         reply_to: str = "",
         file: tuple[str, bytes] | None = None,
         components: Sequence[Mapping[str, Any]] = (),
+        calls: str = "",
     ) -> str:
         """Post *text* and *file* (name, bytes) once per *nonce* and return the message's id.
 
-        *components* are shown below a text without a file.
+        *components* are shown below a text without a file. The mention of the user *calls* notifies; no other does.
         """
         try:
-            return await self._post(chat, text, nonce, reply_to, file, components)
+            return await self._post(chat, text, nonce, reply_to, file, components, calls)
         except DiscordRefusal as error:
             if not (reply_to and error.code == _CANNOT_REPLY):
                 raise
-        return await self._post(chat, text, nonce, "", file, components)
+        return await self._post(chat, text, nonce, "", file, components, calls)
 
     async def _post(
         self,
@@ -148,6 +149,7 @@ class DiscordApi:
         reply_to: str,
         file: tuple[str, bytes] | None,
         components: Sequence[Mapping[str, Any]],
+        calls: str,
     ) -> str:
         extras: dict[str, Any] = {}
         if reply_to:
@@ -163,7 +165,7 @@ class DiscordApi:
                 text or None,
                 nonce=nonce,
                 flags=discord.MessageFlags(suppress_embeds=True),
-                allowed_mentions=discord.AllowedMentions.none(),
+                allowed_mentions=_allowed_mentions(calls),
                 mention_author=False,
                 **extras,
             ) as params,
@@ -279,6 +281,11 @@ class DiscordApi:
         """Return a member object."""
         with map_send_errors():
             return await self._client.http.get_member(int(guild), int(user))
+
+
+def _allowed_mentions(user: str) -> discord.AllowedMentions:
+    users = [discord.Object(int(user))] if user.isdecimal() else False
+    return discord.AllowedMentions(everyone=False, roles=False, users=users, replied_user=False)
 
 
 def _add_components(params: MultipartParameters, components: Sequence[Mapping[str, Any]]) -> None:

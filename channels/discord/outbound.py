@@ -84,7 +84,9 @@ class DiscordOutbound:
         # The message that started a thread is shown above it anyway.
         reply_to = part.reply_to if is_first and part.reply_to != chat else ""
         below = codec.render_buttons(part.choices)
-        return await self._api.post(chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below)
+        return await self._api.post(
+            chat, text, nonce=part.id, reply_to=reply_to, file=file, components=below, calls=part.calls
+        )
 
     async def _send_privately(self, part: MessagePart, text: str, file: tuple[str, bytes] | None) -> str:
         """Send a part that one user may see as a direct message; if they accept none, post a line with a hint."""

@@ -64,6 +64,7 @@ class SlackChannel:
             file_limit=UPLOAD_LIMIT,
             choices=_BUTTON_LIMIT,
             private_choices=True,
+            mentions=True,
         )
         self._settings = settings
         self._app_token = settings.app_token.get_secret_value() if settings.app_token else ""

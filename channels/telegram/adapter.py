@@ -56,6 +56,7 @@ class TelegramChannel:
         file_limit=UPLOAD_LIMIT,
         max_parts=MAX_PARTS,
         choices=_BUTTON_LIMIT,
+        mentions=True,
     )
 
     def __init__(

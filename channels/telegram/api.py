@@ -122,7 +122,7 @@ def certificates() -> ssl.SSLContext:
 
 def entities_of(fields: tuple[dict[str, Any], ...]) -> list[MessageEntity] | None:
     """Return entities as the library's objects."""
-    return [MessageEntity(**each) for each in fields] or None
+    return [MessageEntity.de_json(dict(each)) for each in fields] or None
 
 
 def retry_after(error: RetryAfter) -> timedelta:

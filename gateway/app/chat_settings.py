@@ -25,6 +25,7 @@ from gateway.settings.settings_model import ToolSettings
 
 _INTERPRETER = "pydantic_monty"
 _FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
+_REMINDER_TOOLS = frozenset({"remind", "reminders", "reminder_change"})
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
 
@@ -111,7 +112,9 @@ def _chat(scope: str) -> SessionKey | None:
 def disabled_tools(settings: ToolSettings) -> frozenset[str]:
     """Return the names of the tools that the settings turn off, or whose package is missing; they are not imported."""
     can_compute = settings.code.compute and find_spec(_INTERPRETER) is not None
-    return (frozenset() if settings.files else _FILE_TOOLS) | (frozenset() if can_compute else {"compute"})
+    is_off = {_FILE_TOOLS: not settings.files, _REMINDER_TOOLS: not settings.reminders}
+    is_off[frozenset({"compute"})] = not can_compute
+    return frozenset(name for names, is_disabled in is_off.items() if is_disabled for name in names)
 
 
 def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:

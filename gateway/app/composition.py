@@ -14,6 +14,7 @@ from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.tools.result_pages import ToolResultPages
+from agent.reminders.reminder_jobs import ReminderJobs
 from gateway.access.refusal_log import SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access
@@ -150,9 +151,20 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     slots = WorkerSlots(settings.agent.workers)
     dreamer = build_dreamer(context, memory, models.dream, zone=locales.zone, command_prefix=command_prefix)
     raw_archives = build_raw_archives(context, memory, models.memory, zone=locales.zone)
+    reminders = ReminderJobs(
+        jobs=store.jobs,
+        journal=store.journal,
+        records=store.records,
+        preferences=store.people,
+        language=locales.language,
+        zone=locales.zone,
+        now=now,
+        meter=context.meter,
+    )
     jobs = build_job_runner(
         context,
         memory,
+        reminders=reminders.quick if settings.tools.reminders else {},
         model=models.memory,
         token_budget=usage.token_budget,
         dreamer=dreamer,
@@ -181,6 +193,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         dreamer=dreamer,
         raw_archives=raw_archives,
         jobs=jobs,
+        reminders=reminders,
         slots=slots,
     )
 

@@ -333,6 +333,7 @@ def build_job_runner(
     dreamer: Dreamer,
     raw_archives: RawArchiveJobs,
     exports: ExportJobs,
+    reminders: Mapping[str, Handler],
     zone: Callable[[str], str],
     slots: WorkerSlots,
 ) -> JobRunner:
@@ -397,6 +398,7 @@ def build_job_runner(
         **flushes.quick,
         **deletions.quick,
         **exports.quick,
+        **reminders,
     }
     slow: Mapping[str, Handler] = dict(dreamer.slow) if memory.can_summarise else {}
     if memory.consolidates:
@@ -413,6 +415,7 @@ def build_job_runner(
             **lock_handlers(memory.scope_lock, store.jobs, in_scope),
         },
         token_budget=token_budget,
+        now=context.now,
         meter=context.meter,
         slots=slots,
     )

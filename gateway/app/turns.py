@@ -24,6 +24,7 @@ from agent.command_services import (
     MemoryCommandServices,
     PeopleCommandServices,
     QueueService,
+    ReminderService,
     StatusService,
     UsageService,
 )
@@ -42,6 +43,7 @@ from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
 from agent.tools.result_pages import ToolResultPages
+from agent.reminders.reminder_jobs import ReminderJobs
 from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
 from agent.turn_runner import TurnRunner
@@ -95,6 +97,7 @@ class GatewaySubsystems:
     dreamer: Dreamer
     raw_archives: RawArchiveJobs
     jobs: JobRunner
+    reminders: ReminderJobs
     slots: WorkerSlots
 
 
@@ -146,6 +149,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             list_settings=build_settings_view(context, parts.profiles, parts.locales),
         ),
         usage=UsageService(store=store.usage, caps=parts.usage.caps, day_zone=settings.timezone),
+        reminders=ReminderService(jobs=store.jobs),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
 
@@ -193,6 +197,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             files=FileServices(memory.workspaces, received, parts.blobs, SandboxedReader()),
             outgoing=outgoing,
             pages=parts.pages,
+            jobs=store.jobs,
             memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,
         ),
@@ -208,6 +213,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         locales=parts.locales,
         profiles=parts.profiles,
         caps=parts.usage.caps,
+        reminders=parts.reminders,
         on_expired=lambda message: context.refusals.note(
             message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()
         ),

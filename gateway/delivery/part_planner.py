@@ -16,6 +16,7 @@ from gateway.i18n.formats import format_file_size
 from gateway.ports import Channel, OutboxPart, PartState
 from gateway.text import LengthUnit, PartSplitter, append_commands, render_plain, sanitize, split, width
 from gateway.text.redaction import SecretRedactor
+from gateway.text.text_units import safe_display_name
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,9 @@ class PartPlanner:
         message = replace(message, text=self._context.redactor.redact(message.text))
         if message.choices:
             message = self._with_buttons(message)
+        if message.calls and not self._channel.capabilities.mentions:
+            name = safe_display_name(message.calls_name)
+            message = replace(message, text=f"{name}: {message.text}" if name else message.text, calls="")
         least = self._previewed(message)
         texts = self._render(message, least=least)
         is_placed = self._context.uses_placeholders(self._channel, message)
@@ -48,7 +52,7 @@ class PartPlanner:
             parts = [replace(part, is_placed=part.file is None) for part in parts]
         if parts and preview is not None and self._needs_pointer(message, parts, preview):
             parts = [self._pointer(message), *parts]
-        if message.choices or message.settles:
+        if message.choices or message.settles or message.calls:
             parts = _with_choices(parts, message)
         return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
 
@@ -151,7 +155,13 @@ def _with_choices(parts: list[MessagePart], message: OutboundMessage) -> list[Me
     """Return *parts* with the buttons below the last text, and with what they settle."""
     last = max((n for n, part in enumerate(parts) if part.file is None), default=-1)
     return [
-        replace(part, choices=message.choices if n == last else (), settles=message.settles and not n)
+        replace(
+            part,
+            choices=message.choices if n == last else (),
+            settles=message.settles and not n,
+            calls="" if n else message.calls,
+            calls_name="" if n else message.calls_name,
+        )
         for n, part in enumerate(parts)
     ]
 

@@ -313,6 +313,10 @@ class Journal(Protocol):
         """Give the rows back to the lane, steps kept; a chosen stop does not count as an attempt."""
         ...
 
+    async def last_message_at(self, key: SessionKey) -> datetime | None:
+        """Return when the last message of a user was accepted in *key*; None if that was over 30 days ago."""
+        ...
+
     async def session(self, key: SessionKey) -> SessionRow:
         """Return the key's session, created if missing, for records outside the session queue."""
         ...

@@ -169,6 +169,7 @@ class ToolSettings(FrozenModel):
     memory_flush: MemoryFlushSettings = MemoryFlushSettings()
     code: CodeSettings = CodeSettings()
     files: bool = True  # the tools that list, read, write and delete files of the workspace
+    reminders: bool = True  # the tools that set reminders, and sending them
 
 
 class MemorySettings(FrozenModel):

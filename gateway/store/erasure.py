@@ -184,7 +184,7 @@ def _redact_outbox(
     for seq, id_, payload in found:
         if turns is not None and id_.rpartition(".")[0] not in turns:
             continue
-        new = _change_fields(payload, ("text", "attachments"), change)
+        new = _change_fields(payload, ("text", "attachments", "calls"), change)
         if new is not None:
             database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
         changed += (new is not None) + _redact_parts(database, id_, change)
@@ -196,7 +196,7 @@ def _redact_parts(database: sqlite3.Connection, message: str, change: Redaction)
     for n, payload, reason in database.execute("SELECT n, payload, reason FROM part WHERE message = ?", (message,)):
         fields = read_json(payload)
         plain = fields.get("plain", fields.get("text", ""))
-        after = {**fields, **{name: change(fields[name]) for name in ("file",) if name in fields}}
+        after = {**fields, **{name: change(fields[name]) for name in ("file", "calls") if name in fields}}
         if change(plain) != plain or change(fields.get("text", "")) != fields.get("text", ""):
             # Without a payload the plain text is sent; a part of the markup could not be.
             after |= {"text": "", "plain": change(plain)}

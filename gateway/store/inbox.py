@@ -17,7 +17,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job
+from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job, is_set_by_person
 from gateway.store.row_codec import (
     encode_job,
     moment,
@@ -70,6 +70,7 @@ BLANK = sql(
     "WHERE ended_at IS NOT NULL",
 )
 _BLANK_ONE = sql(BLANK, "AND seq = ?")
+LAST_MESSAGE = "SELECT max(accepted_at) FROM inbox WHERE key = ? AND message_id NOT LIKE 'job:%' AND state != 'noted'"
 _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
 
 
@@ -174,6 +175,9 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, bac
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq), control=row)
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
+    if is_set_by_person(new.message):  # it was stored before, within limits of its own, and must not be lost
+        seq = _insert(database, new, "waiting")
+        return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq, queued=queued + 1), lane=new.message.key)
     has_share = _has_their_share(database, new, queued, per_chat, _COUNT_OF_SENDER)
     if queued >= per_chat or has_share or not backlog.take(database):
         return _refuse(database, new, queued, per_chat)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,7 +27,7 @@ from gateway.ports.journal import (
 )
 from gateway.store import inbox, inspection, session_queue, suspects, turn_commits
 from gateway.store.engine import StoreEngine, new_transcript
-from gateway.store.row_codec import micros, quote, write_key, write_lines
+from gateway.store.row_codec import micros, moment, quote, write_key, write_lines
 from gateway.store.session_queue import MergeDelay
 from gateway.store.suspects import SuspectHead
 from gateway.store.turn_commits import CommitEffect, EncodedCommit
@@ -230,6 +231,14 @@ class SqliteJournal:
             ),
             lambda _: engine.free_lane(lease.key, has_more=True),
         )
+
+    async def last_message_at(self, key: SessionKey) -> datetime | None:
+        """Return when the last message of a user was accepted in *key*."""
+        column = write_key(key)
+        (at,) = await self._engine.writer.submit(
+            lambda database: database.execute(inbox.LAST_MESSAGE, (column,)).fetchone()
+        )
+        return moment(at) if at is not None else None
 
     async def session(self, key: SessionKey) -> SessionRow:
         """Return the key's session, made when missing."""

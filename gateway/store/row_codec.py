@@ -141,9 +141,15 @@ def _attachment(fields: Mapping[str, Any]) -> Attachment:
 
 def _button_fields(message: OutboundMessage | MessagePart) -> dict[str, Any]:
     fields: dict[str, Any] = {"settles": True} if message.settles else {}
+    if message.calls:
+        fields["calls"] = [message.calls, message.calls_name]
     if message.choices:
         fields["choices"] = [[each.label, each.command, each.row] for each in message.choices]
     return fields
+
+
+def _call_fields(fields: Mapping[str, Any]) -> dict[str, str]:
+    return dict(zip(("calls", "calls_name"), fields.get("calls", ()), strict=False))
 
 
 def _choices(fields: Mapping[str, Any]) -> tuple[MessageButton, ...]:
@@ -256,6 +262,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         choices=_choices(fields),
         settles=fields.get("settles", False),
         rings=fields.get("rings", True),
+        **_call_fields(fields),
     )
 
 
@@ -293,6 +300,7 @@ def read_part(id_: str, key: SessionKey, payload: str) -> MessagePart:
         is_placed=fields.get("is_placed", False),
         choices=_choices(fields),
         settles=fields.get("settles", False),
+        **_call_fields(fields),
     )
 
 

@@ -81,6 +81,7 @@ METRICS = (
     ),
     MetricDefinition("tool_calls", MetricKind.COUNT, ("tool", "outcome"), "Tool calls by tool and outcome."),
     MetricDefinition("tool_seconds", MetricKind.TIME, ("tool",), "Duration of tool calls."),
+    MetricDefinition("reminders", MetricKind.COUNT, ("state",), "Reminders: fired, late (over a day), paused."),
     MetricDefinition(
         "jobs", MetricKind.COUNT, ("kind", "outcome"), "Background jobs: done, failed, put_off (postponed)."
     ),

@@ -32,6 +32,7 @@ from agent.memory.search.tokenizer import is_unspaced, words
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.reminders.reminder import REMIND
 from gateway.events import PlatformAccount
 from gateway.ports import JobQueue, Line
 
@@ -128,6 +129,7 @@ class WordEraser:
         async with self._writing:
             remembered, others = await self._clear_documents(scope, pattern, requester)
             summaries = files = 0
+            await self._clear_reminders(scope, pattern, requester)
             if requester.may_all:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
@@ -255,6 +257,13 @@ class WordEraser:
         author = requester.account.name
         sources = ((line, self._versions.source(scope, name, line)) for line in lines if pattern.in_text(line))
         return frozenset(line for line, version in sources if version is not None and version.by == author)
+
+    async def _clear_reminders(self, scope: str, pattern: ErasurePattern, requester: ErasureRequester) -> None:
+        """Remove the reminders whose text matches: all for an admin, else those that the requester set."""
+        for job in await self._jobs.pending_in(scope):
+            is_allowed = requester.may_all or job.payload.get("person") == requester.account.name
+            if job.kind == REMIND and is_allowed and pattern.in_text(str(job.payload.get("text", ""))):
+                await self._jobs.finish(job)
 
     async def _clear_jobs(self, scope: str, pattern: ErasurePattern) -> None:
         for job in await self._jobs.pending_in(scope):

@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from agent.memory.storage import transcript_lines as build
-from gateway.events import Attachment, ChatKind, OutboundKind, OutboundMessage
+from gateway.events import Attachment, ChatKind, MessageButton, OutboundKind, OutboundMessage
 from gateway.ports import Job, MessageOutcome, SessionRow, TurnRecord, TurnRecordStore
 
 
@@ -25,8 +25,9 @@ async def send_job_report(
     chat_kind: ChatKind = ChatKind.DIRECT,
     attachments: Sequence[Attachment] = (),
     facts: Sequence[Mapping[str, Any]] = (),
+    choices: Sequence[MessageButton] = (),
 ) -> None:
-    """Send *text* to the chat of *session* with *attachments*, whose *facts* its transcript keeps.
+    """Send *text* to the chat of *session* with *attachments*, whose *facts* its transcript keeps, and buttons.
 
     Only *visible_to* sees it, if given. Idempotent: a stored record of this job is not replaced.
     """
@@ -54,5 +55,6 @@ async def send_job_report(
         visible_to=visible_to,
         chat_kind=chat_kind,
         attachments=tuple(attachments),
+        choices=tuple(choices),
     )
     await records.append(record, outbound=(message,))

@@ -66,11 +66,21 @@ class PackedArchives:
 
 
 def members(
-    home: Path, scope: str, usage: Sequence[Mapping[str, Any]], *, zone: str, disk: Disk
+    home: Path,
+    scope: str,
+    usage: Sequence[Mapping[str, Any]],
+    *,
+    reminders: Sequence[Line] = (),
+    zone: str,
+    disk: Disk,
 ) -> Iterator[ArchiveMember]:
-    """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage."""
+    """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
+
+    And *reminders*, as their jobs hold them.
+    """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
+    yield from _encoded("reminders.jsonl", reminders)
     for path in (folder / "SOUL.md", folder / "USER.md"):
         yield from _plain(disk, path, f"memory/{path.name}")
     for pattern in _MEMORY:
@@ -152,6 +162,12 @@ def _plain(disk: Disk, path: Path, name: str) -> Iterator[ArchiveMember]:
     size = disk.size(path)
     if size is not None:
         yield ArchiveMember(name, size, lambda: disk.load(path))
+
+
+def _encoded(name: str, lines: Sequence[Line]) -> Iterator[ArchiveMember]:
+    data = b"".join(map(encode, lines))
+    if data:
+        yield ArchiveMember(name, len(data), lambda: data)
 
 
 def _lines(disk: Disk, path: Path) -> Iterator[Line]:

@@ -23,6 +23,7 @@ from agent.memory.privacy.export_archive import IS_EXPORT, PackedArchives, forma
 from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
+from agent.reminders.reminder import REMIND
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job, JobQueue, Outbox, SessionRow, TurnRecordStore, UsageStore
@@ -82,12 +83,14 @@ class ExportJobs:
         """Write one zip of *scope* to *target* atomically. Raises OSError, also if *target* exists."""
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=person)
+        reminders = await self._reminders(scope)
 
         def work() -> PackedArchives:
             partial = target.with_name(f".{target.name}.part")
             partial.unlink(missing_ok=True)
             try:
-                files = members(self.home, scope, usage, zone=self.zone(scope), disk=self.disk)
+                zone = self.zone(scope)
+                files = members(self.home, scope, usage, reminders=reminders, zone=zone, disk=self.disk)
                 packed = write_archives(files, lambda _: partial, limit=_UNLIMITED, about=self._about(scope, language))
                 os.link(partial, target)  # fails if the file exists
             finally:
@@ -101,10 +104,11 @@ class ExportJobs:
         key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
+        reminders = await self._reminders(job.scope)
         limit = self.limit(key.channel)
         if limit < _MIN_LIMIT:
             return None
-        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, limit, language)
+        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, reminders, limit, language)
         unexport = Job(
             id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
             kind=UNEXPORT,
@@ -132,8 +136,16 @@ class ExportJobs:
 
     # -- parts -------------------------------------------------------------------------------------
 
+    async def _reminders(self, scope: str) -> tuple[Mapping[str, Any], ...]:
+        return tuple(job.payload for job in await self.jobs.pending_in(scope) if job.kind == REMIND)
+
     def _pack(
-        self, scope: str, usage: tuple[Mapping[str, Any], ...], limit: int, language: str
+        self,
+        scope: str,
+        usage: tuple[Mapping[str, Any], ...],
+        reminders: tuple[Mapping[str, Any], ...],
+        limit: int,
+        language: str,
     ) -> tuple[PackedArchives, list[str]]:
         """Write the zips and store them as attachments of the scope; return their digests."""
         zone = self.zone(scope)
@@ -141,7 +153,7 @@ class ExportJobs:
         self.disk.make_folder(folder)
         for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
             self.disk.remove(path)
-        files = members(self.home, scope, usage, zone=zone, disk=self.disk)
+        files = members(self.home, scope, usage, reminders=reminders, zone=zone, disk=self.disk)
         packed = write_archives(
             files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
         )

@@ -75,10 +75,14 @@ def message_content(
     part: MessagePart, *, may_be_duplicate: bool = False, language: Callable[[SessionKey], str] = in_english
 ) -> str:
     """Return the content of *part*; a marked one starts with a note that it may repeat another."""
-    text = part.payload or part.plain
+    text = f"{_mention(part)}{part.payload or part.plain}"
     if part.file is not None:
         text = render_markup(part.file.caption)[:_ROOM]
     return f"{translate('delivery.may_repeat', language(part.key))}\n{text}"[:LIMIT] if may_be_duplicate else text
+
+
+def _mention(part: MessagePart) -> str:
+    return f"<@{part.calls}> " if part.calls.isdecimal() else ""
 
 
 def matches_part(content: str, part: MessagePart) -> bool:
@@ -86,6 +90,7 @@ def matches_part(content: str, part: MessagePart) -> bool:
     standing = content.strip()
     for language in LANGUAGES:  # it may have been another one's when it was sent
         standing = standing.removeprefix(translate("delivery.may_repeat", language)).strip()
+    standing = standing.removeprefix(_mention(part))
     return bool(standing) and standing in (part.payload.strip(), part.plain.strip())
 
 

@@ -74,7 +74,7 @@ def message_body(
     part: MessagePart, *, may_be_duplicate: bool, language: Callable[[SessionKey], str] = in_english
 ) -> dict[str, Any]:
     """Return the fields of *part* for chat.postMessage, chat.update and chat.postEphemeral."""
-    text = part.payload or escape(part.plain)
+    text = f"{_mention(part)}{part.payload or escape(part.plain)}"
     if may_be_duplicate:
         text = f"_{translate('delivery.may_repeat', language(part.key))}_\n{text}"
     below = {"blocks": blocks(text, part.choices, is_plain=not part.payload)} if part.choices else {}
@@ -86,6 +86,10 @@ def message_body(
         "link_names": False,
         **below,
     }
+
+
+def _mention(part: MessagePart) -> str:
+    return f"<@{part.calls}> " if _USER_ID.fullmatch(part.calls) else ""
 
 
 def metadata(part: MessagePart) -> Mapping[str, Any]:
@@ -101,6 +105,7 @@ def part_of(message: Mapping[str, Any]) -> str:
     return str((found.get("event_payload") or {}).get("part") or "")
 
 
+_USER_ID = re.compile(r"[UW][A-Z0-9]{1,30}")
 _SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _SCHEMES = frozenset({"http", "https", "mailto"})
 _BESIDE = "\u200b"  # marks are marks only beside something that is no letter

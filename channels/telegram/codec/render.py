@@ -27,6 +27,7 @@ from gateway.text import (
     table_lines,
     width,
 )
+from gateway.text.text_units import safe_display_name
 
 _PLATFORM_LIMIT = 4096  # UTF-16 units after entities parsing (constants.MessageLimit)
 _ENTITIES = 100  # what comes after them is shown without its setting
@@ -75,6 +76,8 @@ def build_outgoing(
         text, entities = str(read["text"]), tuple(read["entities"])
     else:
         text, entities = part.plain, ()
+    if part.calls.isdecimal():
+        text, entities = _with_mention(part, text, entities)
     if not may_be_duplicate:
         return OutgoingText(text, entities)
     mark = f"\n\n{translate('delivery.may_repeat', language(part.key))}"
@@ -82,6 +85,18 @@ def build_outgoing(
         text = split(text, limit=_PLATFORM_LIMIT - width(mark, LengthUnit.UTF16), unit=LengthUnit.UTF16)[0]
         entities = ()
     return OutgoingText(text + mark, entities)
+
+
+def _with_mention(
+    part: MessagePart, text: str, entities: tuple[dict[str, Any], ...]
+) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Return the text after the name of the user whom the part mentions, by id: the name is no handle."""
+    name = safe_display_name(part.calls_name) or "@"
+    length = width(name, LengthUnit.UTF16)
+    user = {"id": int(part.calls), "is_bot": False, "first_name": name}
+    mention = {"type": "text_mention", "offset": 0, "length": length, "user": user}
+    moved = ({**each, "offset": each["offset"] + length + 1} for each in entities)
+    return f"{name} {text}", (mention, *moved)
 
 
 def _write(markdown: str) -> WrittenPart:

@@ -70,6 +70,9 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "start": (OPEN, OPEN),
     "status": (OPEN, OPEN),
     "stop": (EVERY, OWN),
+    "quiet": (OPEN, OPEN),
+    "quiet 22:00-07:00": (OPEN, ADMIN),
+    "reminders": (OPEN, OPEN),
     "timezone": (OPEN, OPEN),
     "timezone Europe/Berlin": (OPEN, ADMIN),
     "unlink": (OPEN, OPEN),  # as /export

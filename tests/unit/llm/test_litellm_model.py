@@ -126,6 +126,9 @@ async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
         "memory_search",
         "read_result",
         "remember",
+        "remind",
+        "reminder_change",
+        "reminders",
         "send_file",
         "vector_search",
     ]

@@ -235,7 +235,19 @@ def test_the_installed_tools() -> None:
     box = Toolbox.load(add)
     memory = ("memory_edit", "memory_get", "memory_search")
     files = ("file_delete", "file_read", "file_write", "files_list")
-    assert box.names == ("add", "compute", *files, *memory, "read_result", "remember", "send_file", "vector_search")
+    assert box.names == (
+        "add",
+        "compute",
+        *files,
+        *memory,
+        "read_result",
+        "remember",
+        "remind",
+        "reminder_change",
+        "reminders",
+        "send_file",
+        "vector_search",
+    )
     assert all(box.is_repeatable(name) for name in (*box.names, "no_such_tool"))
 
 

@@ -1,0 +1,204 @@
+"""/reminders and /quiet: the reminders of a chat with buttons, and the hours in which none starts a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import ANY, CommandNeed, command
+from agent.memory.jobs.approval_questions import short
+from agent.reminders.quiet_hours import QUIET, QuietHours
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import Reminder, job_prefix
+from agent.reminders.reminder_access import ReminderAccess, snooze_reminder
+from gateway.events import InboundKind, MessageButton, Role
+from gateway.i18n.formats import format_moment
+
+_MOST_SHOWN = 20
+_MOST_BUTTONS = 5
+_LONGEST_SNOOZE = 7 * 24 * 60  # minutes
+_OFF_WORDS = frozenset({"off", "none", "default", "-"})
+_WORDS = ("snooze", "tomorrow", "stop", "resume", "move", "leave")
+
+
+@command("reminders", control_words=_WORDS)
+async def reminders(context: CommandContext) -> CommandReply:
+    """List the reminders of the chat with a button to stop each, or change one; buttons send the changes."""
+    word, _, rest = context.args.partition(" ")
+    match word.lower():
+        case "snooze":
+            return await _snooze(context, rest)
+        case "tomorrow":
+            return await _tomorrow(context, rest)
+        case "stop":
+            return await _stop(context, rest)
+        case "resume":
+            return await _resume(context, rest)
+        case "move":
+            return await _move_zone(context)
+        case "leave":
+            return CommandReply(text=context.translate("reminders.zone_left"), settles=True)
+        case _:
+            return await _list(context)
+
+
+async def _list(context: CommandContext) -> CommandReply:
+    found = [each for each in await _access(context).read_all() if not each.is_fired]
+    if not found:
+        return context.reply("reminders.none")
+    shown = found[:_MOST_SHOWN]
+    lines = [f"{n}. {_line(context, each)}" for n, each in enumerate(shown, 1)]
+    if len(found) > len(shown):
+        lines.append(context.translate("reminders.more", count=len(found) - len(shown)))
+    buttons = []
+    for n, each in enumerate(shown[:_MOST_BUTTONS], 1):
+        word = "resume" if each.paused else "stop"
+        label = f"{context.translate(f'reminders.{word}')} ({n})"
+        buttons.append(MessageButton(label, f"/reminders {word} {each.id}", (n - 1) // 3))
+    return CommandReply(text="\n".join([context.translate("reminders.list"), "", *lines]), choices=tuple(buttons))
+
+
+def _line(context: CommandContext, reminder: Reminder) -> str:
+    notes = [f"`{reminder.repeat}`"] if reminder.repeat and not reminder.is_snoozed else []
+    notes += [context.translate("reminders.as_turn")] if reminder.kind == "do" else []
+    notes += [context.translate("reminders.is_paused")] if reminder.paused else []
+    notes += [short(reminder.name)] if reminder.name and context.turn.is_shared else []
+    when = _when(context, reminder)
+    beside = f" ({', '.join(notes)})" if notes else ""
+    return f"{when}: {short(reminder.text)}{beside} `{reminder.id}`"
+
+
+def _when(context: CommandContext, reminder: Reminder) -> str:
+    return f"{format_moment(reminder.due, reminder.zone, context.language)} {reminder.zone}"
+
+
+async def _snooze(context: CommandContext, rest: str) -> CommandReply:
+    id_, _, text = rest.partition(" ")
+    minutes = int(text) if text.isdecimal() and len(text) < 6 else 0
+    if not 1 <= minutes <= _LONGEST_SNOOZE:
+        return context.private_reply("reminders.usage")
+    return await _snooze_until(context, id_, context.now.replace(microsecond=0) + timedelta(minutes=minutes))
+
+
+async def _tomorrow(context: CommandContext, rest: str) -> CommandReply:
+    """Remind again tomorrow, at the time of day of the reminder."""
+    rows = await _find(context, rest)
+    if isinstance(rows, CommandReply):
+        return rows
+    zone = ZoneInfo(context.turn.zone)
+    time = _base(rows).due.astimezone(zone).time()
+    day = context.now.astimezone(zone).date() + timedelta(days=1)
+    return await _snooze_until(context, rest, datetime.combine(day, time, zone))
+
+
+async def _snooze_until(context: CommandContext, id_: str, at: datetime) -> CommandReply:
+    rows = await _find(context, id_)
+    if isinstance(rows, CommandReply):
+        return rows
+    base = _base(rows)
+    again = snooze_reminder(base, slot_of(at, context.turn.zone), context.turn.zone)
+    return CommandReply(
+        text=context.translate("reminders.snoozed", what=short(base.text), when=_when(context, again)),
+        settles=True,
+        ends=(f"{job_prefix(base.id)}snooze:",),
+        jobs=(again.to_job(context.scope),),
+    )
+
+
+async def _stop(context: CommandContext, id_: str) -> CommandReply:
+    rows = await _find(context, id_)
+    if isinstance(rows, CommandReply):
+        return rows
+    base = _base(rows)
+    text = context.translate("reminders.stopped", what=short(base.text))
+    return CommandReply(text=text, settles=True, ends=(job_prefix(base.id),))
+
+
+async def _resume(context: CommandContext, id_: str) -> CommandReply:
+    rows = await _find(context, id_)
+    if isinstance(rows, CommandReply):
+        return rows
+    base = _base(rows)
+    resumed = base.resume(context.now)
+    if resumed is None:
+        return CommandReply(text=context.translate("reminders.over", what=short(base.text)), settles=True)
+    return CommandReply(
+        text=context.translate("reminders.resumed", what=short(base.text), when=_when(context, resumed)),
+        settles=True,
+        ends=(job_prefix(base.id),),
+        jobs=(resumed.to_job(context.scope),),
+    )
+
+
+async def _find(context: CommandContext, id_: str) -> Sequence[Reminder] | CommandReply:
+    """Return the rows of a reminder that the sender may change, or the reply that says why not."""
+    access = _access(context)
+    rows = [each for each in await access.read_all() if each.id == id_.strip().lower()]
+    if not rows:
+        # It was stopped, or a month has passed: its button has no use left either.
+        is_press = context.message.kind is InboundKind.BUTTON
+        text = context.translate("reminders.gone" if is_press else "reminders.unknown")
+        return CommandReply(text=text, is_private=True, settles=True)
+    if not all(map(access.may_change, rows)):
+        return context.private_reply("reminders.not_yours")
+    return rows
+
+
+def _base(rows: Sequence[Reminder]) -> Reminder:
+    return next((each for each in rows if not each.is_snoozed), rows[0])
+
+
+async def _move_zone(context: CommandContext) -> CommandReply:
+    """Move the reminders of the chat to its time zone; their local times stay."""
+    zone, access = context.turn.zone, _access(context)
+    rows = [each for each in await _of_other_zones(context, zone) if access.may_change(each)]
+    return CommandReply(
+        text=context.translate("reminders.zone_moved", count=len(rows), zone=zone),
+        settles=True,
+        ends=tuple(job_prefix(each.id) for each in rows),
+        jobs=tuple(replace(each, zone=zone).to_job(context.scope) for each in rows),
+    )
+
+
+async def _of_other_zones(context: CommandContext, zone: str) -> list[Reminder]:
+    return [each for each in await _access(context).read_all() if each.follows_wall_clock and each.zone != zone]
+
+
+async def zone_question(context: CommandContext, zone: str) -> tuple[str, tuple[MessageButton, ...]]:
+    """Return the question whether reminders move to the new time zone, with its buttons; "" without reminders."""
+    count = len(await _of_other_zones(context, zone))
+    if not count:
+        return "", ()
+    buttons = (
+        MessageButton(context.translate("reminders.zone_move"), "/reminders move"),
+        MessageButton(context.translate("reminders.zone_leave"), "/reminders leave"),
+    )
+    return context.translate("reminders.zone_question", count=count), buttons
+
+
+@command("quiet", words={ANY: CommandNeed(shared=Role.ADMIN)})
+async def quiet(context: CommandContext) -> CommandReply:
+    """Show or set the hours in which no reminder starts a turn: ``/quiet 22:00-07:00``, ``/quiet off``."""
+    preferences = context.services.chats.preferences
+    if not context.args:
+        hours = QuietHours.of(preferences.preferences(context.scope))
+        return context.reply("reminders.quiet_none") if hours is None else _quiet_reply(context, hours)
+    if context.args.strip().lower() in _OFF_WORDS:
+        await preferences.prefer(context.scope, QUIET, "")
+        return context.reply("reminders.quiet_none")
+    hours = QuietHours.parse(context.args)
+    if hours is None:
+        return context.reply("reminders.quiet_usage")
+    await preferences.prefer(context.scope, QUIET, str(hours))
+    return _quiet_reply(context, hours)
+
+
+def _quiet_reply(context: CommandContext, hours: QuietHours) -> CommandReply:
+    return context.reply("reminders.quiet", hours=str(hours), zone=context.turn.zone)
+
+
+def _access(context: CommandContext) -> ReminderAccess:
+    return context.services.reminders.access(context.turn, context.now)

@@ -1,0 +1,188 @@
+"""The reminders that a turn may see, set and change: those of its chat, within the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from agent.reminders.recurrence import (
+    LEAST_MINUTES,
+    LEAST_MINUTES_OF_TURNS,
+    RecurrenceRule,
+    parse_slot,
+    slot_of,
+    to_utc,
+)
+from agent.reminders.reminder import (
+    DO,
+    REMIND,
+    SAY,
+    UNTRUSTED,
+    Reminder,
+    is_reminder,
+    local_words,
+    reminder_id,
+    reminders_in,
+)
+from gateway.errors import ToolFailed
+from gateway.events import Role
+from gateway.ports import JobQueue
+
+if TYPE_CHECKING:  # a turn's tools have this class
+    from agent.turn import Turn
+
+MOST_OF_PERSON = 50
+MOST_OF_CHAT = 200
+LONGEST_TEXT = 2_000  # characters
+FURTHEST = timedelta(days=5 * 365)
+
+
+class ReminderAccess:
+    """Reads the reminders of a turn's chat, and builds and checks new ones. Errors are ToolFailed, for the model."""
+
+    def __init__(
+        self, jobs: JobQueue, turn: Turn, now: Callable[[], datetime], taint: Callable[[], None] = lambda: None
+    ) -> None:
+        """*taint* is called when a reminder is read that was set from untrusted text."""
+        self._jobs = jobs
+        self._taint = taint
+        self._turn = turn
+        self._now = now
+
+    async def read_all(self) -> list[Reminder]:
+        """Return the reminders of this chat and its threads, the next one first, those that are over last."""
+        turn = self._turn
+        found = reminders_in(await self._jobs.pending_in(turn.scope))
+        here = [each for each in found if not turn.is_shared or each.key.parent == turn.key.parent]
+        if any(each.origin == UNTRUSTED for each in here):
+            self._taint()
+        return sorted(here, key=lambda each: (each.is_fired, each.due))
+
+    async def get(self, id_: str) -> list[Reminder]:
+        """Return the rows of a reminder that the person may change: itself, and a snoozed one. Raises ToolFailed."""
+        rows = [each for each in await self.read_all() if each.id == id_.strip().lower()]
+        if not rows:
+            raise ToolFailed(f"no reminder is called {id_[:40]!r}; `reminders` lists them")
+        if not all(map(self.may_change, rows)):
+            raise ToolFailed("only the person who set this reminder or an admin of this chat may change it")
+        return rows
+
+    def may_change(self, reminder: Reminder) -> bool:
+        """Return True if the turn's person set the reminder, or is an admin of a shared chat."""
+        is_own = reminder.person in {each.name for each in (self._turn.account, *self._turn.accounts)}
+        return is_own or self._turn.role.covers(Role.ADMIN)
+
+    @property
+    def moment(self) -> str:
+        """The time now as errors name it: ``Sun 22 Nov 2026, 11:20 (Europe/Berlin)``."""
+        return f"{local_words(self._now(), self._turn.zone)} ({self._turn.zone})"
+
+    async def build(
+        self, what: str, *, at: str, in_minutes: int, repeat: str, kind: str, call_key: str, is_tainted: bool
+    ) -> Reminder:
+        """Return a new reminder. Raises ToolFailed."""
+        turn, text = self._turn, " ".join(what.split()) if kind == SAY else what.strip()
+        if is_reminder(turn.message):
+            raise ToolFailed("not allowed here: a reminder sets no reminder; ask the person to write")
+        if not text:
+            raise ToolFailed("say what to remind of")
+        if len(text) > LONGEST_TEXT:
+            raise ToolFailed(f"a reminder has at most {LONGEST_TEXT} characters; this one has {len(text)}")
+        if bool(at.strip()) == bool(in_minutes):
+            raise ToolFailed(f"give either at (local time) or in_minutes; it is now {self.moment}")
+        slot = self.slot_in(in_minutes) if in_minutes else self.slot_at(at)
+        rule = self.rule(repeat, kind) if repeat.strip() else None
+        found = rule.first_slot(slot, turn.zone) if rule is not None else slot
+        if found is None:
+            raise ToolFailed("no date matches this rule")
+        await self._check_limits()
+        message = turn.message
+        return Reminder(
+            id=reminder_id(call_key),
+            key=turn.key,
+            by=message.sender.id,
+            person=turn.account.name,
+            kind=kind,
+            text=text,
+            at=found,
+            zone=turn.zone,
+            set_at=self._now(),
+            source=call_key,
+            chat_kind=message.chat_kind,
+            is_private=message.is_private,
+            repeat=rule.text if rule is not None else "",
+            left=rule.count if rule is not None else None,
+            origin=UNTRUSTED if is_tainted else "user",
+            name=message.sender.name,
+            team=message.sender.team,
+            guild=message.guild,
+            is_elapsed=bool(in_minutes) and rule is None,
+        )
+
+    def reschedule(self, reminder: Reminder, at: str) -> Reminder:
+        """Return the reminder at another time; one that is over is set again. Raises ToolFailed."""
+        slot = self.slot_at(at)
+        current = replace(
+            reminder, zone=self._turn.zone, is_fired=False, is_snoozed=False, paused="", missed=0, is_elapsed=False
+        )
+        rule = current.rule
+        found = rule.first_slot(slot, current.zone) if rule is not None else slot
+        if found is None:
+            raise ToolFailed("no date matches this rule")
+        return replace(current, at=found)
+
+    def snooze(self, reminder: Reminder, minutes: int) -> Reminder:
+        """Return an extra slot of the reminder so many minutes from now. Raises ToolFailed."""
+        return snooze_reminder(reminder, self.slot_in(minutes), self._turn.zone)
+
+    def rule(self, repeat: str, kind: str) -> RecurrenceRule:
+        """Return the checked rule. Raises ToolFailed."""
+        return RecurrenceRule.parse(repeat, least_minutes=LEAST_MINUTES_OF_TURNS if kind == DO else LEAST_MINUTES)
+
+    def slot_in(self, minutes: int) -> str:
+        """Return the slot so many minutes from now. Raises ToolFailed."""
+        if not 1 <= minutes <= FURTHEST / timedelta(minutes=1):
+            raise ToolFailed("the number of minutes must be at least 1, and at most five years")
+        return slot_of(self._now().replace(microsecond=0) + timedelta(minutes=minutes), self._turn.zone)
+
+    def slot_at(self, at: str) -> str:
+        """Return the slot of a local time. Raises ToolFailed for a wrong or past one."""
+        zone = self._turn.zone
+        try:
+            wall = parse_slot(at.strip())
+            has_time = "T" in at.upper() or ":" in at
+            local = wall if wall.tzinfo is None else wall.astimezone(ZoneInfo(zone))
+            moment = to_utc(local, zone)
+        except (ValueError, OverflowError) as error:
+            raise ToolFailed(self._wrong_time()) from error
+        if not has_time:
+            raise ToolFailed(self._wrong_time())
+        if moment <= self._now():
+            raise ToolFailed(f"that is in the past: it is now {self.moment}")
+        if moment - self._now() > FURTHEST:
+            raise ToolFailed(f"that is more than five years ahead: it is now {self.moment}")
+        if wall.tzinfo is not None:
+            return slot_of(moment.replace(second=0, microsecond=0), zone)
+        return wall.isoformat(timespec="minutes")
+
+    def _wrong_time(self) -> str:
+        return f"at is a local time such as 2026-11-23T09:00: it is now {self.moment}"
+
+    async def _check_limits(self) -> None:
+        names = {each.name for each in (self._turn.account, *self._turn.accounts)}
+        every = [each for each in reminders_in(await self._jobs.pending_of(REMIND)) if not each.is_fired]
+        if sum(each.person in names for each in every) >= MOST_OF_PERSON:
+            raise ToolFailed(f"limit reached: {MOST_OF_PERSON} reminders")
+        here = self._turn.key.parent
+        if sum(each.key.parent == here for each in every) >= MOST_OF_CHAT:
+            raise ToolFailed(f"limit reached: {MOST_OF_CHAT} reminders in this chat")
+
+
+def snooze_reminder(reminder: Reminder, slot: str, zone: str) -> Reminder:
+    """Return an extra slot of *reminder*, which stays as it is."""
+    return replace(
+        reminder, at=slot, zone=zone, missed=0, is_snoozed=True, is_fired=False, paused="", left=None, is_elapsed=True
+    )

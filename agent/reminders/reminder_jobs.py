@@ -1,0 +1,214 @@
+"""Jobs of reminders: accept what is due as a message of its person, then advance to the next slot.
+
+Both steps are idempotent, and the second has no effect on a reminder that was cancelled: a kill at any point fires a
+slot once, and a cancelled reminder does not come back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from agent.memory.jobs.approval_questions import short
+from agent.memory.jobs.job_reports import send_job_report
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.reminders.quiet_hours import QuietHours
+from agent.reminders.reminder import (
+    DO,
+    LATE,
+    LISTED_AFTER,
+    MOST_FAILURES,
+    REMIND,
+    Reminder,
+    do_text,
+    job_prefix,
+    reminders_in,
+    say_text,
+)
+from gateway.events import MessageButton, Role, SessionKey, turn_id
+from gateway.i18n import translate
+from gateway.ports import (
+    AcceptOutcome,
+    Job,
+    JobQueue,
+    Journal,
+    MetricsRecorder,
+    PreferenceStore,
+    TurnRecordStore,
+)
+
+log = structlog.get_logger(__name__)
+
+SETTLE = "remind-settle"  # the kind of jobs that note how a fired reminder ended
+FAILED, REVOKED = "failed", "access"
+SILENT_AFTER = timedelta(days=30)
+_AT_ONCE = 4  # fired reminders that have not ended; others wait, so that messages of people are not held up
+_PACE = timedelta(milliseconds=250)  # that a reminder waits for those before it, whose chats may be busy
+_LIST_AGAIN = timedelta(minutes=10)
+_MOST_LISTS = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class ReminderJobs:
+    """Handlers of the jobs, and the number of fired reminders that are in flight."""
+
+    jobs: JobQueue
+    journal: Journal
+    records: TurnRecordStore
+    preferences: PreferenceStore
+    language: Callable[[SessionKey], str]
+    zone: Callable[[str], str]  # of a memory scope
+    now: Callable[[], datetime]
+    meter: MetricsRecorder
+    _in_flight: set[str] = field(default_factory=set)  # turns
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """Handlers by kind; they run one after the other."""
+        return {REMIND: self.fire, SETTLE: self.settle}
+
+    async def fire(self, job: Job) -> RetryJobLater | None:
+        """Fire a reminder that is due, or put it off. Raises StoreUnavailable."""
+        found, now = reminders_in([job]), self.now()
+        if not found or found[0].is_erased:
+            log.warning("reminder.dropped", job=job.id, is_readable=bool(found))
+            return None
+        reminder = found[0]
+        if reminder.is_fired:
+            return None  # it can no longer be snoozed
+        if reminder.due > now:  # the clock went back
+            return RetryJobLater(reminder.due - now, "not due yet", counts=False)
+        latest = reminder.catch_up(now)
+        if latest is not reminder:
+            await self._replace(job, latest)
+            return None
+        if now - reminder.due > LISTED_AFTER:
+            return await self._list(job, reminder)
+        if reminder.kind == DO and (later := await self._hold_back(job, reminder)) is not None:
+            return later
+        if reminder.kind == DO and await self._is_silent(reminder):
+            await self._pause(job, reminder, "silent")
+            return None
+        await self._pace()
+        text = (do_text if reminder.kind == DO else say_text)(reminder, now, self.language(reminder.key))
+        message = reminder.message(text, now, reminder.kind)
+        accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
+        if accepted.outcome is AcceptOutcome.NEW:
+            self._in_flight.add(turn_id(message))
+            self.meter.count("reminders", state="fired")
+            log.info("reminder.fired", reminder=reminder.id, kind=reminder.kind, missed=reminder.missed)
+        await self._replace(job, reminder.next())
+        return None
+
+    def note_end(self, turn: str) -> None:
+        """Note that a turn has ended; only those of fired reminders count."""
+        if turn in self._in_flight:
+            self._in_flight.discard(turn)
+            self._ended.set()
+
+    async def settle(self, job: Job) -> RetryJobLater | None:
+        """Note that a fired reminder's turn failed, or that its person lost access: it may be paused."""
+        why, slot = str(job.payload["why"]), str(job.payload["slot"])
+        for each in await self.jobs.pending_in(job.scope):
+            found = [one for one in reminders_in([each]) if one.id == job.payload["r"] and one.is_waiting]
+            if not found or (found[0].is_snoozed and why == FAILED):
+                continue
+            reminder = found[0]
+            if why == REVOKED:
+                await self._replace(each, replace(reminder, paused=REVOKED))
+                continue
+            failed = (*(one for one in reminder.failed if one != slot), slot)[-MOST_FAILURES:]
+            if len(reminder.recent) == MOST_FAILURES and set(reminder.recent) <= set(failed):
+                await self._pause(each, reminder, FAILED)
+            else:
+                await self._replace(each, replace(reminder, failed=failed))
+        return None
+
+    async def _replace(self, job: Job, following: Reminder | None) -> None:
+        next_ = following.to_job(job.scope) if following is not None else None
+        await self.jobs.advance(job, next_)
+
+    async def _hold_back(self, job: Job, reminder: Reminder) -> RetryJobLater | None:
+        """Put a turn off to the end of the quiet hours; of the slots in them only the last one runs."""
+        quiet, now = QuietHours.of(self.preferences.preferences(job.scope)), self.now()
+        end = quiet.end_after(now, self.zone(job.scope)) if quiet is not None else None
+        if end is None:
+            return None
+        following = reminder.next()
+        if following is not None and following.is_waiting and following.due <= end:
+            await self._replace(job, following)
+        return RetryJobLater(end - now, "quiet hours", counts=False)
+
+    async def _is_silent(self, reminder: Reminder) -> bool:
+        """Return True if no user has written in the chat for 30 days."""
+        since = self.now() - SILENT_AFTER
+        if reminder.set_at > since:
+            return False
+        heard = await self.journal.last_message_at(reminder.key)
+        return heard is None or heard < since
+
+    async def _pause(self, job: Job, reminder: Reminder, why: str) -> None:
+        """Pause a reminder, and say so in its chat with a button that resumes it."""
+        language = self.language(reminder.key)
+        key = "reminders.paused_failed" if why == FAILED else "reminders.paused_silent"
+        await send_job_report(
+            self.records,
+            replace(job, id=f"{job.id}:{why}"),
+            await self.journal.session(reminder.key),
+            translate(key, language, what=short(reminder.text)),
+            at=self.now(),
+            chat_kind=reminder.chat_kind,
+            choices=(
+                MessageButton(translate("reminders.resume", language), f"/reminders resume {reminder.id}"),
+                MessageButton(translate("reminders.stop", language), f"/reminders stop {reminder.id}"),
+            ),
+        )
+        self.meter.count("reminders", state="paused")
+        log.info("reminder.paused", reminder=reminder.id, reason=why)
+        await self._replace(job, replace(reminder, paused=why))
+
+    async def _list(self, job: Job, reminder: Reminder) -> RetryJobLater | None:
+        """Have the reminder listed with the others of its chat that are over a day late; the turn advances them."""
+        message = reminder.message(reminder.text, self.now(), LATE)
+        accepted = await self.journal.accept(message, role=Role.MEMBER, is_control=False)
+        if accepted.outcome is AcceptOutcome.NEW:
+            self._in_flight.add(turn_id(message))
+            self.meter.count("reminders", state="late")
+            return RetryJobLater(_LIST_AGAIN, "it is listed with the late ones of its chat", counts=False)
+        if job.attempts < _MOST_LISTS:
+            return RetryJobLater(_LIST_AGAIN, "its list has not been sent yet")
+        await self._replace(job, reminder.next())  # the turn ended without it: stopped, or dead-lettered
+        return None
+
+    async def _pace(self) -> None:
+        """Return when few fired reminders are in flight, or after a moment."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PACE.total_seconds()):
+                while len(self._in_flight) >= _AT_ONCE:
+                    self._ended.clear()
+                    await self._ended.wait()
+        if len(self._in_flight) > 100 * _AT_ONCE:  # turns that ended in a way that nobody noted
+            self._in_flight.clear()
+
+
+def settle_job(reminder: str, slot: str, *, why: str, scope: str, at: datetime) -> Job:
+    """Return the job that notes how the turn of a fired reminder ended."""
+    payload = {"r": reminder, "slot": slot, "why": why}
+    return Job(id=f"{job_prefix(reminder)}settle:{slot}", kind=SETTLE, scope=scope, payload=payload, due_at=at)
+
+
+def snooze_buttons(reminder: str, language: str) -> tuple[MessageButton, ...]:
+    """Return the buttons below a reminder: 10 min, 1 h, tomorrow, stop."""
+    commands = (
+        ("snooze_10", f"/reminders snooze {reminder} 10"),
+        ("snooze_60", f"/reminders snooze {reminder} 60"),
+        ("tomorrow", f"/reminders tomorrow {reminder}"),
+        ("stop", f"/reminders stop {reminder}"),
+    )
+    return tuple(MessageButton(translate(f"reminders.{name}", language), command) for name, command in commands)

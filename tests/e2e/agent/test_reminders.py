@@ -1,0 +1,404 @@
+"""Reminders in the whole gateway: set by the model, fired, snoozed, changed and cancelled, in words and by button."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.reminders.reminder import Reminder, reminders_in
+from gateway.admission import AdmissionPolicy, AllowEntry
+from gateway.app import composition
+from gateway.app.context import AppContext
+from gateway.errors import ModelFailed
+from gateway.events import InboundKind, Role
+from gateway.ports import Job
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.staged_changes import erase
+
+MEMBERS = AdmissionPolicy(
+    channel="pocket", entries=frozenset(map(AllowEntry.parse, ("ann", "bob"))), owners=frozenset({"boss"})
+)
+BERLIN = {"PARLOUR_TIMEZONE": "Europe/Berlin"}
+NOW = datetime(2026, 11, 22, 10, 20, tzinfo=UTC)
+
+
+class ToldModel:
+    """Says or calls what stands in `queue`; a failure there is raised."""
+
+    def __init__(self) -> None:
+        self.name = "told"
+        self.queue: list[Any] = []
+        self.requests: list[ChatRequest] = []
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Say the next entry."""
+        self.requests.append(request)
+        entry = self.queue.pop(0) if self.queue else "ok"
+        if isinstance(entry, Exception):
+            raise entry
+        calls: tuple[ToolCall, ...] = ()
+        if isinstance(entry, tuple):
+            calls, entry = (ToolCall(f"c{len(self.requests)}", entry[0], json.dumps(entry[1])),), ""
+        elif sink is not None:
+            sink(entry)
+        return ChatReply(text=entry, tool_calls=calls, model=self.name, tokens=TokenUsage(1, 1, 0), cost=0.0)
+
+    async def warm(self) -> None:
+        """Nothing to load."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    @property
+    def result(self) -> str:
+        """The last result of a tool that it was shown."""
+        return str([each["content"] for each in self.requests[-1].messages if each["role"] == "tool"][-1])
+
+
+@dataclass
+class MovableClock:
+    """The gateway's clock: runs as the machine's, from NOW on, and can be moved."""
+
+    offset: timedelta = field(default_factory=lambda: NOW - datetime.now(UTC))
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return datetime.now(UTC) + self.offset
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
+    """A clock for every subsystem that is built while it stands."""
+    found = MovableClock()
+    monkeypatch.setattr(composition, "AppContext", partial(AppContext, now=found))
+    return found
+
+
+@dataclass
+class ReminderTalk:
+    """A gateway with a model that sets reminders."""
+
+    inside: InProcessGateway
+    model: ToldModel
+    clock: MovableClock
+
+    async def call(self, name: str, text: str = "please", chat: str = "c", **arguments: Any) -> str:
+        """Have the model call a tool in a turn of Ann, or of another; return the result."""
+        facts: dict[str, Any] = {
+            key: arguments.pop(key) for key in ("sender", "group", "is_admin", "quoted") if key in arguments
+        }
+        self.model.queue = [(name, arguments), "done"]
+        if facts.get("group"):
+            facts["is_addressed"] = True
+        await self.inside.channel.ask(chat, text, **facts)
+        return self.model.result
+
+    async def reminders(self) -> list[Reminder]:
+        """Return what is set."""
+        return reminders_in(await self.inside.app.store.jobs.pending_of("remind"))
+
+    async def move(self, **span: float) -> None:
+        """Move the clock on, and return when everything that is due then has ended."""
+        self.clock.offset += timedelta(**span)
+        due = self.clock()
+        store = self.inside.app.store
+        await store.jobs.put(Job(id=f"wake:{due.isoformat()}", kind="wake", scope="", payload={}, due_at=due))
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Return when nothing is due and every turn has ended."""
+        store = self.inside.app.store
+        for _ in range(3):
+            await self.inside.idle()
+            while any(job.due_at <= self.clock() for job in await store.jobs.pending_of("remind")):
+                await self.inside.idle()
+            await store.jobs.put(Job(id=f"wake:{self.clock()}", kind="wake", scope="", payload={}, due_at=self.clock()))
+
+    async def press(self, command: str, chat: str = "c", **facts: Any) -> str:
+        """Press a button; return the text that answers it."""
+        before = len(self.inside.channel.posts.get(chat, ()))
+        await self.inside.channel.say(chat, command, kind=InboundKind.BUTTON, **facts)
+        return (await self.inside.channel.posted(chat, before + 1))[before].text
+
+    def texts(self, chat: str = "c") -> list[str]:
+        """Return what stands in a chat, without the commands below it."""
+        return [post.text.partition("\n\n- 10 min")[0] for post in self.inside.channel.posts.get(chat, ())]
+
+
+@asynccontextmanager
+async def talk(clock: MovableClock, **options: Any) -> AsyncIterator[ReminderTalk]:
+    """Run a gateway."""
+    model = ToldModel()
+    async with gateway(model=model, environment=BERLIN | options.pop("environment", {}), **options) as inside:
+        yield ReminderTalk(inside, model, clock)
+
+
+async def test_set_fired_snoozed_and_cancelled(clock: MovableClock) -> None:
+    """The whole life of one: the answer names the time in words; the line is the bot's own, so "snooze that" works."""
+    async with talk(clock) as ann:
+        result = await ann.call("remind", what="stand-up", at="2026-11-23T09:00")
+        (set_,) = await ann.reminders()
+        assert result == (
+            f"reminder {set_.id} is set once this answer is sent: Mon 23 Nov 2026, 09:00 Europe/Berlin, in 22 hours"
+        )
+        await ann.move(hours=21, minutes=41)
+        assert ann.texts()[-1] == "⏰ stand-up"
+        assert await ann.press(f"/reminders snooze {set_.id} 10") == (
+            "I'll remind you again: `stand-up`, 2026-11-23 09:11 Europe/Berlin."
+        )
+        await ann.press(f"/reminders snooze {set_.id} 10")  # a second press moves it
+        assert sum(not each.is_fired for each in await ann.reminders()) == 1
+        await ann.move(minutes=11)
+        assert ann.texts().count("⏰ stand-up") == 2
+        result = await ann.call("reminder_change", "snooze that", id=set_.id, snooze_minutes=30)
+        assert "09:42" in result or "09:41" in result
+        said = [(each["role"], each["content"]) for each in ann.model.requests[-1].messages]
+        assert ("assistant", "⏰ stand-up") in said
+        assert (await ann.call("reminder_change", "no, drop it", id=set_.id, cancel=True)).startswith("reminder ")
+        assert await ann.reminders() == []
+        await ann.move(days=2)
+        assert ann.texts().count("⏰ stand-up") == 2
+        assert await ann.press(f"/reminders tomorrow {set_.id}") == "This reminder no longer exists."
+
+
+async def test_every_second_tuesday(clock: MovableClock) -> None:
+    """Twice in four weeks, and the list and its button."""
+    async with talk(clock) as ann:
+        result = await ann.call("remind", what="bins", at="2026-11-24T09:00", repeat="FREQ=WEEKLY;INTERVAL=2;BYDAY=TU")
+        assert result.endswith(
+            "Tue 24 Nov 2026, 09:00 Europe/Berlin, in 46 hours; then Tue 8 Dec 2026, 09:00 Europe/Berlin"
+        )
+        await ann.move(hours=45, minutes=41)
+        for _ in range(3):
+            await ann.move(days=7)
+        assert [text for text in ann.texts() if "bins" in text] == ["⏰ bins"] * 2
+        (set_,) = await ann.reminders()
+        shown = await ann.inside.channel.ask("c", "/reminders", sent_at=clock())
+        assert f"`bins` (`FREQ=WEEKLY;INTERVAL=2;BYDAY=TU`) `{set_.id}`" in shown
+        assert await ann.press(f"/reminders stop {set_.id}") == "The reminder `bins` is stopped."
+        assert await ann.inside.channel.ask("c", "/reminders", sent_at=clock()) == (
+            "No reminders are set here. Ask me to remind you of something."
+        )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"at": "2026-11-22T09:00"}, "that is in the past: it is now Sun 22 Nov 2026, 11:20"),
+        ({"at": "tomorrow"}, "at is a local time such as 2026-11-23T09:00: it is now Sun 22 Nov 2026, 11:20"),
+        ({"at": "2026-11-23"}, "at is a local time"),
+        ({"at": "2036-11-23T09:00"}, "more than five years ahead"),
+        ({}, "give either at (local time) or in_minutes"),
+        ({"at": "2026-11-23T09:00", "in_minutes": 5}, "give either"),
+        ({"in_minutes": -5}, "at least 1"),
+        ({"in_minutes": 10_000_000}, "at most five years"),
+        ({"at": "2026-11-23T09:00", "repeat": "FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"}, "no date matches this rule"),
+        ({"at": "2026-11-23T09:00", "repeat": "FREQ=HOURLY;INTERVAL=0"}, "INTERVAL is from 1 to 366"),
+        ({"at": "2026-11-23T09:00", "repeat": "FREQ=MINUTELY;INTERVAL=30", "kind": "do"}, "60 minutes"),
+        ({"at": "2026-11-23T09:00", "what": " "}, "say what to remind of"),
+        ({"at": "2026-11-23T09:00", "what": "x" * 2_001}, "at most 2000 characters"),
+    ],
+)
+async def test_wrong_times_and_rules_are_errors_that_name_the_time(
+    clock: MovableClock, arguments: dict[str, Any], error: str
+) -> None:
+    """Nothing is set, and the model can correct itself."""
+    async with talk(clock) as ann:
+        assert error in await ann.call("remind", **({"what": "tea"} | arguments))
+        assert await ann.reminders() == []
+
+
+async def test_limits_of_a_person_and_a_chat(clock: MovableClock) -> None:
+    """50 and 200; those that are over do not count."""
+    async with talk(clock, policy=MEMBERS) as ann:
+        await ann.call("remind", what="tea", at="2026-11-23T09:00", chat="-hall", group=True, sender="ann")
+        (set_,) = await ann.reminders()
+        jobs = ann.inside.app.store.jobs
+        (job,) = await jobs.pending_of("remind")
+        for n in range(49):
+            await jobs.put(replace(set_, id=f"r{n}").to_job(job.scope))
+            await jobs.put(replace(set_, id=f"s{n}", is_fired=True).to_job(job.scope))
+        hall: dict[str, Any] = {"chat": "-hall", "group": True}
+        assert "limit reached: 50 reminders" in await ann.call("remind", what="tea", in_minutes=5, sender="ann", **hall)
+        for n in range(150):
+            await jobs.put(replace(set_, id=f"t{n}", person=f"pocket%3a{n}").to_job(job.scope))
+        result = await ann.call("remind", what="tea", in_minutes=5, sender="bob", **hall)
+        assert "limit reached: 200 reminders in this chat" in result
+
+
+async def test_in_a_group_only_its_person_or_an_admin_changes_it(clock: MovableClock) -> None:
+    """It names its person; another member can neither cancel nor snooze it, in words or by button."""
+    async with talk(clock, policy=MEMBERS) as group:
+        hall: dict[str, Any] = {"chat": "-hall", "group": True}
+        await group.call("remind", what="stand-up", in_minutes=5, sender="ann", **hall)
+        (set_,) = await group.reminders()
+        refused = await group.call("reminder_change", id=set_.id, cancel=True, sender="bob", **hall)
+        assert "only the person who set this reminder or an admin" in refused
+        await group.move(minutes=6)
+        assert group.texts("-hall")[-1] == "Ann: ⏰ stand-up"
+        answer = await group.press(f"/reminders stop {set_.id}", "-hall", group=True, sender="bob")
+        assert answer.startswith("Only the person who set this reminder")
+        answer = await group.press(f"/reminders stop {set_.id}", "-hall", group=True, sender="bob", is_admin=True)
+        assert answer == "The reminder `stand-up` is stopped."
+
+
+async def test_access_lost_pauses_it_and_the_owner_reads_one_line(clock: MovableClock) -> None:
+    """The chat reads nothing; the row stays, paused."""
+    async with talk(clock, policy=MEMBERS) as group:
+        await group.inside.channel.ask("boss", "hello", sender="boss")
+        await group.call("remind", what="a", in_minutes=5, chat="-hall", group=True, sender="ann", repeat="FREQ=HOURLY")
+        (set_,) = await group.reminders()
+        (job,) = await group.inside.app.store.jobs.pending_of("remind")
+        gone = replace(set_, by="mallory", person="pocket%3amallory")
+        await group.inside.app.store.jobs.advance(job, gone.to_job(job.scope))
+        before = group.texts("-hall")
+        await group.move(minutes=6)
+        await group.move(hours=3)
+        assert group.texts("-hall") == before
+        assert [each.paused for each in await group.reminders()] == ["access"]
+        lines = [text for text in group.texts("boss") if "no longer has access" in text]
+        assert len(lines) == 1
+
+
+async def test_a_request_is_a_turn_and_nothing_sends_nothing(clock: MovableClock) -> None:
+    """The daily digest: the model reads the request with its tools; NOTHING is not shown, not even as a preview."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="what is new?", at="2026-11-23T08:00", repeat="FREQ=DAILY", kind="do")
+        (set_,) = await ann.reminders()
+        before = len(ann.texts())
+        ann.model.queue = ["NOTHING"]
+        await ann.move(hours=21)
+        assert len(ann.texts()) == before
+        request = str(ann.model.requests[-1].messages[-1]["content"])
+        assert f"[reminder {set_.id}, set 22 Nov 2026] what is new?" in request
+        ann.model.queue = [("remind", {"what": "again", "in_minutes": 5}), "two files are new"]
+        await ann.move(days=1)
+        assert ann.texts()[-1] == "two files are new"
+        assert len(await ann.reminders()) == 1  # no reminder from a reminder
+
+
+async def test_three_failures_pause_a_request_and_its_button_resumes_it(clock: MovableClock) -> None:
+    """Each failure is a line of its own; behind the third there is one with a button."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="news", at="2026-11-23T08:00", repeat="FREQ=DAILY", kind="do")
+        (set_,) = await ann.reminders()
+        for _ in range(3):
+            ann.model.queue = [ModelFailed("down")] * 5
+            await ann.move(days=1)
+        assert any("its last three answers failed" in text for text in ann.texts())
+        calls = len(ann.model.requests)
+        await ann.move(days=3)
+        assert len(ann.model.requests) == calls
+        ann.model.queue = []
+        assert "continues" in await ann.press(f"/reminders resume {set_.id}")
+        await ann.move(days=1)
+        assert len(ann.model.requests) == calls + 1
+
+
+async def test_late_ones_are_listed_once_in_one_message(clock: MovableClock) -> None:
+    """Down for three days: of five reminders one message, and the repeating one goes on."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="daily", at="2026-11-23T08:00", repeat="FREQ=WEEKLY")
+        (job,) = await ann.inside.app.store.jobs.pending_of("remind")
+        (weekly,) = await ann.reminders()
+        for n in range(4):
+            await ann.inside.app.store.jobs.put(
+                replace(weekly, id=f"r{n}", text=f"one {n}", repeat="").to_job(job.scope)
+            )
+        before = len(ann.texts())
+        await ann.move(days=4)
+        (late,) = ann.texts()[before:]
+        assert late.startswith("⏰ These reminders were due while I was not running:\n- ")
+        assert all(f"`{each}`" in late for each in ("daily", "one 0", "one 3"))
+        assert [each.at for each in await ann.reminders() if not each.is_fired] == ["2026-11-30T08:00"]
+
+
+async def test_a_reminder_that_was_cancelled_while_it_waited_is_not_sent(clock: MovableClock) -> None:
+    """It is due behind the very turn that cancels it."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="tea", in_minutes=5)
+        (set_,) = await ann.reminders()
+        (job,) = await ann.inside.app.store.jobs.pending_of("remind")
+        message = set_.message("⏰ tea", ann.clock(), "say")
+        await ann.inside.app.store.jobs.advance(job, None)
+        await ann.inside.app.store.journal.accept(message, role=Role.MEMBER, is_control=False)
+        await ann.inside.idle()
+        assert "⏰ tea" not in ann.texts()
+
+
+async def test_a_new_time_zone_asks_once_and_moves_what_named_a_time(clock: MovableClock) -> None:
+    """Nine stays nine in the new zone; "in 90 minutes" is not asked about."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="stand-up", at="2026-11-23T09:00")
+        await ann.call("remind", what="laundry", in_minutes=90)
+        answer = await ann.inside.channel.ask("c", "/timezone America/New_York")
+        assert "One reminder is set in another time zone. Keep the local time and move it" in answer
+        assert "`/reminders move`" in answer
+        assert "`/reminders leave`" in answer
+        assert await ann.press("/reminders leave") == "The reminders stay as they are."
+        assert {each.zone for each in await ann.reminders()} == {"Europe/Berlin"}
+        assert await ann.press("/reminders move") == "One reminder now follows America/New_York."
+        assert {each.text: (each.at, each.zone) for each in await ann.reminders()}["stand-up"] == (
+            "2026-11-23T09:00",
+            "America/New_York",
+        )
+        assert "time zone." not in await ann.inside.channel.ask("c", "/timezone America/New_York")
+
+
+async def test_quiet_hours_by_command(clock: MovableClock) -> None:
+    """Shown, set, refused and removed."""
+    async with talk(clock) as ann:
+        ask = ann.inside.channel.ask
+        assert (await ask("c", "/quiet")).startswith("No quiet hours")
+        assert (await ask("c", "/quiet 22:00-07:00")).startswith("Quiet hours: 22:00-07:00 (Europe/Berlin)")
+        assert (await ask("c", "/quiet late")).startswith("Quiet hours are two times")
+        assert (await ask("c", "/quiet")).startswith("Quiet hours: 22:00-07:00")
+        assert (await ask("c", "/quiet off")).startswith("No quiet hours")
+
+
+async def test_forgetting_and_exporting_include_reminders(clock: MovableClock, tmp_path: Path) -> None:
+    """/forget of a word removes the reminder with it; /forget everything all; the export has them."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="call the clinic", at="2026-11-23T09:00")
+        await ann.call("remind", what="buy bread", at="2026-11-23T09:00")
+        exports = ann.inside.app.commands.memory.privacy.exports
+        await exports.write("people/pocket%3aann", "pocket%3aann", tmp_path / "e.zip")
+        with zipfile.ZipFile(tmp_path / "e.zip") as archive:
+            assert b"call the clinic" in archive.read("reminders.jsonl")
+        await erase(ann.inside.channel.ask, "c", "/forget clinic")
+        assert [each.text for each in await ann.reminders()] == ["buy bread"]
+        await ann.inside.channel.ask("c", "/forget everything yes")
+        await ann.settle()
+        assert await ann.reminders() == []
+
+
+async def test_a_stopped_turn_sets_nothing(clock: MovableClock) -> None:
+    """A promise that was not sent is none: the model fails behind the call."""
+    async with talk(clock) as ann:
+        ann.model.queue = [("remind", {"what": "tea", "in_minutes": 5}), *[ModelFailed("down")] * 5]
+        await ann.inside.channel.ask("c", "remind me")
+        assert await ann.reminders() == []
+
+
+async def test_set_and_cancelled_in_one_turn(clock: MovableClock) -> None:
+    """The later call wins."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="first", in_minutes=50)
+        (set_,) = await ann.reminders()
+        ann.model.queue = [
+            ("reminder_change", {"id": set_.id, "at": "2026-11-24T09:00"}),
+            ("reminder_change", {"id": set_.id, "cancel": True}),
+            "done",
+        ]
+        await ann.inside.channel.ask("c", "move it; no, drop it")
+        assert await ann.reminders() == []
