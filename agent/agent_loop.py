@@ -18,8 +18,8 @@ from agent.memory.messages.token_estimate import estimate_message, estimate_mess
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler
-from agent.tools.result_pages import ToolResultPages
 from agent.reminders.reminder_access import ReminderAccess
+from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import CallFacts
 from agent.tools.sources import encode_sources
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall

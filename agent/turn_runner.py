@@ -15,7 +15,6 @@ from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.tools.sources import format_sources
 from agent.reminders.reminder import is_reminder
 from agent.reminders.reminder_turns import (
     ReminderTurnRunner,
@@ -24,6 +23,7 @@ from agent.reminders.reminder_turns import (
     is_nothing,
     revocation_jobs,
 )
+from agent.tools.sources import format_sources
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply

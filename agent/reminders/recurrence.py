@@ -129,7 +129,7 @@ class RecurrenceRule:
         return self._next(at, zone, is_included=True)
 
     def next_slot(self, slot: str, zone: str) -> str | None:
-        """Return the slot after *slot*; None if there is no further one."""
+        """Return the slot after *slot*; None after the last one."""
         return self._next(slot, zone, is_included=False)
 
     def _next(self, slot: str, zone: str, *, is_included: bool) -> str | None:

@@ -76,7 +76,7 @@ class Reminder:
 
     @classmethod
     def from_job(cls, job: Job) -> Reminder:
-        """Read a job's payload. Raises KeyError, TypeError or ValueError for one that is none of ours."""
+        """Read a job's payload. Raises KeyError, TypeError or ValueError for any other payload."""
         row = job.payload
         return cls(
             id=str(row["r"]),
@@ -210,7 +210,7 @@ class Reminder:
         return current
 
     def message(self, text: str, now: datetime, command: str) -> InboundMessage:
-        """Return the message that it fires as. *command* says how the turn runs it: SAY, DO or LATE."""
+        """Return the message that it fires as. *command* is SAY, DO or LATE."""
         return InboundMessage(
             key=self.key,
             message_id=self.message_id,

@@ -94,7 +94,7 @@ class ReminderTurnRunner:
         return "\n".join([f"⏰ {translate('reminders.late', turn.language)}", *shown]), tuple(advances)
 
     async def _may_be_listed(self, turn: Turn, reminder: Reminder) -> bool:
-        """Return True if the person of *reminder* has access; others' reminders are refused in turns of their own."""
+        """Return True if the person of *reminder* has access; other reminders are refused in their own turns."""
         if reminder.by == turn.message.sender.id:
             return True
         message = reminder.message(reminder.text, self._services.now(), LATE)

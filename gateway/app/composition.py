@@ -13,8 +13,8 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
-from agent.tools.result_pages import ToolResultPages
 from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tools.result_pages import ToolResultPages
 from gateway.access.refusal_log import SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access

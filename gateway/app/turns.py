@@ -42,8 +42,8 @@ from agent.memory.prompt.prompt_snapshot import ScopeMemory
 from agent.memory.search.scope_recall import ScopeRecall
 from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
-from agent.tools.result_pages import ToolResultPages
 from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tools.result_pages import ToolResultPages
 from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
 from agent.turn_runner import TurnRunner

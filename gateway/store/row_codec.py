@@ -141,7 +141,7 @@ def _attachment(fields: Mapping[str, Any]) -> Attachment:
 
 def _button_fields(message: OutboundMessage | MessagePart) -> dict[str, Any]:
     fields: dict[str, Any] = {"settles": True} if message.settles else {}
-    if message.calls:
+    if message.calls or message.calls_name:
         fields["calls"] = [message.calls, message.calls_name]
     if message.choices:
         fields["choices"] = [[each.label, each.command, each.row] for each in message.choices]

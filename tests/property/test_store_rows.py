@@ -107,6 +107,8 @@ OUTBOUND = every(
     attachments=ATTACHMENTS,
     choices=CHOICES,
     settles=FLAG,
+    calls=TEXT,
+    calls_name=TEXT,
     rings=FLAG,
 )
 PART = every(
@@ -122,6 +124,8 @@ PART = every(
     is_placed=FLAG,
     choices=CHOICES,
     settles=FLAG,
+    calls=TEXT,
+    calls_name=TEXT,
 )
 SCALARS = st.none() | FLAG | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXT
 JSON = st.recursive(

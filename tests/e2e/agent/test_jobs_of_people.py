@@ -41,6 +41,6 @@ async def test_a_job_of_an_unknown_sender_is_not_served_and_the_owner_reads_one_
             "`pocket:mallory` no longer has access in `pocket:-hall`."
             " Their scheduled requests there are not carried out."
         ]
-        await accept_job(inside, "job:remind/r1/1", "ann")
+        await accept_job(inside, "job:task/t1", "ann")
         assert model.calls == calls + 1
         assert len(inside.channel.posts["-hall"]) == 1
