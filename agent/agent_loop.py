@@ -296,6 +296,10 @@ class AgentLoop:
             role=turn.role,
             chat_kind=turn.message.chat_kind,
             is_untyped=turn.message.kind is InboundKind.JOB and not turn.retried,
+            is_tainted=draft.is_tainted_call(call),
+            turn=turn.id,
+            call=call.id,
+            lines=lambda: [*context.conversation.lines, *draft.lines],
         )
         if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN

@@ -1,7 +1,7 @@
 """Web pages as Markdown: the main part alone, or the whole page. Runs in the reader process, behind its limits.
 
-`lxml` is C and every byte is a stranger's: nothing else imports this module. It is imported before the limits are set,
-and imports its libraries after that.
+`lxml` is C and every byte is a stranger's: only that process calls it. The module is imported before the limits are
+set, and imports its libraries after that.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import codecs
 import re
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from agent.attachments.page_links import clean_link
 
 MAIN_CHARS = 200  # a shorter main part is none: the whole page is read
 MAIN_BYTES = 2_000_000  # of a page whose main part is looked for; larger ones are read whole
@@ -23,11 +24,6 @@ _DROPPED = (
 )
 _FRAMES = ("nav", "footer", "aside")
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
-_TRACKING = re.compile(
-    r"utm_\w+|fbclid|gclid|dclid|gbraid|wbraid|msclkid|yclid|twclid|igshid|mc_[ce]id|_hs(?:enc|mi)|ref_src|vero_id"
-    r"|oly_(?:anon|enc)_id|mkt_tok|s_cid|wt_mc|at_(?:medium|campaign)",
-    re.IGNORECASE,
-)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:T\d{2}:\d{2})?")
 _PUBLISHED = re.compile(r'"datePublished"\s*:\s*"(\d{4}-\d{2}-\d{2}(?:T\d{2}:\d{2})?)')
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
@@ -149,28 +145,6 @@ def _clean_links(tree: Any) -> None:
         else:
             link.attrib.pop("href", None)  # its words stay
         link.attrib.pop("title", None)
-
-
-def clean_link(address: str) -> str:
-    """Return *address* without tracking parameters; "" if it leads to no web page."""
-    try:
-        parts = urlsplit(address.strip())
-        port = parts.port
-    except ValueError:
-        return ""
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or port == 0:
-        return ""
-    if any(sign in address for sign in "<>\"'`\\") or not address.isprintable():
-        return ""
-    query = parts.query
-    if _TRACKING.search(query):
-        pairs = parse_qsl(query, keep_blank_values=True)
-        query = urlencode([(name, value) for name, value in pairs if not _TRACKING.fullmatch(name)])
-    # Spaces and parentheses would end the link in Markdown.
-    return urlunsplit(parts._replace(query=query)).translate(_QUOTED)
-
-
-_QUOTED = str.maketrans({" ": "%20", "(": "%28", ")": "%29", "[": "%5B", "]": "%5D"})
 
 
 def _main_part(tree: Any) -> str:

@@ -8,19 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from agent.tools.tool import CallFacts as CallFacts
 from agent.tools.tool import Tool, ToolKind
 from gateway.events import ChatKind, Role
 
 _EVERYWHERE = frozenset(ChatKind)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallFacts:
-    """What the right to a call depends on."""
-
-    role: Role
-    chat_kind: ChatKind
-    is_untyped: bool  # a job started the turn, not a message of the person
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from agent.tools.sources import ToolResult
 from gateway.errors import NothingHappened as NothingHappened
 from gateway.errors import ToolFailed
 from gateway.events import Attachment, ChatKind, PlatformAccount, Role, Sender, SessionKey
-from gateway.ports import MEMORY, SEARCH_DEFAULTS, Job, SearchHit, SearchHits, SearchIndex, SearchOptions
+from gateway.ports import MEMORY, SEARCH_DEFAULTS, Job, Line, SearchHit, SearchHits, SearchIndex, SearchOptions
 
 # Results that the program writes in a tool's place; transcripts hold them as they are.
 OUTCOME_UNKNOWN = "outcome unknown: it may have happened"
@@ -85,6 +85,20 @@ ASK_BY_KIND: Mapping[ToolKind, AskRule] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallFacts:
+    """Facts that the right to a call depends on."""
+
+    role: Role
+    chat_kind: ChatKind
+    is_untyped: bool  # a job started the turn, not a message of the person
+    is_tainted: bool = False  # untrusted text was in the prompt when the model requested the call
+    turn: str = ""
+    call: str = ""  # the tool call's id
+    lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
+
+
+CallReview = Callable[[Mapping[str, Any], CallFacts], AskRule]  # (checked arguments, facts)
 FoundRecorder = Callable[[str, Sequence[SearchHit]], Awaitable[None]]  # (scope, hits of its memory)
 
 
@@ -220,6 +234,7 @@ class Tool:
     brings: ResultContent
     ask: AskRule
     subject: Callable[..., str] | None  # (**arguments): what a standing approval would cover, such as a host
+    review: CallReview | None  # when this call asks, where the arguments decide it; at least as `ask` says
     who: Role | None  # the least role; None = by kind
     where: frozenset[ChatKind] | None  # kinds of chat; None = by kind
     timeout: timedelta
@@ -237,6 +252,7 @@ def tool(
     brings: ResultContent = ResultContent.TRUSTED,
     ask: AskRule | None = None,
     subject: Callable[..., str] | None = None,
+    review: CallReview | None = None,
     who: Role | None = None,
     where: Collection[ChatKind] | None = None,
     timeout: timedelta = timedelta(seconds=60),
@@ -272,6 +288,7 @@ def tool(
             brings=brings,
             ask=ASK_BY_KIND[kind] if ask is None else ask,
             subject=subject,
+            review=review,
             who=who,
             where=None if where is None else frozenset(where),
             timeout=timeout,

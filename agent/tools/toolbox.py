@@ -21,7 +21,7 @@ from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.rights import CallFacts, refuse_call
 from agent.tools.sources import ToolResult, ToolSource
-from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, ResultContent, Tool, ToolContext, ToolKind
+from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, AskRule, ResultContent, Tool, ToolContext, ToolKind
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
 from gateway.ports.entry_points import load_entry_points
@@ -49,7 +49,8 @@ _OUR_MARKERS = regex.compile(
 # What people expect of an assistant. What no tool gives is said plainly in the prompt.
 ABILITIES: Mapping[str, str] = {
     "memory": "look anything up in or add to a memory of earlier conversations",
-    "web": "open web pages, search the web or know today's news",
+    "web": "open web pages",
+    "search": "search the web or know today's news",
     "files": "read or write files",
     "commands": "run programs",
     "compute": "calculate with code",
@@ -156,7 +157,7 @@ class Toolbox:
     def refusal(self, call: ToolCall, facts: CallFacts) -> str:
         """Return why *call* must not run, for the model to read; "" if it may. Unknown tools are not refused."""
         found = self._tools.get(call.name)
-        reason = refuse_call(found, facts) if found is not None else ""
+        reason = (refuse_call(found, facts) or _missing_approval(found, call, facts)) if found is not None else ""
         if reason:
             self._count(call, "refused")
         return reason
@@ -280,6 +281,20 @@ def clean_result(text: str) -> str:
     """Return *text* without controls and invisible characters, and without what only the program writes in results."""
     visible = _INVISIBLE.sub("", clean(text))
     return str(_OUR_MARKERS.sub("(removed)", visible))
+
+
+def _missing_approval(called: Tool, call: ToolCall, facts: CallFacts) -> str:
+    """Return the refusal of a call that its tool's review wants approved; "" if it may run."""
+    if called.review is None:
+        return ""
+    try:
+        arguments = _read(called, call.arguments)
+    except ToolFailed:
+        return ""  # running it tells what is wrong
+    if called.review(arguments, facts) is AskRule.NEVER:
+        return ""
+    subject = clean_result(called.subject(**arguments)) if called.subject is not None else called.name
+    return f"not run: this needs approval: {subject}; the person can allow it by sending the address"
 
 
 class LoopDetector:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
+
+import structlog
 
 from agent.chat_profiles import (
     ChatProfiles,
@@ -15,13 +18,21 @@ from agent.chat_profiles import (
     stored_guild,
 )
 from agent.memory.scopes import account_of, quote, scope_of
+from agent.tools.tool import Tool
 from agent.tools.toolbox import GROUP, Toolbox
 from gateway.app.context import AppContext, ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
+from gateway.errors import SettingsError
 from gateway.events import InboundMessage, PlatformAccount, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 from gateway.ports.entry_points import load_entry_points
-from gateway.settings.settings_model import ToolSettings
+from gateway.settings.settings_model import Settings, ToolSettings
+
+if TYPE_CHECKING:  # what is off is not imported
+    from agent.web.web_pages import WebPages
+    from agent.web.web_search import SearchEngine
+
+log = structlog.get_logger(__name__)
 
 _INTERPRETER = "pydantic_monty"
 _FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
@@ -117,12 +128,41 @@ def disabled_tools(settings: ToolSettings) -> frozenset[str]:
     return frozenset(name for names, is_disabled in is_off.items() if is_disabled for name in names)
 
 
+def build_web_tools(settings: Settings) -> Sequence[Tool]:
+    """Return the web tools that are on. If the search engine cannot be used, the bot says that it cannot search."""
+    web = settings.tools.web
+    if not (web.fetch or web.search):
+        return ()
+    from agent.web.web_pages import WebPages
+    from agent.web.web_tools import build_fetch_tool, build_search_tool
+
+    pages = WebPages(proxy=settings.proxy_address, ports=web.ports)
+    tools = [build_fetch_tool(pages)] if web.fetch else []
+    if web.search:
+        try:
+            tools.append(build_search_tool(open_search_engine(settings, pages)))
+        except SettingsError as error:
+            log.warning("search.off", reason=str(error))
+    return tools
+
+
+def open_search_engine(settings: Settings, pages: WebPages) -> SearchEngine:
+    """Return the configured engine over the client of *pages*; raise SettingsError if something is missing for it."""
+    from agent.web.web_search import SearchAccess, load_engine
+
+    web = settings.tools.web
+    key = web.search_key.get_secret_value() if web.search_key else ""
+    access = SearchAccess(url=str(web.search_url or ""), key=key, proxy=settings.proxy_address, client=pages.client)
+    return load_engine(web.search, access)
+
+
 def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
     """Return the model, tools and persona of each chat. Loads every installed tool."""
     result_chars = context.settings.agent.max_tool_result_chars
     disabled = disabled_tools(context.settings.tools)
     entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
-    toolbox = Toolbox.load(*context.plugins.tools, entries=entries, result_chars=result_chars, meter=context.meter)
+    tools = (*context.plugins.tools, *build_web_tools(context.settings))
+    toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=context.meter)
     chats, people = context.chats, context.store.people
     return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)
 

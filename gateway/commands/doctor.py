@@ -15,6 +15,7 @@ from gateway.doctor import (
     LATELY,
     DoctorFinding,
     FindingLevel,
+    check_addresses,
     check_incidents,
     check_machine,
     check_platforms,
@@ -22,6 +23,7 @@ from gateway.doctor import (
     from_platform,
     last_answer,
 )
+from gateway.errors import SettingsError, ToolFailed
 from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
@@ -77,6 +79,8 @@ async def collect_findings(
     ahead = await clock_ahead(servers, datetime.now(UTC), proxy=settings.proxy_address)
     if ahead:
         yield DoctorFinding(FindingLevel.FAIL, "clock", clock_line(ahead))
+    for finding in (*await check_addresses(settings), *await _search(settings)):
+        yield finding
     model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
     try:
         async for finding in check_platforms(settings, environment):
@@ -96,6 +100,25 @@ def _transcripts(home: Home) -> list[DoctorFinding]:
 
     what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
     return [DoctorFinding(FindingLevel.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []
+
+
+async def _search(settings: Settings) -> list[DoctorFinding]:
+    """Search once with the configured engine."""
+    name = settings.tools.web.search
+    if not name:
+        return []
+    from agent.web.web_pages import WebPages
+    from gateway.app.chat_settings import open_search_engine
+
+    level = FindingLevel.FAIL
+    try:
+        engine = open_search_engine(settings, WebPages(proxy=settings.proxy_address))
+        hits = await engine.search("weather", count=1, language="", since="")
+        level = FindingLevel.OK if hits else FindingLevel.WARN
+        text = f"{name} answers with {'results' if hits else 'no result at all'}"
+    except (SettingsError, ToolFailed) as error:
+        text = f"{name}: {error}"
+    return [DoctorFinding(level, "search", text, "answers")]
 
 
 async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]:

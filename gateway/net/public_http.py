@@ -111,6 +111,16 @@ def parse_public_url(text: str, *, ports: Collection[int] = WEB_PORTS) -> URL:
     return url
 
 
+def is_public_name(url: str) -> bool:
+    """Return True if *url* may lead to the public internet, as far as its text tells. Nothing is looked up."""
+    try:
+        host = (parse_public_url(url).raw_host or "").rstrip(".")
+    except FetchFailed:
+        return False
+    literal = _literal_of(host)
+    return is_public(literal) if literal else not is_direct(host)
+
+
 class PublicHttpClient:
     """Fetches over HTTP. One per gateway: rates and limits are counted in it. Holds no connection between fetches."""
 

@@ -161,6 +161,18 @@ class CodeSettings(FrozenModel):
     compute: bool = True  # where the extra `code` is installed
 
 
+class WebToolSettings(FrozenModel):
+    """The tools `web_fetch` and `web_search`."""
+
+    fetch: bool = True
+    search: Annotated[str, Field(max_length=64)] = (
+        ""  # searxng, brave, tavily, ddgs, or an installed plugin's; "" = none
+    )
+    search_url: MaybeWebAddress = None  # of SearXNG, or of another engine's API
+    search_key: MaybeSecret = None
+    ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], BeforeValidator(split_list)] = ()
+
+
 class ToolSettings(FrozenModel):
     """The blocks of [002], and which tools are on."""
 
@@ -168,6 +180,7 @@ class ToolSettings(FrozenModel):
     session_memory: SessionMemorySettings = SessionMemorySettings()
     memory_flush: MemoryFlushSettings = MemoryFlushSettings()
     code: CodeSettings = CodeSettings()
+    web: WebToolSettings = WebToolSettings()
     files: bool = True  # the tools that list, read, write and delete files of the workspace
     reminders: bool = True  # the tools that set reminders, and sending them
 

@@ -8,14 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.abc import ResolveResult
 from aiohttp.test_utils import TestServer
 
 from gateway.net import public_http
 from gateway.net.public_http import NOT_PUBLIC, FetchFailed, HostRates, PublicHttpClient, is_public, parse_public_url
+from tests.fakes.public_site import LoopbackResolver
 
 NOT_PUBLIC_FORMS = {
     "loopback": ("127.0.0.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"),
@@ -81,16 +80,6 @@ def test_an_address_is_read_once() -> None:
     assert parse_public_url("http://①②⑦.⓪.⓪.①/").raw_host == "127.0.0.1"
 
 
-class NamedServer(aiohttp.abc.AbstractResolver):
-    """Resolves every name to loopback, where the test's server is."""
-
-    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
-        return [ResolveResult(hostname=host, host="127.0.0.1", port=port, family=2, proto=6, flags=0)]
-
-    async def close(self) -> None:
-        pass
-
-
 @asynccontextmanager
 async def serve(monkeypatch: pytest.MonkeyPatch, **pages: Any) -> AsyncIterator[tuple[PublicHttpClient, str]]:
     """Serve *pages* at a public name; the rule itself is tried elsewhere, in a namespace."""
@@ -103,7 +92,7 @@ async def serve(monkeypatch: pytest.MonkeyPatch, **pages: Any) -> AsyncIterator[
     monkeypatch.setattr(public_http, "is_public", lambda address: address == "127.0.0.1")
     try:
         yield (
-            PublicHttpClient(ports=[server.port], resolver=NamedServer),
+            PublicHttpClient(ports=[server.port], resolver=LoopbackResolver),
             f"http://site.example:{server.port}",
         )
     finally:
@@ -123,7 +112,7 @@ async def test_loopback_is_not_dialled_by_any_name() -> None:
     server = TestServer(app)
     await server.start_server()
     try:
-        client = PublicHttpClient(ports=[server.port or 0], resolver=NamedServer)
+        client = PublicHttpClient(ports=[server.port or 0], resolver=LoopbackResolver)
         for host in ("127.0.0.1", "localhost", "127.1", "2130706433", "0x7f.1", "0177.1", "0", "a.example", "[::1]"):
             with pytest.raises(FetchFailed, match=NOT_PUBLIC):
                 await client.fetch(f"http://{host}:{server.port}/")
