@@ -85,10 +85,19 @@ def find_file(root: int, parts: Sequence[str]) -> DiskPath | None:
 
 
 def find_newest(root: int, parts: Sequence[str]) -> DiskPath | None:
-    """Do what `find_file` does, and remove the older, unmarked version that a killed write left beside a marked one."""
+    """Do what `find_file` does, and remove the older, unmarked version that a killed write left beside a marked one.
+
+    Raises NotADirectoryError if a part before the last is a file, and IsADirectoryError if the last is a folder: with
+    their marks, a file and a folder of one name have different names on disk.
+    """
     path = find_file(root, parts)
     if path is not None and is_marked(path[-1]):
         remove_file(root, (*path[:-1], disk_name(parts[-1])))
+    if path is None:
+        if any(find_file(root, parts[:n]) for n in range(1, len(parts))):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if any(_is_folder(root, each) for each in disk_folders(parts)):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     return path
 
 

@@ -341,3 +341,34 @@ def test_erasing_reaches_files_and_deleted_copies(workspace: FileWorkspace, root
     assert workspace.list_files() == []
     (tmp_path / "linked").symlink_to(root)
     assert FileWorkspace(tmp_path / "linked", most_bytes=1, now=SteppedClock()).erase(clear) == []
+
+
+@pytest.mark.parametrize("mark", [False, True])
+def test_a_name_is_a_file_or_a_folder(workspace: FileWorkspace, mark: bool) -> None:
+    """Whatever the marks: no file in a file, and no file where a folder is."""
+    workspace.create("a/b", b"x", is_untrusted=mark)
+    with pytest.raises(NotADirectoryError):
+        workspace.create("a/b/c", b"x", is_untrusted=False)
+    with pytest.raises(IsADirectoryError):
+        workspace.replace("a", b"x", key="k", is_untrusted=not mark)
+    assert names(workspace) == ["a/b"]
+
+
+def test_no_descriptor_stays_open(workspace: FileWorkspace) -> None:
+    """After every kind of change, refused ones too."""
+    write(workspace, "a/b.txt", "one", key="0")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for n in range(3):
+        write(workspace, "a/b.txt", f"two {n}", key=f"r{n}")
+        workspace.append("a/b.txt", b"x", key=f"a{n}", is_untrusted=bool(n % 2))
+        workspace.create(f"c{n}.txt", b"x", is_untrusted=False)
+        change = workspace.delete(f"c{n}.txt", key=f"d{n}")
+        assert change is not None
+        workspace.restore(change.trash_id)
+        workspace.read("missing.txt")
+        with pytest.raises(WorkspaceFull):
+            workspace.create("large.bin", b"x" * 1_001, is_untrusted=False)
+        with pytest.raises(NotADirectoryError):
+            workspace.create("a/b.txt/c.txt", b"x", is_untrusted=False)
+    workspace.expire_trash(age=timedelta(0))
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
