@@ -12,7 +12,7 @@ from gateway.app.people_operations import PeopleOperations
 from gateway.errors import UserError
 from gateway.events import SessionKey
 from tests.e2e.agent.test_channel_history import group
-from tests.e2e.agent.test_purge import done
+from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
@@ -75,5 +75,5 @@ async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_name
             await anext(aiter(PeopleOperations(here.parlour.app).forget({"person": "pocket:cleo"})))
         assert "zinnwald" in here.lines()[0]["quoted"]
         await erase(here.parlour.channel.ask, "g", "/forget Cleo --purge", group=True, is_admin=True)
-        await done(here.parlour, "chats/pocket%3ag")
+        await wait_until_purged(here.parlour, "chats/pocket%3ag")
         assert "zinnwald" not in str(here.lines())

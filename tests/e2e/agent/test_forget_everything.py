@@ -25,7 +25,7 @@ from gateway.cli import app as cli
 from gateway.errors import UserError
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
-from tests.e2e.agent.test_purge import ROOM, done
+from tests.e2e.agent.test_purge import ROOM, wait_until_purged
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -57,7 +57,7 @@ async def open_home(home: Path, is_running: bool) -> AsyncIterator[GatewayApp]:
         yield app
 
 
-async def lived(home: Path) -> None:
+async def fill_scopes(home: Path) -> None:
     """Ann alone, with settings, files and an archive; Ann and Bob in a room; Bob alone."""
     sources = PlatformFiles()
     async with at_work(home, sources) as parlour:
@@ -74,8 +74,8 @@ async def lived(home: Path) -> None:
             noted = sources.put(f"{word}.txt", f"room {word}".encode(), media_type="text/plain")
             await ask("room", f"{word}, says {who}", group=True, sender=who, attachments=[noted], name=who.title())
         await ask("bob", f"/remember my {BOBS}", sender="bob", name="Bob")
-        await done(parlour)
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour)
+        await wait_until_purged(parlour, ROOM)
     event = {"channel": "pocket", "id": "9", "at": "2026-11-20T10:00:00Z", "reason": "odd"}
     (home / "quarantine").mkdir(exist_ok=True)
     (home / "quarantine" / "pocket-1.json").write_text(
@@ -89,7 +89,7 @@ async def lived(home: Path) -> None:
 def full_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home in which Ann and Bob have lived."""
     home = tmp_path_factory.mktemp("everything") / "home"
-    asyncio.run(lived(home))
+    asyncio.run(fill_scopes(home))
     return home
 
 
@@ -112,7 +112,7 @@ async def test_everything_of_a_person_goes_after_a_yes(full_home: Path, tmp_path
         answer = await ask("ann", "/forget everything yes")
         assert answer.startswith("Done.")
         assert "your messages in groups" in answer
-        await done(parlour)
+        await wait_until_purged(parlour)
         assert not (home / SCOPE).exists()
         assert "Full transcripts: none yet." in await ask("ann", "/privacy")
         assert "annsquokka" not in await ask("ann", "/memory")
@@ -137,7 +137,7 @@ async def test_killed_after_the_yes_the_next_start_erases(full_home: Path, tmp_p
         await parlour.idle()
         left = parlour.kill(tmp_path / "left")
     async with at_work(left) as parlour:
-        await done(parlour)
+        await wait_until_purged(parlour)
         assert not (left / SCOPE).exists()
     assert not where(left, f"I own a {ANNS}")
 
@@ -151,7 +151,7 @@ async def test_in_a_group_an_admin_erases_the_chat(full_home: Path, tmp_path: Pa
         assert "admin" in refused
         assert (home / ROOM).exists()
         await ask("room", "/forget everything yes", group=True, sender="eve", is_admin=True)
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour, ROOM)
         assert not (home / ROOM).exists()
     assert not where(home, f"the {BOBS} sings")
     assert ANNS in (home / SCOPE / "memory" / "MEMORY.md").read_text()
@@ -198,12 +198,12 @@ async def test_where_the_home_is_the_scope_the_house_stays(tmp_path: Path) -> No
         await ask("ann", f"the {ANNS}")
         await ask("ann", f"/remember my {BOBS}")
         assert (await erase(ask, "ann", f"/forget {ANNS} --purge")).startswith("Done.")
-        await done(parlour, "")
+        await wait_until_purged(parlour, "")
         left = [name for name in where(home, ANNS) if not name.startswith(("people/", "parlour.yaml"))]
         assert left == []
         assert where(home, BOBS)
         assert (await ask("ann", "/forget everything yes")).startswith("Done.")
-        await done(parlour, "")
+        await wait_until_purged(parlour, "")
         assert not (home / "memory").exists()
         assert (await ask("ann", "hello")).startswith("re ")
         await parlour.idle()

@@ -15,7 +15,7 @@ from agent.memory.storage.transcript_lines import format_time, utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
 from tests.e2e.agent.test_consolidation import SummaryModel
-from tests.e2e.agent.test_purge import done
+from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.held_model import HeldScriptModel
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase, memory
@@ -85,7 +85,7 @@ async def test_a_preview_for_a_group_is_answered_in_the_direct_chat_that_showed_
         assert (await ask("bob", yes(question), sender="bob")).startswith("No waiting change")
         assert "erasing this from the group" in await ask("ann", yes(question))
         assert (await ask("ann", yes(question))).startswith("No waiting change")
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour, ROOM)
         left = transcript(parlour.home, ROOM)
         assert "tea, says ann" not in left
         assert "tea, says bob" in left

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 from agent.memory.privacy.data_inventory import unknown_files
 from agent.memory.privacy.export_archive import members, write_archives
 from agent.memory.storage.disk import Disk
-from tests.e2e.agent.test_purge import done
+from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.recording_model import RecordingModel
 from tests.fakes.staged_changes import erase
@@ -53,6 +53,6 @@ async def test_an_archived_fact_is_found_exported_and_forgotten() -> None:
             assert FACT in exported.read(f"memory/{archive.name}").decode()
         path.unlink()
         await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
-        await done(parlour)
+        await wait_until_purged(parlour)
         assert not any(b"zeppelin" in each.read_bytes() for each in memory.rglob("*") if each.is_file())
         assert "No matching" in await parlour.channel.ask("ann", "/search zeppelin")

@@ -130,7 +130,7 @@ def consolidation(*operations: Mapping[str, Any]) -> dict[str, Any]:
     return {"history_entry": "[2026-11-22 10:00] They talked.", "operations": list(operations)}
 
 
-def replaced(pairs: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+def replace_all(pairs: Sequence[tuple[str, ...]]) -> dict[str, Any]:
     """Return a consolidation that replaces each first text by the second."""
     return consolidation(*({"op": "replace", "old": f"- {old}", "text": f"- {new}"} for old, new, *_ in pairs))
 
@@ -148,7 +148,7 @@ def environment(server: FakeOpenAI, **more: str) -> dict[str, str]:
     }
 
 
-def known(home: Path, lines: Sequence[str], scope: str = SCOPE) -> Path:
+def write_memory(home: Path, lines: Sequence[str], scope: str = SCOPE) -> Path:
     """Write MEMORY.md, long ago, and return its path."""
     path = home / scope / "memory" / "MEMORY.md"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -168,7 +168,7 @@ async def until(parlour: InProcessGateway, scope: str = SCOPE) -> None:
     await parlour.idle()
 
 
-async def consolidated(home: Path, model: ScriptedSummaries, said: Sequence[str], question: str = "") -> str:
+async def consolidate(home: Path, model: ScriptedSummaries, said: Sequence[str], question: str = "") -> str:
     """Let Ann say these things, end the conversation, and return MEMORY.md once it is summarised.
 
     Then *question* is asked; the reply quotes the first of the things.
@@ -185,7 +185,7 @@ async def consolidated(home: Path, model: ScriptedSummaries, said: Sequence[str]
     return (home / SCOPE / "memory" / "MEMORY.md").read_text()
 
 
-async def waiting(home: Path) -> list[dict[str, Any]]:
+async def load_staged(home: Path) -> list[dict[str, Any]]:
     """Return the changes that wait for approval."""
     return [json.loads(path.read_text()) for path in sorted((home / SCOPE / "memory" / ".staged").glob("*.json"))]
 
@@ -193,15 +193,15 @@ async def waiting(home: Path) -> list[dict[str, Any]]:
 async def test_fifteen_corrections_leave_one_line_each(tmp_path: Path) -> None:
     """The wrong line is gone from MEMORY.md and stands in its versions; the message behind the right one is known."""
     home = tmp_path / "home"
-    known(home, [old for old, *_ in CORRECTIONS])
-    text = await consolidated(
+    write_memory(home, [old for old, *_ in CORRECTIONS])
+    text = await consolidate(
         home,
-        ScriptedSummaries(lambda _: replaced(CORRECTIONS)),
+        ScriptedSummaries(lambda _: replace_all(CORRECTIONS)),
         [each[2] for each in CORRECTIONS],
         f"/memory why {CORRECTIONS[0][1]}",
     )
     assert text.splitlines() == [f"- {new}" for _, new, _ in CORRECTIONS]
-    assert await waiting(home) == []
+    assert await load_staged(home) == []
     [newest, *_] = VersionStore(home).log(SCOPE)
     assert "-- Lives in Leipzig\n+- Lives in Dresden" not in VersionStore(home).diff(SCOPE, newest.sha)  # a block each
     assert all(f"-- {old}" in VersionStore(home).diff(SCOPE, newest.sha) for old, *_ in CORRECTIONS)
@@ -214,9 +214,9 @@ async def test_rewordings_are_not_added_twice(tmp_path: Path) -> None:
     """
     home = tmp_path / "home"
     pairs = (*REWORDINGS, *REVERSALS)
-    known(home, [old for old, _ in pairs])
+    write_memory(home, [old for old, _ in pairs])
     added = consolidation(*({"op": "add", "text": f"- {new}"} for _, new in pairs))
-    text = await consolidated(home, ScriptedSummaries(lambda _: added), ["hello", "how are you?", "fine"])
+    text = await consolidate(home, ScriptedSummaries(lambda _: added), ["hello", "how are you?", "fine"])
     assert len(text.splitlines()) == len(REWORDINGS) + 2 * len(REVERSALS), text
     assert all(f"- {new}\n" in text for pair in REVERSALS for new in pair)
     assert "- Keeps bees behind the house in Thun\n" in text
@@ -226,28 +226,28 @@ async def test_rewordings_are_not_added_twice(tmp_path: Path) -> None:
 async def test_thirteen_denials_are_asked_about(tmp_path: Path, form: str) -> None:
     """Nobody said so: every fact stands as it was, and each denial waits, however the model put it."""
     home = tmp_path / "home"
-    path = known(home, [old for old, _ in DENIALS])
+    path = write_memory(home, [old for old, _ in DENIALS])
     before = path.read_text()
     answers: dict[str, dict[str, Any]] = {
-        "replace": replaced(DENIALS),
+        "replace": replace_all(DENIALS),
         "add": consolidation(*({"op": "add", "text": f"- {new}"} for _, new in DENIALS)),
         "whole": {"history_entry": "They talked.", "memory_update": "".join(f"- {new}\n" for _, new in DENIALS)},
     }
     said = ["hello", "the weather is fine", "tell me a joke"]
-    assert await consolidated(home, ScriptedSummaries(lambda _: answers[form]), said) == before
-    asked = json.dumps(await waiting(home), ensure_ascii=False)
+    assert await consolidate(home, ScriptedSummaries(lambda _: answers[form]), said) == before
+    asked = json.dumps(await load_staged(home), ensure_ascii=False)
     assert [new for _, new in DENIALS if new not in asked] == []
-    for change in await waiting(home):
+    for change in await load_staged(home):
         assert sum("old" in each for each in change["operations"]) <= 5
 
 
 async def test_a_denial_in_the_persons_own_words_is_believed(tmp_path: Path) -> None:
     """Ann says so herself, with nobody else's words in the prompt: it is a correction like any other."""
     home = tmp_path / "home"
-    known(home, ["Allergic to penicillin", "Likes tea"])
-    answer = replaced([("Allergic to penicillin", "Not allergic to penicillin")])
+    write_memory(home, ["Allergic to penicillin", "Likes tea"])
+    answer = replace_all([("Allergic to penicillin", "Not allergic to penicillin")])
     said = ["hello", "the doctor tested me: I am not allergic to penicillin", "good news"]
-    text = await consolidated(home, ScriptedSummaries(lambda _: answer), said)
+    text = await consolidate(home, ScriptedSummaries(lambda _: answer), said)
     assert text == "- Not allergic to penicillin\n- Likes tea\n"
 
 
@@ -256,9 +256,9 @@ async def test_output_grows_with_the_changes_and_not_with_the_memory(tmp_path: P
     """One new fact costs the same few tokens at 1, 9 and 29 kB; the whole document cost up to 7,500 each time."""
     home = tmp_path / "home"
     lines = [f"fact number {n} about the project of the year" for n in range(size // 50)]
-    known(home, lines)
+    write_memory(home, lines)
     model = ScriptedSummaries(lambda _: consolidation({"op": "add", "text": "- a new fact about the garden"}))
-    text = await consolidated(home, model, ["hello", "the garden is new", "fine"])
+    text = await consolidate(home, model, ["hello", "the garden is new", "fine"])
     assert text.splitlines() == [*(f"- {line}" for line in lines), "- a new fact about the garden"]
     assert 0 < model.output < 100
 
@@ -320,7 +320,7 @@ async def test_no_bad_answer_loses_a_fact(tmp_path: Path) -> None:
     assert len(names) == 33
     scopes = {name: f"people/{quote(f'pocket:c{n}')}" for n, name in enumerate(names)}
     home = tmp_path / "home"
-    paths = {name: known(home, FACTS, scope) for name, scope in scopes.items()}
+    paths = {name: write_memory(home, FACTS, scope) for name, scope in scopes.items()}
 
     def answer(prompt: str) -> ScriptedAnswer:
         return BAD_ANSWERS[names[int(prompt.partition("this is case ")[2].split(" ")[0])]]

@@ -25,7 +25,7 @@ LONG = "A fairly long answer, with **bold** words, an é and a 🙂. " * 12
 
 
 @asynccontextmanager
-async def wired(
+async def open_wired_gateway(
     script: Script, *, streaming: bool = False, tools: tuple[Any, ...] = (), **environment: str
 ) -> AsyncIterator[tuple[InProcessGateway, FakeOpenAI]]:
     """Run a gateway whose model is the scripted server; one attempt each, short limits."""
@@ -61,7 +61,7 @@ async def first_turn_usage(parlour: InProcessGateway) -> tuple[UsageRow, ...]:
 
 async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
     """What streams in is shown as one message that grows; at the end it is the whole answer, and stands once."""
-    async with wired([ScriptedAnswer(text=LONG, gap=0.01)], streaming=True) as (parlour, server):
+    async with open_wired_gateway([ScriptedAnswer(text=LONG, gap=0.01)], streaming=True) as (parlour, server):
         await parlour.channel.ask("c", "hello")
         (post,) = parlour.channel.posts["c"]
         assert post.text == LONG
@@ -76,7 +76,7 @@ async def test_a_streamed_answer_is_seen_growing_and_ends_whole() -> None:
 
 async def test_where_nobody_looks_nothing_is_streamed() -> None:
     """A stream costs CPU: it is asked for only where somebody sees it; the answer is the same."""
-    async with wired([LONG]) as (parlour, server):
+    async with open_wired_gateway([LONG]) as (parlour, server):
         assert await parlour.channel.ask("c", "hello") == LONG
         assert "stream" not in server.requests[0]
 
@@ -102,7 +102,7 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
 
     for streaming in (False, True):
         rang.clear()
-        async with wired(script, streaming=streaming, tools=(ring,)) as (parlour, server):
+        async with open_wired_gateway(script, streaming=streaming, tools=(ring,)) as (parlour, server):
             assert await parlour.channel.ask("c", "ring them") == "all rang"
             last = server.requests[-1]["messages"]
             ids = [call["id"] for message in last for call in message.get("tool_calls", ())]
@@ -126,7 +126,7 @@ async def test_remembering_and_finding_again() -> None:
             calls=(ScriptedToolCall(name=name, arguments=json.dumps({argument: "Ann likes oolong tea"})),)
         )
 
-    async with wired(script) as (parlour, server):
+    async with open_wired_gateway(script) as (parlour, server):
         await parlour.channel.ask("c", "remember that")
         found = await parlour.channel.ask("c", "what tea?")
         assert "Ann likes oolong tea" in found
@@ -152,7 +152,7 @@ async def test_wrong_tools_and_wrong_arguments_are_told_to_the_model() -> None:
         results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
         return ScriptedAnswer(text=" | ".join(results))
 
-    async with wired(script) as (parlour, _):
+    async with open_wired_gateway(script) as (parlour, _):
         unknown, broken, missing = (await parlour.channel.ask("c", "go")).split(" | ")
         assert "did you mean remember" in unknown
         assert "no valid JSON" in broken
@@ -168,7 +168,7 @@ async def test_another_model_answers_when_the_first_fails(fault: ModelFault) -> 
     def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return ScriptedAnswer(fault=fault) if body["model"] == "test" else ScriptedAnswer(text="from the other")
 
-    async with wired(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (parlour, server):
+    async with open_wired_gateway(script, PARLOUR_LLM__FALLBACKS='["openai/other"]') as (parlour, server):
         assert await parlour.channel.ask("c", "hello") == "from the other"
         assert [body["model"] for body in server.requests] == ["test", "other"]
         assert {row.model for row in await first_turn_usage(parlour) if row.tokens_out} >= {"openai/other"}
@@ -217,7 +217,7 @@ async def test_each_fault_is_one_line_with_a_reference(streaming: bool, name: st
     def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return answer if n == 1 else ScriptedAnswer(text="well again")
 
-    async with wired(script, streaming=streaming) as (parlour, server):
+    async with open_wired_gateway(script, streaming=streaming) as (parlour, server):
         text = await parlour.channel.ask("c", "hello")
         turn = reference_in(text)
         assert text == failure_line(BY_NAME[failure], turn)
@@ -236,7 +236,7 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
     """An endless answer is one answer of bounded size, over both ways of asking."""
     for streaming in (False, True):
         huge = ScriptedAnswer(text="word " * 2_000_000, pieces=200_000)
-        async with wired([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (parlour, _):
+        async with open_wired_gateway([huge], streaming=streaming, PARLOUR_LLM__TIMEOUT_SECONDS="20") as (parlour, _):
             await parlour.channel.ask("c", "hello")
             (post,) = parlour.channel.posts["c"]
             assert len(post.text) <= 160_000
@@ -246,7 +246,7 @@ async def test_ten_megabytes_are_cut_and_said_so() -> None:
 async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
     """With a short Retry-After the same model is asked again, and only the answer is seen."""
     script = [ScriptedAnswer(fault=ModelFault.BUSY, retry_after="0.2"), ScriptedAnswer(text="now")]
-    async with wired(script, PARLOUR_LLM__ATTEMPTS="2") as (parlour, server):
+    async with open_wired_gateway(script, PARLOUR_LLM__ATTEMPTS="2") as (parlour, server):
         assert await parlour.channel.ask("c", "hello") == "now"
         assert len(server.bodies) == 2
 
@@ -254,7 +254,7 @@ async def test_busy_is_waited_out_as_long_as_it_asks() -> None:
 async def test_eight_errors_in_a_row_are_eight_lines_and_then_an_answer() -> None:
     """A provider that is down for long costs one line a message, and nothing afterwards."""
     script: list[ScriptedAnswer | str] = [ScriptedAnswer(fault=ModelFault.ERROR)] * 8 + ["back"]
-    async with wired(script) as (parlour, server):
+    async with open_wired_gateway(script) as (parlour, server):
         texts = [await parlour.channel.ask("c", f"m{n}") for n in range(9)]
         assert all(text.startswith(translate("failures.unreachable")) for text in texts[:8])
         assert texts[8] == "back"
@@ -268,7 +268,7 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
     def script(_: Mapping[str, Any], n: int) -> ScriptedAnswer:
         return ScriptedAnswer(calls=(ScriptedToolCall(name="memory_search", arguments=make(n), id="again"),))
 
-    async with wired(script) as (parlour, server):
+    async with open_wired_gateway(script) as (parlour, server):
         text = await parlour.channel.ask("c", "go")
         assert text == failure_line(BY_NAME["loop"], reference_in(text))
         assert len(server.bodies) <= 26
@@ -279,7 +279,9 @@ async def test_an_infinite_tool_loop_ends(make: Callable[[int], str]) -> None:
 
 async def test_a_stopped_call_is_left_and_paid_for() -> None:
     """/stop in the middle of a call hangs up at once; the usage row says what the prompt cost."""
-    async with wired([ScriptedAnswer(fault=ModelFault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30") as (
+    async with open_wired_gateway(
+        [ScriptedAnswer(fault=ModelFault.HANG), "later"], PARLOUR_LLM__TIMEOUT_SECONDS="30"
+    ) as (
         parlour,
         server,
     ):
@@ -304,7 +306,7 @@ async def test_usage_adds_up_to_what_the_server_was_asked() -> None:
         ScriptedAnswer(text="two", tokens=(30, 3, 16)),
         ScriptedAnswer(fault=ModelFault.EMPTY, tokens=(40, 0, 32)),
     ]
-    async with wired(script) as (parlour, server):
+    async with open_wired_gateway(script) as (parlour, server):
         for n in range(3):
             await parlour.channel.ask("c", f"m{n}")
         sums = await parlour.app.commands.usage.totals(since=datetime.now(UTC) - timedelta(hours=1))

@@ -21,7 +21,7 @@ from gateway.app import build_operations
 from gateway.errors import UserError
 from gateway.ports import ChannelCapabilities
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel, quiet, talk
-from tests.e2e.agent.test_purge import lived, planted
+from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, InProcessGateway, gateway
 
@@ -30,7 +30,7 @@ OPEN = AdmissionPolicy(
 )
 
 
-def unpacked(parlour: InProcessGateway) -> dict[str, bytes]:
+def unpack_exports(parlour: InProcessGateway) -> dict[str, bytes]:
     """Return what arrived in the chat, by name, the zips taken apart."""
     assert isinstance(parlour.channel, InProcessFileChannel)
     found: dict[str, bytes] = {}
@@ -47,7 +47,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-async def arrived(parlour: InProcessGateway, number: int) -> None:
+async def wait_for_files(parlour: InProcessGateway, number: int) -> None:
     """Return when that many files stand in the chats."""
     assert isinstance(parlour.channel, InProcessFileChannel)
     while True:
@@ -74,9 +74,9 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         await talk(parlour, 4)
         await quiet(parlour)
         assert "Preparing your export" in await ask("ann", "/export")
-        await arrived(parlour, 1)
-        await exported(parlour)
-        found = unpacked(parlour)
+        await wait_for_files(parlour, 1)
+        await wait_for_exports(parlour)
+        found = unpack_exports(parlour)
         assert b"my dog is Bello" in found["memory/MEMORY.md"]
         assert b"Summary number 1." in found["memory/HISTORY.md"]
         [text] = [
@@ -100,7 +100,7 @@ async def test_a_person_gets_everything_of_theirs_and_nothing_else(tmp_path: Pat
         assert unknown_files(home) == []
 
 
-async def exported(parlour: InProcessGateway) -> None:
+async def wait_for_exports(parlour: InProcessGateway) -> None:
     """Return when no export is being made and everything is delivered and in its file."""
     while True:
         found = await parlour.app.store.jobs.pending_in(SCOPE)
@@ -114,12 +114,12 @@ async def test_our_copy_goes_after_a_day_and_is_in_no_later_export(tmp_path: Pat
     async with gateway(model=SummaryModel(), kind=kind(), home=tmp_path / "home") as parlour:
         await talk(parlour, 1)
         await parlour.channel.ask("ann", "/export")
-        await arrived(parlour, 1)
-        await exported(parlour)
+        await wait_for_files(parlour, 1)
+        await wait_for_exports(parlour)
         await parlour.channel.ask("ann", "/export")
-        await arrived(parlour, 2)
-        await exported(parlour)
-        assert not [name for name in unpacked(parlour) if name.startswith("files/")]
+        await wait_for_files(parlour, 2)
+        await wait_for_exports(parlour)
+        assert not [name for name in unpack_exports(parlour) if name.startswith("files/")]
         kept = list((parlour.home / SCOPE / "attachments").glob("*"))
         assert len(kept) == 2
         jobs = await parlour.app.store.jobs.pending_in(SCOPE)
@@ -140,9 +140,9 @@ async def test_killed_while_it_is_packed_it_is_sent_once_and_leaves_nothing(tmp_
     half.parent.mkdir()
     half.write_bytes(b"PK half of it")
     async with gateway(model=SummaryModel(), kind=kind(), home=copy) as parlour:
-        await arrived(parlour, 1)
-        await exported(parlour)
-        assert "conversations/" in unpacked(parlour)["README.md"].decode()
+        await wait_for_files(parlour, 1)
+        await wait_for_exports(parlour)
+        assert "conversations/" in unpack_exports(parlour)["README.md"].decode()
         assert not half.exists()
         again = parlour.kill(tmp_path / "again")
     async with gateway(model=SummaryModel(), kind=kind(), home=again) as parlour:
@@ -162,9 +162,9 @@ async def test_what_a_channel_takes_is_split_and_what_is_larger_is_named() -> No
             (folder / f"own-{n}.bin").write_bytes(_noise(n, size))
         await talk(parlour, 1)
         await parlour.channel.ask("ann", "/export")
-        await arrived(parlour, 3)
-        await exported(parlour)
-        found = unpacked(parlour)
+        await wait_for_files(parlour, 3)
+        await wait_for_exports(parlour)
+        found = unpack_exports(parlour)
         assert isinstance(parlour.channel, InProcessFileChannel)
         assert all(len(sent.data) <= 100_000 for sent in parlour.channel.arrived)
         assert {f"files/own-{n}.bin" for n in range(3)} <= found.keys()
@@ -248,8 +248,8 @@ async def test_the_operator_can_make_one_where_a_channel_cannot(tmp_path: Path) 
 def test_the_inventory_knows_every_file_of_a_home_that_has_lived(tmp_path: Path) -> None:
     """Each place that a purge has to reach, and whatever is new since: what is kept is known by kind, or this fails."""
     home = tmp_path / "home"
-    asyncio.run(lived(home))
-    planted(home)
+    asyncio.run(use_canaries(home))
+    plant_canaries(home)
     assert unknown_files(home) == []
 
 

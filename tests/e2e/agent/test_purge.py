@@ -44,7 +44,7 @@ async def at_work(
         yield parlour
 
 
-async def done(parlour: InProcessGateway, scope: str = SCOPE) -> None:
+async def wait_until_purged(parlour: InProcessGateway, scope: str = SCOPE) -> None:
     """Return when nothing of the scope is left to be done but what is planned for much later."""
     while True:
         soon = datetime.now(UTC) + timedelta(minutes=1)
@@ -54,7 +54,7 @@ async def done(parlour: InProcessGateway, scope: str = SCOPE) -> None:
     await parlour.idle()
 
 
-async def lived(home: Path) -> None:
+async def use_canaries(home: Path) -> None:
     """Let Ann talk of every canary, have it kept, summarised and archived, and send files that hold it."""
 
     def summarise(n: int, memory: str) -> dict[str, str]:
@@ -72,15 +72,15 @@ async def lived(home: Path) -> None:
             await ask("ann", "look at this", attachments=[text])
             other = sources.put("other.bin", f"{word}'s own bytes".encode()[::-1], media_type="application/x-odd")
             await ask("ann", f"the key of {word}", attachments=[other])
-        await done(parlour)
+        await wait_until_purged(parlour)
         await ask("ann", "/new")
         for word in CANARIES:
             await ask("ann", f"again {word}")
         await ask("ann", "and something else that stays")
-        await done(parlour)
+        await wait_until_purged(parlour)
 
 
-def planted(home: Path) -> None:
+def plant_canaries(home: Path) -> None:
     """Plant every canary where only trouble, age or a crash would leave it."""
     scope = home / SCOPE
     words = " ".join(CANARIES)
@@ -135,8 +135,8 @@ def planted(home: Path) -> None:
 def full_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home that has lived, with canaries in every place."""
     home = tmp_path_factory.mktemp("purge") / "home"
-    asyncio.run(lived(home))
-    planted(home)
+    asyncio.run(use_canaries(home))
+    plant_canaries(home)
     return home
 
 
@@ -169,7 +169,7 @@ async def test_no_byte_of_the_home_holds_what_was_purged(full_home: Path, tmp_pa
             answer = await erase(parlour.channel.ask, "ann", f"/forget {word} --purge")
             assert answer.startswith("Done.")
             assert word not in answer
-            await done(parlour)
+            await wait_until_purged(parlour)
             assert not where(parlour.kill(tmp_path / f"killed-{CANARIES.index(word)}"), word)
         await parlour.channel.ask("ann", "and now?")
         assert not any(word in str(model.prompts[-1]) for word in CANARIES)
@@ -200,7 +200,7 @@ async def test_killed_before_it_was_done_the_next_start_does_the_rest(full_home:
         left = parlour.kill(tmp_path / "left")
     assert where(left, CYRILLIC)
     async with at_work(left) as parlour:
-        await done(parlour)
+        await wait_until_purged(parlour)
     assert not where(left, CYRILLIC)
     assert where(left, ASCII)
 
@@ -234,7 +234,7 @@ async def test_a_turn_that_knew_the_words_does_not_bring_them_back(tmp_path: Pat
         assert await parlour.app.store.jobs.pending_in(ROOM)
         model.answers.set()
         await answered
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour, ROOM)
         await ask("room/thread", "and now?", group=True, is_admin=True)
         assert ASCII not in str(model.prompts[-1])
     assert not where(home, ASCII)
@@ -254,7 +254,7 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
             await in_room(who, f"{who}s {ASCII}, says {who}")
         answer = await erase(in_room, "ann", f"/forget {ASCII} --purge")
         assert "Your messages and facts" in answer
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour, ROOM)
         killed = parlour.kill(tmp_path / "killed")
         assert not where(killed, f"anns {ASCII}")
         found = where(killed, f"bobs {ASCII}")
@@ -264,5 +264,5 @@ async def test_in_a_group_a_member_purges_their_own(tmp_path: Path) -> None:
         assert "The words are now being erased" in await erase(
             in_room, "eve", f"/forget {ASCII} --purge", is_admin=True
         )
-        await done(parlour, ROOM)
+        await wait_until_purged(parlour, ROOM)
     assert not where(home, ASCII)

@@ -23,7 +23,7 @@ from gateway.events import PlatformAccount, SessionKey
 from gateway.ports import Job
 from gateway.settings import load_settings
 from tests.e2e.agent.test_consolidation import SCOPE
-from tests.e2e.agent.test_purge import lived, planted
+from tests.e2e.agent.test_purge import plant_canaries, use_canaries
 from tests.fakes.canaries import CYRILLIC, where
 
 ANN = SessionKey("pocket", "ann")
@@ -78,7 +78,7 @@ class KilledObject:
 
 
 @asynccontextmanager
-async def owned(home: Path) -> AsyncIterator[GatewayApp]:
+async def own_home(home: Path) -> AsyncIterator[GatewayApp]:
     """Own the home as a command does."""
     settings = load_settings({"PARLOUR_HOME": str(home), "PARLOUR_LOG__LEVEL": "error"})
     async with open_app(settings, channels=False) as app:
@@ -87,7 +87,7 @@ async def owned(home: Path) -> AsyncIterator[GatewayApp]:
 
 async def start_purge(home: Path) -> Job:
     """Begin a purge as the command does; its job stands in the journal."""
-    async with owned(home) as app:
+    async with own_home(home) as app:
         asker = ErasureRequester(account=PlatformAccount(kind="pocket", id="ann"), sender="ann", may_all=True)
         wanted = ErasurePattern.of(CYRILLIC)
         assert wanted is not None
@@ -98,7 +98,7 @@ async def start_purge(home: Path) -> Job:
 
 async def purge(home: Path, job: Job, fate: KillCountdown) -> None:
     """Do the job with a process that may be killed."""
-    async with owned(home) as app:
+    async with own_home(home) as app:
         whole = app.commands.memory.erasure.purge_jobs
         disk = KilledDisk(fate)
         store: Any = KilledObject(whole.store, fate)
@@ -115,8 +115,8 @@ def purging(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Job, int]:
     home = tmp_path_factory.mktemp("killed") / "home"
 
     async def prepare() -> tuple[Job, int]:
-        await lived(home)
-        planted(home)
+        await use_canaries(home)
+        plant_canaries(home)
         job = await start_purge(home)
         fate = KillCountdown()
         await purge(shutil.copytree(home, home.with_name("counted")), job, fate)
@@ -135,7 +135,7 @@ async def test_killed_at_a_write_the_rerun_completes_it(purging: tuple[Path, Job
         with contextlib.suppress(ProcessKilled):  # which files hold words differs by a few from copy to copy
             await purge(there, job, KillCountdown(at))
         await purge(there, job, KillCountdown())
-        async with owned(there) as app:
+        async with own_home(there) as app:
             await app.store.jobs.finish(job)
             for each in await app.store.jobs.pending_in(SCOPE):
                 if each.kind == "scrub":

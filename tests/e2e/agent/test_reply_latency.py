@@ -53,7 +53,7 @@ class SlowSummaryModel:
         """Nothing to close."""
 
 
-async def timed(parlour: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:
+async def measure_answer(parlour: InProcessGateway, clock: VirtualClock, chat: str, text: str) -> float:
     """Ask, and return how long the answer took."""
     begun = clock.seconds
     assert await parlour.channel.ask(chat, text) == "yes"
@@ -88,7 +88,9 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
         for n in range(40):
             chat = ("ann", "ann", "bob")[n % 3]
             is_thinking = bool(parlour.app.background.running)
-            took[is_thinking].append(await timed(parlour, clock, chat, f"thing {n}: " + "and more words " * 30))
+            took[is_thinking].append(
+                await measure_answer(parlour, clock, chat, f"thing {n}: " + "and more words " * 30)
+            )
         assert len(took[True]) > 10
         assert len(took[False]) > 2
         assert max(took[True]) <= max(took[False]) + 0.1
@@ -108,7 +110,7 @@ async def test_new_that_waits_waits_for_every_round(clock: VirtualClock, tmp_pat
     settings |= {"PARLOUR_TOOLS__MEMORY_FLUSH__ENABLED": "false", "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000"}
     async with gateway(model=model, home=home, environment=settings) as parlour:
         for n in range(4):
-            await timed(parlour, clock, "ann", f"thing {n}: " + "and more words " * 250)
+            await measure_answer(parlour, clock, "ann", f"thing {n}: " + "and more words " * 250)
         assert await parlour.channel.ask("ann", "/new") == "New session started."
         entries = HistoryLog(home / SCOPE / "memory").after(0)
         assert len(entries) > 1

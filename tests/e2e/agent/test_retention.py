@@ -16,7 +16,7 @@ from agent.memory.storage.transcript_reader import read_all
 from gateway.events import SessionKey
 from gateway.ports import Job
 from tests.e2e.agent.test_consolidation import SCOPE, WINDOW, SummaryModel
-from tests.e2e.agent.test_purge import done
+from tests.e2e.agent.test_purge import wait_until_purged
 from tests.fakes.canaries import where
 from tests.fakes.inprocess_files import InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
@@ -67,12 +67,12 @@ async def test_older_lines_leave_and_the_conversation_goes_on(tmp_path: Path) ->
         await ask("ann", f"/remember the {OLD} is red")
         paper = sources.put("a.txt", OLD.encode(), media_type="text/plain")
         await ask("ann", f"my {OLD}", attachments=[paper])
-        await done(parlour)
+        await wait_until_purged(parlour)
         middle = datetime.now(UTC)
         for path in (home / SCOPE / "attachments").iterdir():
             os.utime(path, (middle.timestamp() - 1,) * 2)
         await ask("ann", f"my {NEW}")
-        await done(parlour)
+        await wait_until_purged(parlour)
         disk = CountingDisk()
         assert await at(parlour, middle, disk).expire(TODAY) is None
         said = messages(home)
@@ -106,7 +106,7 @@ async def test_what_is_over_goes_whole_and_begins_anew(tmp_path: Path) -> None:
         await ask("ann", f"my {OLD}")
         await ask("ann", "/new")
         await ask("ann", f"again {OLD}")
-        await done(parlour)
+        await wait_until_purged(parlour)
         scope = home / SCOPE
         (scope / "sessions" / "x.jsonl.corrupt").write_text(OLD)
         (scope / "memory" / "2026-01-01-a-note.md").write_text(OLD)

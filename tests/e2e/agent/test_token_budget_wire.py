@@ -37,7 +37,7 @@ class SmallWindowProvider:
         """Refuse or answer."""
         prompt = json.dumps([body["messages"], body.get("tools", [])], ensure_ascii=False)
         tokens = len(prompt) // 3
-        if not paired(body["messages"]):
+        if not has_paired_calls(body["messages"]):
             self.broken.append(body)
         if tokens > WINDOW - 200:
             self.refused += 1
@@ -67,7 +67,7 @@ class SmallWindowProvider:
         return ScriptedAnswer(text=f"answer {n}", tokens=tokens)
 
 
-def paired(messages: list[Mapping[str, Any]]) -> bool:
+def has_paired_calls(messages: list[Mapping[str, Any]]) -> bool:
     """Say whether every call has its result, and every result its call, right behind it."""
     open_calls: set[str] = set()
     for message in messages:

@@ -43,7 +43,7 @@ class EndlessModel(HeldScriptModel):
         super().__init__(*[ANSWER] * (1_000 + MEMBERS), held=[KILLED_AT] if is_mortal else [])
 
 
-async def used(parlour: InProcessGateway) -> tuple[int, int]:
+async def count_usage(parlour: InProcessGateway) -> tuple[int, int]:
     """Return the calls and tokens that the usage rows tell of."""
     found = await parlour.app.store.usage.totals(since=NOON - timedelta(days=1))
     return sum(each["calls"] for each in found), sum(each["tokens_in"] + each["tokens_out"] for each in found)
@@ -95,7 +95,7 @@ class FloodHour:
         for task in (idle, held):
             task.cancel()
         if is_held:
-            while (await used(parlour))[0] < self.asked + KILLED_AT:  # noqa: ASYNC110 - written by no event of ours
+            while (await count_usage(parlour))[0] < self.asked + KILLED_AT:  # noqa: ASYNC110 - written by no event of ours
                 await asyncio.sleep(0.01)
         return is_held
 
@@ -116,7 +116,7 @@ async def test_an_hour_of_one_member_with_ten_kills(
                 await hour.live(parlour, model, traveller)
                 hour.asked += len(model.asked)
                 hour.notices += len(notices(parlour))
-                counted, begun = await used(parlour), await turns(parlour)
+                counted, begun = await count_usage(parlour), await turns(parlour)
                 if model.is_mortal:
                     home = parlour.kill(tmp_path / f"killed-{life}")
                     model.go(KILLED_AT)
@@ -218,7 +218,7 @@ async def test_tools_without_end_stop_at_the_cap() -> None:
         await parlour.channel.say("hall", "and now?", sender="bob", group=True)
         await parlour.idle()
         assert len(model.asked) == 4
-        assert await used(parlour) == (4, 20_000)
+        assert await count_usage(parlour) == (4, 20_000)
         assert len(parlour.channel.posts["hall"]) == 1
         traveller.shift(timedelta(hours=12))
         await parlour.channel.say("hall", "and now?", sender="bob", group=True, sent_at=datetime.now(UTC))
