@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import CallFacts
 from agent.tools.sources import encode_sources
 from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
-from agent.tools.toolbox import LoopDetector
+from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
@@ -38,6 +38,7 @@ log = structlog.get_logger(__name__)
 
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
 _KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
+_LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
 _IN_DOUBT = "not run: the same call was already made in this turn and may have happened; ask the person first"
@@ -118,6 +119,22 @@ class LoopContext:
     prompt: PromptFitter
     preview: Preview
     is_watched: bool  # the answer is streamed only where a stream would be seen: it costs CPU
+    calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # that run now: id to tool and progress
+
+    def show_call(self, call: ToolCall, progress: str = "") -> None:
+        """Show *call* and its progress in the status line."""
+        self.calls[call.id] = (call.name, progress)
+        self._show_status()
+
+    def end_call(self, call: ToolCall) -> None:
+        """Show another call that still runs instead of *call*, or none."""
+        self.calls.pop(call.id, None)
+        self._show_status()
+
+    def _show_status(self) -> None:
+        name, progress = next(reversed(self.calls.values()), ("", ""))
+        self.running.tool = name
+        self.preview.status(f"{name}: {progress}" if progress else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,12 @@ class _CallResult:
     text: str
     effects: StagedEffects | None = None
     is_untrusted: bool = False
+
+
+def _format_progress(text: str, step: int, of: int) -> str:
+    """Return one short line; a page or a server may have chosen its text."""
+    plain = " ".join(clean_result(text[: 2 * _LONGEST_PROGRESS]).split())[:_LONGEST_PROGRESS]
+    return f"{plain} ({step}/{of})" if of > 0 else plain
 
 
 def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCall) -> str:
@@ -310,21 +333,24 @@ class AgentLoop:
         else:
             if not is_repeatable:
                 await self._store.step(turn.lease, draft.intent(call))
-            context.running.tool = call.name
-            context.preview.status(call.name)
+            context.show_call(call)
             try:
                 outcome = await toolbox.run(call, self._tool_context(context, call, effects))
             finally:
-                context.running.tool = ""
-                context.preview.status("")
+                context.end_call(call)
             effects.sources = encode_sources(outcome.sources)
-            text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects) + effects.footer
+            text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
+            text += effects.footer
             is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return _CallResult(text, effects, is_untrusted=is_untrusted)
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft
         is_tainted = draft.is_tainted_call(call)
+
+        def progress(text: str, step: int = 0, of: int = 0) -> None:
+            if call.id in context.calls:  # a call that was left behind after its timeout shows nothing
+                context.show_call(call, _format_progress(text, step, of))
 
         def lines() -> list[Line]:
             return [*context.conversation.lines, *draft.lines]
@@ -340,6 +366,7 @@ class AgentLoop:
             call=call.id,
             call_key=f"{turn.id}.{draft.call_number(call)}",
             now=self._now(),
+            progress=progress,
             recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
             remember=effects.remember.append,
             is_tainted=is_tainted,

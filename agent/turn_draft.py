@@ -43,7 +43,7 @@ class StagedEffects:
     jobs: list[Job] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)  # prefixes of the ids of jobs to remove, before `jobs` are queued
     is_untrusted: bool = False  # the call read untrusted text from memory
-    paged: Mapping[str, Any] | None = None  # the stored result of which the model sees the first page
+    paged: dict[str, Any] | None = None  # the stored result of which the model sees the first page
     sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
     footer: str = ""  # the program's line below the result
 

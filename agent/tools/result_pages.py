@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
@@ -18,10 +20,14 @@ from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.ports import Line
 
+log = structlog.get_logger(__name__)
+
 RESULTS = "results"
 LONGEST_RESULT = 1_000_000  # bytes
+MOST_RESULTS = 100  # of a scope; the oldest go first
 KEPT_FOR = timedelta(days=7)
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+_CUT = "\n[cut: the rest of this result was not kept]"
 _NAME_LENGTH = 8  # hex digits of the digest in a result's name
 
 PageReader = Callable[[str, int], Awaitable[str]]  # (name, page)
@@ -34,20 +40,37 @@ class ToolResultPages:
         self._home = home
         self._disk = disk or Disk()
 
-    async def cut(self, scope: str, text: str, page: int, effects: StagedEffects) -> str:
+    async def cut(self, scope: str, text: str, page: int, effects: StagedEffects, *, is_cut: bool = False) -> str:
         """Return *text*, or its first page if it is longer than *page* characters; then *effects* name the rest.
 
-        Raises OSError when the text cannot be stored.
+        With *is_cut* the text is the beginning of a longer one. A full disk costs the other pages, not the turn.
         """
         if len(text) <= page:
             return text
-        data = text.encode("utf-8", "replace")[:LONGEST_RESULT]
-        kept = data.decode("utf-8", "ignore")
-        digest = hashlib.sha256(data).hexdigest()
-        await asyncio.to_thread(self._disk.replace, self._path(scope, digest), data)
+        try:
+            digest, kept = await asyncio.to_thread(self._keep, scope, text)
+        except OSError as error:
+            log.warning("result.not_stored", error=type(error).__name__, number=error.errno)
+            effects.footer = _CUT
+            return text[:page]
         effects.paged = {"sha": digest, "page": page}
+        if is_cut or len(kept) < len(text):
+            effects.paged["cut"] = True
         effects.footer = _footer(effects.paged, 1, kept)
         return kept[:page]
+
+    def _keep(self, scope: str, text: str) -> tuple[str, str]:
+        """Store *text* within the limits of size and number; return its digest and what was stored of it."""
+        data = text.encode("utf-8", "replace")[:LONGEST_RESULT]
+        digest = hashlib.sha256(data).hexdigest()
+        path = self._path(scope, digest)
+        self._disk.replace(path, data)
+        stored = [each for each in path.parent.iterdir() if _DIGEST.match(each.name)]
+        if len(stored) > MOST_RESULTS:
+            stored.sort(key=lambda each: (each == path, each.stat().st_mtime))
+            for each in stored[:-MOST_RESULTS]:
+                self._disk.remove(each)
+        return digest, data.decode("utf-8", "ignore")
 
     def bind(self, scope: str, lines: Callable[[], Iterable[Line]], effects: StagedEffects) -> PageReader:
         """Return the reader of the results that *lines* name, for one call; it taints as the result did."""
@@ -65,7 +88,7 @@ class ToolResultPages:
             chars, total = int(paged["page"]), _count_pages(text, int(paged["page"]))
             if not 1 <= page <= total:
                 raise ToolFailed(f"this result has the pages 1 to {total}")
-            effects.footer = _footer(paged, page, text) if page < total else ""
+            effects.footer = _footer(paged, page, text) if page < total else _CUT if paged.get("cut") else ""
             return text[(page - 1) * chars : page * chars]
 
         return read

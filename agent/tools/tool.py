@@ -113,6 +113,18 @@ class FileSender(Protocol):
         ...
 
 
+class ProgressReporter(Protocol):
+    """Shows how far a call is, in the status line of its chat."""
+
+    def __call__(self, text: str, step: int = 0, of: int = 0) -> None:
+        """Show *text*, with *step* *of* all steps if they are counted. Returns at once; the last one wins."""
+        ...
+
+
+def show_nothing(text: str, step: int = 0, of: int = 0) -> None:
+    """Show nothing: the context has no chat with a status line."""
+
+
 async def no_pages(name: str, page: int) -> str:  # noqa: ARG001 - the signature of `ToolContext.read_page`
     """Read nothing: the context has no stored results."""
     raise ToolFailed("there are no stored results here")
@@ -196,6 +208,8 @@ class ToolContext:
     schedule: ReminderAccess | None = None  # reminders of the chat; None where there are none
     send: FileSender = no_files  # stages a file; it is sent when the turn is committed
     read_page: Callable[[str, int], Awaitable[str]] = no_pages  # (name, page) of a long result of the conversation
+    progress: ProgressReporter = show_nothing
+    deadline: float | None = None  # when the call is cancelled, for `asyncio.timeout_at`
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
 

@@ -8,7 +8,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Awaitable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
+from agent.tools.result_pages import LONGEST_RESULT
 from agent.tools.rights import CallFacts, refuse_call
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, AskRule, ResultContent, Tool, ToolContext, ToolKind
@@ -36,6 +37,7 @@ READ_RESULT = "read_result"
 
 _READING = frozenset({ToolKind.LOOK, ToolKind.WEB})
 _GRACE = 5.0  # seconds that a cancelled call has to end
+_LONG = 20_000  # characters; to clean more of them takes the loop too long
 # Format characters hide text from people. Joiners stay inside words: scripts and emoji need them.
 _INVISIBLE = regex.compile(
     r"(?<![\p{L}\p{M}\p{So}\ufe0f])[\u200c\u200d]|[\u200c\u200d](?![\p{L}\p{M}\p{So}])|(?![\u200c\u200d])\p{Cf}"
@@ -67,6 +69,7 @@ class ToolOutcome:
     is_error: bool = False
     is_untrusted: bool = False  # holds words of strangers
     page: int = RESULT_CHARS  # characters that the model sees at once
+    is_cut: bool = False  # the text is the beginning of a longer one
     sources: Sequence[ToolSource] = ()
 
 
@@ -177,10 +180,15 @@ class Toolbox:
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        outcome = await self._outcome(call, context)
-        if self._meter is not None:
-            self._meter.time("tool_seconds", loop.time() - begun, tool=self._label(call))
-        self._count(call, "error" if outcome.is_error else "done")
+        counted = "stopped"
+        try:
+            outcome = await self._outcome(call, context)
+            is_unknown = outcome.is_error and outcome.text == OUTCOME_UNKNOWN
+            counted = "unknown" if is_unknown else "error" if outcome.is_error else "done"
+        finally:
+            if self._meter is not None:
+                self._meter.time("tool_seconds", loop.time() - begun, tool=self._label(call))
+            self._count(call, counted)
         return outcome
 
     async def _outcome(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
@@ -192,7 +200,9 @@ class Toolbox:
         except ToolFailed as error:
             return _error(str(error), untrusted=found.brings is ResultContent.WORDS)
         try:
-            result = await _run_bounded(found, found.run(context, **arguments))
+            deadline = asyncio.get_running_loop().time() + found.timeout.total_seconds()
+            work = found.run(replace(context, deadline=deadline), **arguments)
+            result = await _run_bounded(found, work)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
@@ -205,11 +215,12 @@ class Toolbox:
             return self._failed(found, TypeError("no text"), context)
         is_untrusted = found.brings is ResultContent.WORDS
         return ToolOutcome(
-            clean_result(result.text),
+            await _clean_long_result(result.text),
             is_error=result.is_error,
             is_untrusted=is_untrusted,
             page=min(found.page, self._result_chars),
             sources=result.sources,
+            is_cut=len(result.text) > LONGEST_RESULT,
         )
 
     def _failed(self, called: Tool, error: BaseException, context: ToolContext) -> ToolOutcome:
@@ -279,8 +290,16 @@ async def _run_bounded(called: Tool, work: Awaitable[object]) -> object:
 
 def clean_result(text: str) -> str:
     """Return *text* without controls and invisible characters, and without what only the program writes in results."""
-    visible = _INVISIBLE.sub("", clean(text))
-    return str(_OUR_MARKERS.sub("(removed)", visible))
+    # `concurrent`: a long text is cleaned in a thread, which must not hold the interpreter.
+    visible = _INVISIBLE.sub("", clean(text), concurrent=True)
+    return str(_OUR_MARKERS.sub("(removed)", visible, concurrent=True))
+
+
+async def _clean_long_result(text: str) -> str:
+    """Return the cleaned beginning of *text*, as much of it as can be stored; a long one does not block the loop."""
+    if len(text) <= _LONG:
+        return clean_result(text)
+    return await asyncio.to_thread(clean_result, text[:LONGEST_RESULT])
 
 
 def _missing_approval(called: Tool, call: ToolCall, facts: CallFacts) -> str:

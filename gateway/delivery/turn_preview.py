@@ -27,6 +27,7 @@ _SAYS_STOP_AFTER = 15.0  # docs/using.md: from then on the status says how to st
 _CLOSE_WITHIN = 5.0  # seconds that the call under way has when it is closed
 _TURN_WAITS = 0.5  # seconds that a turn waits for that: its worker is wanted where the platform is well
 _SHOW_WITHIN = 5.0
+_STATUS_EVERY = 1.0  # seconds between two statuses
 _STRIKES = 3  # bugs of a channel in one preview
 
 
@@ -66,7 +67,8 @@ class TurnPreview:
         self._is_placed = context.uses_placeholders(channel, self._message(""))
         self._strikes = 0
         self._status = ""
-        self._said: str | None = None  # the status as it was last shown
+        self._said = ""  # the status as it was last shown
+        self._status_due = 0.0  # when another may be shown
 
     # -- the Preview port ----------------------------------------------------------------------
 
@@ -137,6 +139,8 @@ class TurnPreview:
             waits.append(self._seconds_left())
         if self._elapsed() < _SAYS_STOP_AFTER:
             waits.append(_SAYS_STOP_AFTER - self._elapsed())
+        if self._status_text() != self._said:
+            waits.append(self._status_due - self._loop.time())
         with suppress(TimeoutError):
             async with asyncio.timeout(max(min(waits), 0.0) if waits else None):
                 await self._wake.wait()
@@ -151,14 +155,16 @@ class TurnPreview:
 
     # -- typing and status ---------------------------------------------------------------------
 
+    def _status_text(self) -> str:
+        if self._elapsed() < _SAYS_STOP_AFTER:
+            return self._status
+        name = "delivery.doing" if self._status else "delivery.working"
+        return translate(name, self._language, what=self._status)
+
     async def _show_status(self) -> None:
-        if self._elapsed() >= _SAYS_STOP_AFTER:
-            name = "delivery.doing" if self._status else "delivery.working"
-            text = translate(name, self._language, what=self._status)
-        else:
-            text = self._status
-        if text != (self._said or ""):
-            self._said = text
+        text = self._status_text()
+        if text != self._said and self._loop.time() >= self._status_due:
+            self._said, self._status_due = text, self._loop.time() + _STATUS_EVERY
             await self._show_activity(ChatActivity(key=self._lease.key, on=True, text=text))
 
     async def _show_activity(self, activity: ChatActivity) -> None:

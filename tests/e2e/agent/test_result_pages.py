@@ -9,9 +9,11 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from agent.tools.result_pages import KEPT_FOR, LONGEST_RESULT
+from agent.memory.storage.disk import Disk
+from agent.tools.result_pages import KEPT_FOR, LONGEST_RESULT, MOST_RESULTS, RESULTS, ToolResultPages
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
+from agent.turn_draft import StagedEffects
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
@@ -72,14 +74,48 @@ async def test_pages_follow_each_other_over_a_restart(tmp_path: Path) -> None:
 
 
 async def test_a_result_is_kept_up_to_a_megabyte(tmp_path: Path) -> None:
-    """What is beyond is not stored, and no page of it is offered."""
+    """What is beyond is not stored, no page of it is offered, and the last page says so."""
     model = HeldScriptModel(calls(("read_it", "{}")), "very long")
     async with gateway(home=tmp_path / "home", model=model, tools=[reading("é" * 900_000)]) as parlour:
         await parlour.channel.ask("c", "read it")
         await parlour.idle()
         (stored,) = parlour.home.rglob("results/*")
         assert stored.stat().st_size == LONGEST_RESULT
-    assert '[page 1 of 500: read_result("' in results(model.asked[1])[0]
+        first = results(model.asked[1])[0]
+        assert '[page 1 of 500: read_result("' in first
+        model.script.extend([calls(read_page(re.findall(r"r[0-9a-f]{8}", first)[-1], 500)), "read"])
+        await parlour.channel.ask("c", "the last page")
+    assert results(model.asked[3])[-1].endswith("é\n[cut: the rest of this result was not kept]")
+
+
+async def test_a_scope_keeps_a_hundred_results(tmp_path: Path) -> None:
+    """The oldest goes first; the newest stays whatever the clock says."""
+    pages, folder = ToolResultPages(tmp_path), tmp_path / "chats" / "c" / RESULTS
+    effects = StagedEffects()
+    names = []
+    for n in range(MOST_RESULTS + 1):
+        await pages.cut("chats/c", f"result {n}", 3, effects)
+        assert effects.paged is not None
+        names.append(effects.paged["sha"])
+        if n < MOST_RESULTS:  # the clock was ahead while these were stored
+            os.utime(folder / names[-1], (time.time() + 1_000 + n,) * 2)
+    assert {path.name for path in folder.iterdir()} == set(names[1:])
+
+
+class FullDisk(Disk):
+    """A disk without space."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Write nothing."""
+        raise OSError(28, "No space left on device")
+
+
+async def test_a_full_disk_costs_the_other_pages_and_not_the_turn(tmp_path: Path) -> None:
+    """The model reads the first page, and that there is no more."""
+    effects = StagedEffects()
+    text = await ToolResultPages(tmp_path, FullDisk()).cut("chats/c", "a long result", 6, effects)
+    assert text + effects.footer == "a long\n[cut: the rest of this result was not kept]"
+    assert effects.paged is None
 
 
 async def test_a_page_is_as_untrusted_as_its_result(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
+from gateway.delivery.outbox_dispatcher import OutboxDispatcher
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
@@ -94,3 +97,58 @@ async def test_each_kind_has_its_limit() -> None:
     assert len(pages.opened) == 10
     assert results(model.asked[2])[-1] == "not run: the limit of 5 calls of this kind for one answer is reached"
     assert done == ["0", "1", "2", "3", "4"]
+
+
+class StatusList:
+    """A preview that keeps the statuses."""
+
+    shown_at = None
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
+        self._changed = asyncio.Event()
+
+    def show(self, text: str) -> None:
+        """Show no text."""
+
+    def status(self, text: str) -> None:
+        """Keep it unless it is the one before."""
+        if self.statuses[-1:] != [text]:
+            self.statuses.append(text)
+            self._changed.set()
+
+    async def wait_for(self, text: str) -> None:
+        """Return when *text* is the status."""
+        while self.statuses[-1:] != [text]:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+async def test_progress_is_shown_in_the_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest call that runs, with its progress in one clean line; when it ends, one that still runs."""
+    statuses = StatusList()
+    go = {name: asyncio.Event() for name in ("a", "b")}
+
+    @tool("Load.", kind=ToolKind.WEB, name="load")
+    async def load(context: ToolContext, name: str) -> str:
+        assert context.deadline is not None
+        assert 50 < context.deadline - asyncio.get_running_loop().time() <= 60
+        context.progress(f"pages of\n\u202e{name}", 2, 7)
+        await go[name].wait()
+        context.progress("x" * 500)
+        return name
+
+    model = HeldScriptModel(calls(*(("load", json.dumps({"name": name})) for name in go)), "done")
+    async with gateway(model=model, tools=[load]) as parlour:
+        monkeypatch.setattr(OutboxDispatcher, "open", lambda *_: statuses)
+        _, answer = await parlour.channel.say("c", "load both")
+        await statuses.wait_for("load: pages of b (2/7)")
+        go["b"].set()
+        await statuses.wait_for("load: pages of a (2/7)")
+        go["a"].set()
+        await answer
+    long = f"load: {'x' * 80}"
+    assert statuses.statuses == ["load", "load: pages of b (2/7)", long, "load: pages of a (2/7)", long, ""]

@@ -327,6 +327,19 @@ async def test_the_status_says_how_to_stop_after_fifteen_seconds(opens: OpensGat
     ]  # fmt: skip
 
 
+async def test_a_status_changes_once_a_second(opens: OpensGateway) -> None:
+    """A tool may report its progress as often as it likes: the last report of each second is shown."""
+    gateway = await opens()
+    preview = gateway.preview(await gateway.turn())
+    for n in range(8):
+        preview.status(f"page {n}")
+        await asyncio.sleep(0.3)
+    await asyncio.sleep(1)
+    await preview.close()
+    said = [activity.text for activity in gateway.channel.activities]
+    assert said == ["", "page 0", "page 3", "page 6", "page 7", ""]
+
+
 async def test_a_channel_without_previews_is_only_shown_typing(opens: OpensGateway) -> None:
     """No edits, no preview: the words are not sent before the answer, and nobody needs to stream."""
     gateway = await opens(replace(PLAIN, shows_activity=True))
