@@ -1,7 +1,8 @@
 """Child process that reads one untrusted file and ends; run by path with ``python -I``, never imported.
 
-The top level imports only the standard library; format readers are imported when needed, behind the limits. The file
-is read from standard input; a line of JSON and then the picture's bytes are written to standard output.
+The top level imports only the standard library and the confinement; format readers are imported when needed, behind
+the limits. The file is read from standard input; a line of JSON and then the picture's bytes are written to standard
+output.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from functools import partial
 from types import FrameType
 from typing import Any
 from urllib.parse import unquote
+
+from agent.attachments.process_confinement import confine_process
 
 MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
 CPU = 10  # seconds; two more and the system kills
@@ -95,6 +98,7 @@ def drop_privileges() -> None:
     signal.signal(signal.SIGXCPU, _out_of_time)
     sys.setrecursionlimit(3_000)
     readable = tuple({f"{os.path.realpath(path)}/" for path in (sys.prefix, sys.base_prefix, sys.exec_prefix)})
+    confine_process(readable)
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_FORBIDDEN):

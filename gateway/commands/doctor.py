@@ -65,7 +65,7 @@ async def collect_findings(
     report = check_settings(environment)
     for finding in check_machine(report, environment):
         yield finding
-    for finding in await asyncio.to_thread(_transcripts, Home(report.home)):
+    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), *_reader()):
         yield finding
     settings = report.settings
     port = (settings.web.published_port or settings.web.port) if settings else 0
@@ -79,16 +79,27 @@ async def collect_findings(
     ahead = await clock_ahead(servers, datetime.now(UTC), proxy=settings.proxy_address)
     if ahead:
         yield DoctorFinding(FindingLevel.FAIL, "clock", clock_line(ahead))
-    for finding in (*await check_addresses(settings), *await _search(settings)):
-        yield finding
     model = asyncio.create_task(_model(settings, asks_model=asks_model), name="ask the model")
     try:
         async for finding in check_platforms(settings, environment):
             yield finding
-        for finding in await model:
+        for finding in (*await check_addresses(settings), *await _search(settings), *await model):
             yield finding
     finally:
         model.cancel()
+
+
+def _reader() -> list[DoctorFinding]:
+    """Return a warning if the process that reads untrusted files and pages is not confined by the kernel."""
+    from agent.attachments.process_confinement import can_confine
+
+    if can_confine():
+        return []
+    text = (
+        "this kernel does not confine the process that reads files and web pages (Landlock needs Linux 5.13 and newer,"
+        " on x86-64 or ARM64); it is still limited in memory, time and by Python's audit hook"
+    )
+    return [DoctorFinding(FindingLevel.WARN, "reader", text, "confined")]
 
 
 def _transcripts(home: Home) -> list[DoctorFinding]:
