@@ -80,7 +80,11 @@ async def test_answers_keep_their_latency_while_the_past_is_summarised(
     """In the same chat and in others; also when the budget is passed before the summary has come."""
     settings = {
         "messages": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10"},
-        "tokens": {"PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000", "PARLOUR_LLM__CONTEXT_WINDOW": "6500"},
+        "tokens": {
+            "PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW": "10000",
+            "PARLOUR_LLM__CONTEXT_WINDOW": "5000",
+            "PARLOUR_CHATS": '{"pocket:*": {"tools": {"allow": []}}}',  # the window is for the conversation
+        },
     }
     model, home = SlowSummaryModel(), tmp_path / "home"
     async with gateway(model=model, home=home, environment=settings[trigger]) as parlour:
