@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -13,16 +13,16 @@ import structlog
 from agent.attachments.image_inliner import ImageInliner
 from agent.files.outgoing_files import OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
-from agent.llm.chat_model import ChatReply, ChatRequest, ToolCall
+from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, ToolCall
 from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
-from agent.prompt_assembly import PromptAssembler
+from agent.prompt_assembly import PromptAssembler, clean_name
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
-from agent.tools.rights import CallFacts
 from agent.tools.sources import encode_sources
-from agent.tools.tool import OUTCOME_UNKNOWN, ToolContext, ToolKind, bind_recall
+from agent.tools.tool import OUTCOME_UNKNOWN, CallFacts, ToolContext, ToolKind, bind_recall
+from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion, question_id
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
@@ -37,6 +37,7 @@ from gateway.ports.caps import CapReached, ExceededCap
 log = structlog.get_logger(__name__)
 
 _NO_MORE = "not run: the limit of tool calls for this answer is reached; answer now with what you have"
+_WAITING = "waiting for approval"
 _KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
 _LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
@@ -150,6 +151,11 @@ def _format_progress(text: str, step: int, of: int) -> str:
     return f"{plain} ({step}/{of})" if of > 0 else plain
 
 
+def _request_of(allowed: ToolQuestion) -> ChatReply:
+    """Return the model's message with the allowed call, as if the model had just requested it."""
+    return ChatReply(text="", tool_calls=(allowed.call,), model="", tokens=TokenUsage(), cost=None)
+
+
 def _reached_limit(context: LoopContext, batch: Sequence[ToolCall], call: ToolCall) -> str:
     """Return why *call* exceeds the limit of its kind in one turn, for the model to read; "" if it does not."""
     toolbox = context.turn.profile.toolbox
@@ -213,6 +219,10 @@ class AgentLoop:
 
     async def _run_rounds(self, context: LoopContext, detector: LoopDetector, *, is_last: bool) -> LoopResult:
         turn, draft = context.turn, context.draft
+        if (allowed := turn.allowed) is not None and not draft.has_calls:  # the turn begins with the stored call
+            if (opening := draft.take_opening()) is not None:
+                await self._store.step(turn.lease, opening)
+            await self._store.step(turn.lease, draft.model(_request_of(allowed)))
         is_last = await self._run_calls(context, detector) or is_last
         await self._add_messages(context, draft.unseen_rows)
         while True:
@@ -280,22 +290,27 @@ class AgentLoop:
     async def _run_calls(self, context: LoopContext, detector: LoopDetector) -> bool:
         """Run the tool calls that have no result yet; return True if the model must answer now."""
         draft, is_last = context.draft, False
-        for batch in context.turn.profile.toolbox.batches(draft.open_calls):
+        toolbox = context.turn.profile.toolbox
+        for batch in toolbox.batches(draft.open_calls):
             results: dict[str, _CallResult] = {}
             for n, call in enumerate(batch, len(draft.finished_calls)):
                 if n >= self._max_calls:
                     results[call.id], is_last = _CallResult(_NO_MORE), True
                 elif detector.is_repeated(call):
                     results[call.id], is_last = _CallResult(_AGAIN), True
+                elif draft.questions and toolbox.has_effects(call):
+                    results[call.id] = _CallResult(f"not run: {_WAITING}")
                 elif limit := _reached_limit(context, batch, call):
                     results[call.id] = _CallResult(limit)
             left = [call for call in batch if call.id not in results]
             results |= await self._run_batch(context, left)
             for call in batch:
                 each = results[call.id]
+                if each.effects is not None and each.effects.ask and len(draft.questions) >= MOST_QUESTIONS:
+                    each = _CallResult(f"not run: at most {MOST_QUESTIONS} calls are asked about at once")
                 step = draft.result(call, each.text, each.effects, is_untrusted=each.is_untrusted)
                 await self._store.step(context.turn.lease, step)
-        return is_last or len(draft.finished_calls) >= self._max_calls
+        return is_last or bool(draft.questions) or len(draft.finished_calls) >= self._max_calls
 
     async def _run_batch(self, context: LoopContext, calls: Sequence[ToolCall]) -> Mapping[str, _CallResult]:
         """Run *calls*, a few at once, and return their results by call id."""
@@ -314,22 +329,26 @@ class AgentLoop:
     async def _run_call(self, context: LoopContext, call: ToolCall) -> _CallResult:
         turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
         effects, is_untrusted = StagedEffects(), False
-        is_repeatable = toolbox.is_repeatable(call.name)
+        is_repeatable, allowed = toolbox.is_repeatable(call.name), turn.allowed
         facts = CallFacts(
             role=turn.role,
             chat_kind=turn.message.chat_kind,
-            is_untyped=turn.message.kind is InboundKind.JOB and not turn.retried,
+            is_untyped=turn.message.kind is InboundKind.JOB and not turn.retried and allowed is None,
             is_tainted=draft.is_tainted_call(call),
             turn=turn.id,
             call=call.id,
             lines=lambda: [*context.conversation.lines, *draft.lines],
+            allowed_schema=allowed.schema if allowed is not None and call.id == allowed.id else "",
         )
         if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN
         elif not is_repeatable and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
             text = _IN_DOUBT
-        elif refusal := toolbox.refusal(call, facts):
-            text = refusal
+        elif (verdict := toolbox.review(call, facts)).refusal:
+            text = verdict.refusal
+        elif verdict.question:
+            effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict.question)
+            text = _WAITING
         else:
             if not is_repeatable:
                 await self._store.step(turn.lease, draft.intent(call))
@@ -343,6 +362,27 @@ class AgentLoop:
             text += effects.footer
             is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return _CallResult(text, effects, is_untrusted=is_untrusted)
+
+    def _question(self, turn: Turn, call: ToolCall, schema: str, why: str) -> Mapping[str, Any]:
+        """Return the record of the question about *call*, for the call's line and for its job."""
+        message = turn.message
+        return asdict(
+            ToolQuestion(
+                id=question_id(turn.id, call.id),
+                key=str(turn.key),
+                turn=turn.id,
+                sender=message.sender.id,
+                sender_name=clean_name(message.sender.name),
+                team=message.sender.team,
+                chat_kind=str(message.chat_kind),
+                is_private=message.is_private,
+                tool=call.name,
+                arguments=call.arguments,
+                schema=schema,
+                why=why,
+                at=self._now().isoformat(timespec="seconds"),
+            )
+        )
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft

@@ -20,6 +20,7 @@ from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
 from agent.memory.versioning.memory_service import MemoryService
 from agent.reminders.reminder_access import ReminderAccess
+from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurn, RunningTurns, Turn
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
 from gateway.ports import (
@@ -204,4 +205,5 @@ class CommandServices:
     chats: ChatCommandServices
     usage: UsageService
     reminders: ReminderService
+    approvals: ToolApprovals
     status: StatusService

@@ -10,6 +10,7 @@ from agent.commands.command_context import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
+from agent.tools.tool_questions import jobs_prefix
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -42,7 +43,7 @@ class CommandTurnRunner:
             draft,
             MessageOutcome.ANSWERED,
             _outbound(turn, reply),
-            ends=reply.ends,
+            ends=(*reply.ends, *((jobs_prefix(turn.key),) if reply.new_transcript else ())),
             jobs=reply.jobs,
             audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
             new_transcript=new_transcript() if reply.new_transcript else "",

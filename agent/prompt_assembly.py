@@ -21,6 +21,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import indent_lines
+from agent.tools.tool_questions import allowed_question
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.events import InboundKind, InboundMessage
@@ -170,10 +171,10 @@ class PromptAssembler:
         background: Sequence[InboundMessage],
     ) -> Line:
         """Render a message as a transcript line; forwarded and quoted text may be untrusted."""
-        message = row.message
+        message, allowed = row.message, allowed_question(row.message)
         return draft.message(
             "user",
-            message.text,
+            message.text if allowed is None else f"[allowed by {allowed.by}, asked {local(allowed.asked_at, zone)}]",
             message.sent_at,
             **speaker_fields(message),
             head=message_header(message, zone, names),

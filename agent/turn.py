@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from agent.attachments.transcription import UsageAttribution
 from agent.chat_profiles import ChatProfile
+from agent.tools.tool_questions import ToolQuestion, allowed_question
 from agent.turn_draft import TurnDraft
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import InboxRow, Journal, TurnLease
@@ -59,6 +60,11 @@ class Turn:
     def is_shared(self) -> bool:
         """True in a chat of several people."""
         return self.message.chat_kind is ChatKind.GROUP
+
+    @property
+    def allowed(self) -> ToolQuestion | None:
+        """The call that a person allowed, in the turn that runs it."""
+        return allowed_question(self.message)
 
     @property
     def retried(self) -> str:

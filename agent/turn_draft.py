@@ -17,6 +17,7 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.prompt.trim_lines import apply_trims, is_trim
 from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
+from agent.tools.tool_questions import ToolQuestion, question_job
 from gateway.events import Attachment, PlatformAccount
 from gateway.ports import InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
 
@@ -27,6 +28,7 @@ _STAGED = (
     "forget",
     "jobs",
     "ends",
+    "ask",
 )  # fields of a tool's line: what the answer takes with it
 _IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 
@@ -44,6 +46,7 @@ class StagedEffects:
     ends: list[str] = field(default_factory=list)  # prefixes of the ids of jobs to remove, before `jobs` are queued
     is_untrusted: bool = False  # the call read untrusted text from memory
     paged: dict[str, Any] | None = None  # the stored result of which the model sees the first page
+    ask: Mapping[str, Any] | None = None  # the question about the call, which did not run
     sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
     footer: str = ""  # the program's line below the result
 
@@ -130,6 +133,11 @@ class TurnDraft:
         return self._next_index
 
     @property
+    def has_calls(self) -> bool:
+        """True if the model has called a tool."""
+        return bool(self._calls)
+
+    @property
     def open_calls(self) -> list[ToolCall]:
         """Tool calls without a result, in the model's order."""
         return [call for call in self._calls.values() if call.id not in self._results]
@@ -156,6 +164,11 @@ class TurnDraft:
     def memory_changes(self) -> list[Mapping[str, Any]]:
         """Changes of memory that tools made; a resumed turn has them too, since its lines hold them."""
         return [change for line in self.lines for change in line.get("edited", ())]
+
+    @property
+    def questions(self) -> list[ToolQuestion]:
+        """The questions about calls of the turn, which ends with them."""
+        return [ToolQuestion(**line["ask"]) for line in self.lines if line.get("ask")]
 
     @property
     def has_staged(self) -> bool:
@@ -220,7 +233,7 @@ class TurnDraft:
         if effects is not None and effects.send:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
         if effects is not None:
-            extra |= {name: value for name in ("paged", "sources") if (value := getattr(effects, name))}
+            extra |= {name: value for name in ("ask", "paged", "sources") if (value := getattr(effects, name))}
         line = self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name, **extra)
         return self._step("result", (line,), call=call.id)
 
@@ -306,6 +319,8 @@ class TurnDraft:
                 (ASK_ERASURE, {**each, "sender": PlatformAccount.from_name(account).id})
                 for each in line.get("forget", ())
             ]
+            if question := line.get("ask"):
+                jobs.append(question_job(question, scope=scope, at=at))
             for n, (kind, record) in enumerate(staged):
                 name = f"{kind}:{self._lease.turn}.{place}.{n}"
                 jobs.append(Job(id=name, kind=kind, scope=scope, payload={**record, **known}, due_at=at))

@@ -24,6 +24,7 @@ from agent.reminders.reminder_turns import (
     revocation_jobs,
 )
 from agent.tools.sources import format_sources
+from agent.tools.tool_questions import format_questions
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -255,10 +256,13 @@ class TurnRunner:
             text = f"{text}\n\n{model_gone_line(active, language)}"
         sources = format_sources(draft.lines, result.text, language)
         below = [*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn), *([sources] if sources else [])]
+        questions, buttons = format_questions(draft.questions, language)
+        if questions:
+            below.append(questions)
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}".strip()
-        reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments)
+        reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments, choices=buttons)
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)
         await services.commit(context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply)

@@ -1,4 +1,4 @@
-"""Who may call which kind of tool, and where.
+"""Rights to tools: the roles and chats that each kind needs, and the calls that need approval.
 
 Checked at each call for the turn's person. The prompt, which is the same for all members of a chat, decides nothing.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from agent.tools.tool import CallFacts as CallFacts
-from agent.tools.tool import Tool, ToolKind
+from agent.tools.tool import AskRule, CallFacts, Tool, ToolKind
+from agent.tools.tool_questions import digest_schema
 from gateway.events import ChatKind, Role
 
 _EVERYWHERE = frozenset(ChatKind)
@@ -30,20 +31,34 @@ RIGHTS: Mapping[ToolKind, RightsRule] = {
     ToolKind.WEB: RightsRule(),
     ToolKind.COMPUTE: RightsRule(),
     ToolKind.SPEND: RightsRule(is_for_untyped=False),
-    ToolKind.ACT: RightsRule(is_for_untyped=False),
+    ToolKind.ACT: RightsRule(),  # asks
     ToolKind.RUN: RightsRule(who=Role.OWNER, where=frozenset({ChatKind.DIRECT}), is_for_untyped=False),
 }
 _ROLE_TEXT = {Role.ADMIN: "an admin of this chat", Role.OWNER: "an owner"}
 
 
-def refuse_call(tool: Tool, facts: CallFacts) -> str:
-    """Return why *tool* must not be called, for the model to read; "" if it may be."""
+@dataclass(frozen=True, slots=True)
+class CallVerdict:
+    """The decision about a call: it runs at once, after a question, or not at all."""
+
+    refusal: str = ""  # for the model to read
+    question: str = ""  # catalogue key of the reason to ask a person
+
+
+def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> CallVerdict:
+    """Return whether *tool* may be called: its kind's rule, the sender's role, the chat, and what asks for approval."""
     rule = RIGHTS[tool.kind]
     who, where = tool.who or rule.who, tool.where if tool.where is not None else rule.where
     if facts.chat_kind not in where:
-        return "not allowed here: only in a direct chat" if where else "not allowed here"
+        return CallVerdict("not allowed here: only in a direct chat" if where else "not allowed here")
     if not facts.role.covers(who):
-        return f"not allowed here: only {_ROLE_TEXT[who]}"
+        return CallVerdict(f"not allowed here: only {_ROLE_TEXT[who]}")
     if facts.is_untyped and not rule.is_for_untyped:
-        return "not allowed here: no message of a person started this turn"
-    return ""
+        return CallVerdict("not allowed here: no message of a person started this turn")
+    if facts.allowed_schema:
+        is_same = facts.allowed_schema == digest_schema(tool.schema)
+        return CallVerdict() if is_same else CallVerdict("not run: the tool has changed since the person was asked")
+    asks = tool.ask if tool.review is None else tool.review(arguments, facts)
+    if facts.is_tainted and asks.covers(AskRule.TAINTED):
+        return CallVerdict(question="tools.why_tainted")
+    return CallVerdict(question="tools.why_acts") if asks.covers(AskRule.FIRST) else CallVerdict()

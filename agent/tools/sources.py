@@ -53,7 +53,7 @@ def _is_link(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool returns if a text is not all of it."""
+    """The result of a tool that returns more than a text."""
 
     text: str
     sources: Sequence[ToolSource] = ()

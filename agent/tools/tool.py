@@ -37,7 +37,7 @@ LONGEST_TIMEOUT = timedelta(minutes=10)
 
 
 class ToolKind(StrEnum):
-    """What a call does: the row of the rights table (`agent/tools/rights.py`)."""
+    """The effect of a call: the row of the rights table (`agent/tools/rights.py`)."""
 
     LOOK = "look"  # reads the turn's own memory scope
     KEEP = "keep"  # stages data that the turn's commit stores
@@ -54,14 +54,14 @@ class ToolKind(StrEnum):
 
 
 class ResultContent(StrEnum):
-    """Whose words a tool's result holds."""
+    """The origin of the text in a tool's result."""
 
     TRUSTED = "trusted"  # ours, or what the scope's memory marks itself
     WORDS = "words"  # untrusted text: the turn is tainted from here on
 
 
 class AskRule(StrEnum):
-    """When a call needs a person's approval; each rule includes the ones before it."""
+    """Conditions for asking a person before a call; each rule includes the ones before it."""
 
     NEVER = "never"
     TAINTED = "tainted"  # if untrusted text was in the prompt when the model requested the call
@@ -76,8 +76,8 @@ class AskRule(StrEnum):
 
 ASK_BY_KIND: Mapping[ToolKind, AskRule] = {
     ToolKind.LOOK: AskRule.NEVER,
-    ToolKind.KEEP: AskRule.TAINTED,
-    ToolKind.WEB: AskRule.TAINTED,
+    ToolKind.KEEP: AskRule.NEVER,  # its tools stage what must be asked about, and the commit decides
+    ToolKind.WEB: AskRule.NEVER,
     ToolKind.COMPUTE: AskRule.NEVER,
     ToolKind.RUN: AskRule.TAINTED,
     ToolKind.ACT: AskRule.FIRST,
@@ -96,6 +96,7 @@ class CallFacts:
     turn: str = ""
     call: str = ""  # the tool call's id
     lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
+    allowed_schema: str = ""  # digest of the tool's schema when a person allowed this call; "" = it was not asked
 
 
 CallReview = Callable[[Mapping[str, Any], CallFacts], AskRule]  # (checked arguments, facts)

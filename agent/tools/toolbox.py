@@ -20,9 +20,10 @@ from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.result_pages import LONGEST_RESULT
-from agent.tools.rights import CallFacts, refuse_call
+from agent.tools.rights import CallVerdict, review_call
 from agent.tools.sources import ToolResult, ToolSource
-from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, AskRule, ResultContent, Tool, ToolContext, ToolKind
+from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, CallFacts, ResultContent, Tool, ToolContext, ToolKind
+from agent.tools.tool_questions import LONGEST_SHOWN, digest_schema, show_escapes
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
 from gateway.ports.entry_points import load_entry_points
@@ -154,16 +155,35 @@ class Toolbox:
             found = list(group)
             yield from [found] if is_reading else ([each] for each in found)
 
+    def has_effects(self, call: ToolCall) -> bool:
+        """Return True if the called tool changes something outside the turn's own commit."""
+        kind = self.kind_of(call)
+        return kind is not None and kind.has_effects
+
     def _is_reading(self, call: ToolCall) -> bool:
         return self.is_repeatable(call.name) and self.kind_of(call) in _READING
 
-    def refusal(self, call: ToolCall, facts: CallFacts) -> str:
-        """Return why *call* must not run, for the model to read; "" if it may. Unknown tools are not refused."""
+    def review(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
+        """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
         found = self._tools.get(call.name)
-        reason = (refuse_call(found, facts) or _missing_approval(found, call, facts)) if found is not None else ""
-        if reason:
-            self._count(call, "refused")
-        return reason
+        if found is None:
+            return CallVerdict()
+        try:
+            arguments = _read(found, call.arguments)
+        except ToolFailed:
+            return CallVerdict()
+        verdict = review_call(found, arguments, facts)
+        if verdict.question and len(show_escapes(call.arguments)) > LONGEST_SHOWN:
+            verdict = CallVerdict(
+                f"not run: a person must be shown the whole call, and it is longer than {LONGEST_SHOWN} characters"
+            )
+        if verdict.refusal or verdict.question:
+            self._count(call, "refused" if verdict.refusal else "asked")
+        return verdict
+
+    def schema_digest(self, call: ToolCall) -> str:
+        """Return the digest of the called tool's schema."""
+        return digest_schema(self._tools[call.name].schema)
 
     def _count(self, call: ToolCall, outcome: str) -> None:
         if self._meter is not None:
@@ -229,7 +249,7 @@ class Toolbox:
             log.warning("tool.timeout", tool=called.name, turn=context.turn)
             text = f"{called.name} did not finish in {called.timeout.total_seconds():.0f} seconds"
         elif isinstance(error, ToolFailed):
-            text = str(error)
+            text = clean_result(str(error))
         else:
             # Neither message nor traceback: both may quote what a person wrote.
             log.warning(
@@ -302,20 +322,6 @@ async def _clean_long_result(text: str) -> str:
     return await asyncio.to_thread(clean_result, text[:LONGEST_RESULT])
 
 
-def _missing_approval(called: Tool, call: ToolCall, facts: CallFacts) -> str:
-    """Return the refusal of a call that its tool's review wants approved; "" if it may run."""
-    if called.review is None:
-        return ""
-    try:
-        arguments = _read(called, call.arguments)
-    except ToolFailed:
-        return ""  # running it tells what is wrong
-    if called.review(arguments, facts) is AskRule.NEVER:
-        return ""
-    subject = clean_result(called.subject(**arguments)) if called.subject is not None else called.name
-    return f"not run: this needs approval: {subject}; the person can allow it by sending the address"
-
-
 class LoopDetector:
     """Counts equal calls of one turn."""
 
@@ -382,14 +388,15 @@ def _canonical(raw: str) -> str:
         return raw
 
 
+def _bounded(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
+    return text[: limit - len(note)] + note
+
+
 def _error(text: str, *, untrusted: bool = False) -> ToolOutcome:
-    """Return *text* as an error; it has no pages, and only what is shown of it is cleaned."""
-    text = f"error: {text}"
-    shown = clean_result(text[:_LONG])
-    if len(shown) > RESULT_CHARS or len(text) > _LONG:
-        note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
-        shown = shown[: RESULT_CHARS - len(note)] + note
-    return ToolOutcome(shown, is_error=True, is_untrusted=untrusted)
+    return ToolOutcome(_bounded(f"error: {text}", RESULT_CHARS), is_error=True, is_untrusted=untrusted)
 
 
 def _place(error: BaseException) -> str:

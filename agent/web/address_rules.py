@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.tools.rights import CallFacts
+from agent.tools.tool import CallFacts
 from gateway.ports import Line
 
 FETCH, SEARCH = "web_fetch", "web_search"  # names of the tools

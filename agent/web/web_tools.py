@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from agent.attachments.file_facts import fence_text
-from agent.tools.rights import CallFacts
 from agent.tools.sources import ToolResult, ToolSource
-from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, CallFacts, ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.web.address_rules import FETCH, SEARCH, host_of, is_allowed_address
 from agent.web.web_pages import WebPage, WebPages, find_passages
 from agent.web.web_search import SearchAge, SearchEngine, clean_hits
@@ -33,7 +32,6 @@ def build_fetch_tool(pages: WebPages) -> Tool:
         find: Annotated[str, "words: only the passages with them"] = "",
     ) -> ToolResult:
         """Return a part of the page as text."""
-        context.progress(host_of(url))
         found = await pages.load(context.scope, url.strip(), is_whole=page == "all")
         text = _passages(found, find) if find.strip() else _part(found, page)
         return ToolResult(text=text, sources=(ToolSource(found.url, found.title),))
@@ -54,7 +52,7 @@ def build_search_tool(engine: SearchEngine) -> Tool:
     """Return `web_search` over *engine*."""
 
     async def web_search(
-        context: ToolContext,
+        context: ToolContext,  # noqa: ARG001 - every tool takes it
         query: str,
         since: Annotated[SearchAge, "how old at most"] = "",
     ) -> ToolResult:
@@ -62,7 +60,6 @@ def build_search_tool(engine: SearchEngine) -> Tool:
         words = " ".join(query.split())
         if not words or len(words) > QUERY_CHARS:
             raise ToolFailed(f"a query has 1 to {QUERY_CHARS} characters")
-        context.progress(words)
         hits = clean_hits(await engine.search(words, count=HITS, language="", since=since), HITS)
         if not hits:
             return ToolResult(text="nothing was found")

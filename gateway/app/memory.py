@@ -50,6 +50,8 @@ from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
+from agent.tools.tool_questions import KIND as TOOL_QUESTION
+from agent.tools.tool_questions import ToolApprovals
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
 from gateway.events import SessionKey
@@ -394,6 +396,7 @@ def build_job_runner(
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
+        TOOL_QUESTION: ToolApprovals(store.jobs, store.journal, context.meter).lapse,
         **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,
         **deletions.quick,

@@ -36,7 +36,7 @@ _REDIRECTS = 5
 _FIRST_BYTE = 10.0  # seconds until a response begins, from the name's lookup on
 _TOTAL = 20.0  # seconds of one fetch with its redirects
 _RATIO = 100  # bytes unpacked for each one received
-_RATIO_SLACK = 100_000  # bytes: small pages of one repeated line are no bombs
+_RATIO_ALLOWANCE = 100_000  # bytes: small pages of one repeated line are no bombs
 _PER_HOST, _AT_ONCE = 2, 8
 _INTERVAL = 1.0  # seconds between two fetches from one host
 _PIECE = 1 << 16
@@ -350,7 +350,7 @@ class _BodyUnpacker:
         self._body += piece
         if len(self._body) > MOST_BYTES or self._received > MOST_BYTES:
             raise FetchFailed(f"more than {MOST_BYTES >> 20} MB")
-        if len(self._body) > self._received * _RATIO + _RATIO_SLACK:
+        if len(self._body) > self._received * _RATIO + _RATIO_ALLOWANCE:
             raise FetchFailed(f"the response unpacks to more than {_RATIO} times its size")
 
     def finish(self) -> bytes:

@@ -80,6 +80,9 @@ METRICS = (
         "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
     ),
     MetricDefinition("tool_calls", MetricKind.COUNT, ("tool", "outcome"), "Tool calls by tool and outcome."),
+    MetricDefinition(
+        "tool_questions", MetricKind.COUNT, ("state",), "Questions about tool calls: allowed, denied, lapsed."
+    ),
     MetricDefinition("tool_seconds", MetricKind.TIME, ("tool",), "Duration of tool calls."),
     MetricDefinition("reminders", MetricKind.COUNT, ("state",), "Reminders: fired, late (over a day), paused."),
     MetricDefinition(

@@ -11,18 +11,7 @@ ENTITIES = 100
 CAPTION = 1024
 reactions = frozenset(["👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥", "🤝", "🙏", "🤓", "👨\u200d💻"])
 _KNOWN = frozenset(
-    (
-        "bold",
-        "italic",
-        "underline",
-        "strikethrough",
-        "spoiler",
-        "blockquote",
-        "code",
-        "pre",
-        "text_link",
-        "text_mention",
-    )
+    ("bold", "italic", "underline", "strikethrough", "spoiler", "blockquote", "code", "pre", "text_link")
 )
 _STYLES = frozenset(("bold", "italic", "underline", "strikethrough", "spoiler"))
 _SOLID = frozenset(("code", "pre"))

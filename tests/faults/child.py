@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import socket
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
-from agent.tools.tool import Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
 from gateway.errors import StoreUnavailable
@@ -24,6 +25,7 @@ from tests.faults.real_channels import is_up, platform_channel
 from tests.faults.sabotage import SABOTAGES
 from tests.faults.shim import FaultShim, ShimMode
 
+_appending = threading.Lock()
 _LOOK_AGAIN = 0.005  # seconds; another process's disk and threads give no event to wait for
 _QUIET = 10  # looks in a row that find no new call: what a channel does on connecting is over
 _SPACE_RETURNS = 0.15  # seconds after the disk was first full
@@ -32,13 +34,13 @@ _SPACE_RETURNS = 0.15  # seconds after the disk was first full
 def tools(root: Path) -> tuple[Tool, ...]:
     """Return the tools of the test: one that leaves a trace and must not run twice, one that kills the process."""
 
-    @tool("Put something on record.", kind=ToolKind.ACT)
+    @tool("Put something on record.", kind=ToolKind.ACT, ask=AskRule.NEVER)
     async def put_on_record(context: ToolContext, what: Annotated[str, "what to write down"]) -> str:
         line = json.dumps({"what": what, "turn": context.turn, "call": context.call}) + "\n"
         await asyncio.to_thread(_append, traces(root), line.encode())
         return f"on record: {what}"
 
-    @tool("Do harm.", kind=ToolKind.ACT, repeatable=True)
+    @tool("Do harm.", kind=ToolKind.ACT, ask=AskRule.NEVER, repeatable=True)
     async def die(context: ToolContext) -> str:
         await asyncio.to_thread(_append, traces(root), json.dumps({"died": context.turn}).encode() + b"\n")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +50,8 @@ def tools(root: Path) -> tuple[Tool, ...]:
 
 
 def _append(path: Path, line: bytes) -> None:
-    with path.open("ab", buffering=0) as file:
+    # One at a time: another's line in the middle of one that is written in two pieces would break both.
+    with _appending, path.open("ab", buffering=0) as file:
         done = 0
         while done < len(line):
             done += file.write(line[done:]) or 0

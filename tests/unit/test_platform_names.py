@@ -21,6 +21,9 @@ LOCAL_NAMES = {
     ("gateway/settings/channel_blocks.py", "console"),
     ("gateway/cli.py", "web"),
     ("agent/tools/tool.py", "web"),
+    ("agent/web/search_engines.py", "web"),
+    ("agent/web/web_tools.py", "web"),
+    ("gateway/doctor/web_checks.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }
 

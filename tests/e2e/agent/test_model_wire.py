@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.tool import ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
@@ -85,7 +85,7 @@ async def test_tools_in_parallel_with_equal_call_ids() -> None:
     """Calls of one message, and of two messages that repeat an id, each get their own result; effects happen once."""
     rang: list[str] = []
 
-    @tool("Ring a bell.", kind=ToolKind.ACT, name="ring")
+    @tool("Ring a bell.", kind=ToolKind.ACT, ask=AskRule.NEVER, name="ring")
     async def ring(_: ToolContext, bell: str) -> str:
         rang.append(bell)
         return f"{bell} rang"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tools.tool import ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports import UsageRow
@@ -26,7 +26,7 @@ class CountingTool:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-        @tool("Boil water.", kind=ToolKind.ACT, name="boil", repeatable=repeatable)
+        @tool("Boil water.", kind=ToolKind.ACT, ask=AskRule.NEVER, name="boil", repeatable=repeatable)
         async def boil(_: ToolContext) -> str:
             self.ran += 1
             self.begun.set()

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from agent.tools.tool import Tool, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
@@ -43,7 +43,7 @@ class CountingPages:
 def acting(name: str, done: list[str]) -> Tool:
     """Return a tool with effects that records its calls."""
 
-    @tool("Do something.", kind=ToolKind.ACT, name=name)
+    @tool("Do something.", kind=ToolKind.ACT, ask=AskRule.NEVER, name=name)
     async def act(_: ToolContext, what: str) -> str:
         done.append(what)
         return f"done: {what}"

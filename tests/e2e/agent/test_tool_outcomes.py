@@ -11,7 +11,7 @@ import pytest
 
 from agent.llm.chat_model import ToolCall
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.tool import NothingHappened, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, NothingHappened, ToolContext, ToolKind, tool
 from agent.tools.toolbox import Toolbox
 from gateway.errors import ToolFailed
 from gateway.events import SessionKey, short_turn_id
@@ -35,7 +35,7 @@ class PostOffice:
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-        @tool("Send a letter.", kind=ToolKind.ACT, name="send_letter", repeatable=repeatable)
+        @tool("Send a letter.", kind=ToolKind.ACT, ask=AskRule.NEVER, name="send_letter", repeatable=repeatable)
         async def send_letter(_: ToolContext, to: str, subject: str = "") -> str:
             if after == "refuses":
                 raise NothingHappened(f"{to} has no letter box")
@@ -134,39 +134,6 @@ async def test_after_a_kill_the_same_call_is_refused(tmp_path: Path) -> None:
         assert results(model.asked[1]) == [UNKNOWN, REFUSED]
         assert office.sent == ["bob"]
         assert posts[0].text.startswith("I wrote to Bob.\n\n")
-
-
-async def test_a_call_has_the_same_key_after_a_kill(tmp_path: Path) -> None:
-    """The turn and the call's number in it: what a server needs to do once what it is asked for twice."""
-    keys: list[tuple[str, str]] = []
-    begun, go = asyncio.Event(), asyncio.Event()
-
-    @tool("Order.", kind=ToolKind.ACT, name="order", repeatable=True)
-    async def order(context: ToolContext, what: str) -> str:
-        keys.append((what, context.call_key))
-        if what == "milk":
-            begun.set()
-            await go.wait()
-        return f"ordered {what}"
-
-    script = [
-        calls(("order", '{"what": "tea"}')),
-        calls(*(("order", json.dumps({"what": w})) for w in ("jam", "milk"))),
-    ]
-    model = HeldScriptModel(*script)
-    async with gateway(model=model, tools=[order]) as parlour:
-        _, answer = await parlour.channel.say("c", "order all")
-        await begun.wait()
-        copy = parlour.kill(tmp_path / "copy")
-        go.set()
-        await answer
-    turn = model.asked[0].turn
-    assert keys == [("tea", f"{turn}.1"), ("jam", f"{turn}.2"), ("milk", f"{turn}.3")]
-    model = HeldScriptModel("Ordered.")
-    async with gateway(home=copy, model=model, tools=[order]) as parlour:
-        await parlour.channel.posted("c", 1)
-        assert results(model.asked[0]) == ["ordered tea", "ordered jam", "ordered milk"]
-    assert keys[3:] == [("milk", f"{turn}.3")]
 
 
 async def test_stop_does_not_deny_what_ran() -> None:

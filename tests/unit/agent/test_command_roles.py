@@ -75,6 +75,12 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "reminders": (OPEN, OPEN),
     "timezone": (OPEN, OPEN),
     "timezone Europe/Berlin": (OPEN, ADMIN),
+    "tools": (OPEN, OPEN),
+    "tools allow qabcdefgh12": (
+        OPEN,
+        ADMIN,
+    ),  # its requester without a role, too: tests/e2e/agent/test_tool_questions.py
+    "tools deny qabcdefgh12": (OPEN, ADMIN),
     "unlink": (OPEN, OPEN),  # as /export
     "unshare tea": (OWNER, OWNER),
     "usage": (OPEN, OPEN),
@@ -128,10 +134,18 @@ class NobodysStaging:
         return []
 
 
+class NobodysApprovals:
+    """No questions about tool calls."""
+
+    async def find(self, key: SessionKey, name: str) -> None:
+        """Find nothing."""
+
+
 class NobodysServices:
     """All that a check of roles may ask."""
 
     memory = SimpleNamespace(staging=NobodysStaging())
+    approvals = NobodysApprovals()
 
 
 def build_command(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:

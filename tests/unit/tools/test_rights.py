@@ -4,26 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from agent.tools.rights import CallFacts, refuse_call
-from agent.tools.tool import Tool, ToolContext, ToolKind, tool
+from agent.tools.rights import CallVerdict, review_call
+from agent.tools.tool import AskRule, CallFacts, Tool, ToolContext, ToolKind, tool
+from agent.tools.tool_questions import digest_schema
 from gateway.events import ChatKind, Role
 
 DIRECT, GROUP = ChatKind.DIRECT, ChatKind.GROUP
 
 
-def tool_of(kind: ToolKind, *, who: Role | None = None, where: set[ChatKind] | None = None) -> Tool:
+def tool_of(
+    kind: ToolKind, *, who: Role | None = None, where: set[ChatKind] | None = None, ask: AskRule | None = None
+) -> Tool:
     """Return a tool of *kind*."""
 
-    @tool("x", kind=kind, who=who, where=where)
+    @tool("x", kind=kind, who=who, where=where, ask=ask)
     async def work(context: ToolContext) -> str:
         return ""
 
     return work
 
 
-def refusal(called: Tool, role: Role, chat_kind: ChatKind, *, is_untyped: bool = False) -> str:
-    """Return the reason for the model."""
-    return refuse_call(called, CallFacts(role=role, chat_kind=chat_kind, is_untyped=is_untyped))
+def review(
+    called: Tool,
+    role: Role,
+    chat_kind: ChatKind,
+    *,
+    is_untyped: bool = False,
+    is_tainted: bool = False,
+    allowed_schema: str = "",
+) -> CallVerdict:
+    """Return the verdict."""
+    facts = CallFacts(
+        role=role,
+        chat_kind=chat_kind,
+        is_untyped=is_untyped,
+        is_tainted=is_tainted,
+        allowed_schema=allowed_schema,
+    )
+    return review_call(called, {}, facts)
 
 
 @pytest.mark.parametrize("kind", [ToolKind.LOOK, ToolKind.KEEP, ToolKind.WEB, ToolKind.COMPUTE])
@@ -31,25 +49,46 @@ def refusal(called: Tool, role: Role, chat_kind: ChatKind, *, is_untyped: bool =
 @pytest.mark.parametrize("chat_kind", [DIRECT, GROUP])
 def test_what_changes_nothing_elsewhere_is_allowed(kind: ToolKind, role: Role, chat_kind: ChatKind) -> None:
     """Everybody, everywhere, also in a turn that a job started."""
-    assert refusal(tool_of(kind), role, chat_kind) == refusal(tool_of(kind), role, chat_kind, is_untyped=True) == ""
+    for is_untyped in (False, True):
+        assert review(tool_of(kind), role, chat_kind, is_untyped=is_untyped) == CallVerdict()
 
 
-@pytest.mark.parametrize("kind", [ToolKind.ACT, ToolKind.SPEND, ToolKind.RUN])
-def test_effects_need_a_message_of_a_person(kind: ToolKind) -> None:
-    """A job's turn changes nothing outside, whoever its person is."""
-    assert refusal(tool_of(kind), Role.OWNER, DIRECT) == ""
-    assert "no message of a person" in refusal(tool_of(kind), Role.OWNER, DIRECT, is_untyped=True)
+@pytest.mark.parametrize("kind", [ToolKind.SPEND, ToolKind.RUN])
+def test_programs_and_spending_need_a_message_of_a_person(kind: ToolKind) -> None:
+    """A job's turn does neither, whoever its person is; tainted words make them ask."""
+    assert review(tool_of(kind), Role.OWNER, DIRECT) == CallVerdict()
+    assert "no message of a person" in review(tool_of(kind), Role.OWNER, DIRECT, is_untyped=True).refusal
+    assert review(tool_of(kind), Role.OWNER, DIRECT, is_tainted=True).question == "tools.why_tainted"
+
+
+@pytest.mark.parametrize("is_untyped", [False, True])
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("chat_kind", [DIRECT, GROUP])
+def test_acting_always_asks(role: Role, chat_kind: ChatKind, *, is_untyped: bool) -> None:
+    """Whoever wants it and wherever; the reason says why."""
+    act = tool_of(ToolKind.ACT)
+    assert review(act, role, chat_kind, is_untyped=is_untyped).question == "tools.why_acts"
+    assert review(act, role, chat_kind, is_untyped=is_untyped, is_tainted=True).question == "tools.why_tainted"
+
+
+def test_an_allowed_call_runs_if_the_tool_is_the_same() -> None:
+    """A tool that was changed since the question does not run; roles are checked again."""
+    act = tool_of(ToolKind.ACT)
+    assert review(act, Role.MEMBER, GROUP, allowed_schema=digest_schema(act.schema)) == CallVerdict()
+    assert "has changed" in review(act, Role.MEMBER, GROUP, allowed_schema="another").refusal
+    admins = tool_of(ToolKind.ACT, who=Role.ADMIN)
+    assert "only an admin" in review(admins, Role.MEMBER, GROUP, allowed_schema=digest_schema(admins.schema)).refusal
 
 
 def test_programs_are_for_owners_in_direct_chats() -> None:
     """An admin, and a group, are refused with the reason."""
     run = tool_of(ToolKind.RUN)
-    assert refusal(run, Role.ADMIN, DIRECT) == "not allowed here: only an owner"
-    assert refusal(run, Role.OWNER, GROUP) == "not allowed here: only in a direct chat"
+    assert review(run, Role.ADMIN, DIRECT).refusal == "not allowed here: only an owner"
+    assert review(run, Role.OWNER, GROUP).refusal == "not allowed here: only in a direct chat"
 
 
 def test_a_tool_says_who_and_where() -> None:
     """Its own fields replace those of its kind."""
     run = tool_of(ToolKind.RUN, who=Role.ADMIN, where={DIRECT, GROUP})
-    assert refusal(run, Role.ADMIN, GROUP) == ""
-    assert refusal(run, Role.MEMBER, GROUP) == "not allowed here: only an admin of this chat"
+    assert review(run, Role.ADMIN, GROUP) == CallVerdict()
+    assert review(run, Role.MEMBER, GROUP).refusal == "not allowed here: only an admin of this chat"

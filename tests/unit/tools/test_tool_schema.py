@@ -8,12 +8,12 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field
 
-from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, bind_recall, tool
+from agent.tools.tool import AskRule, ResultContent, Tool, ToolContext, ToolKind, bind_recall, tool
 from gateway.ports import SearchHit, SearchOptions
 from tests.fakes.llm_context import FakeSearchIndex
 
 
-@tool("Find things.", kind=ToolKind.ACT, brings=ResultContent.WORDS, gives=["web"])
+@tool("Find things.", kind=ToolKind.ACT, ask=AskRule.NEVER, brings=ResultContent.WORDS, gives=["web"])
 async def find(
     context: ToolContext,
     zeta: Annotated[str, "what to find"],
@@ -48,7 +48,7 @@ def test_the_schema_says_what_the_signature_says() -> None:
 def test_what_has_effects_is_not_repeatable_unless_it_says_so() -> None:
     """The default is the careful one."""
 
-    @tool("x", kind=ToolKind.ACT, repeatable=True)
+    @tool("x", kind=ToolKind.ACT, ask=AskRule.NEVER, repeatable=True)
     async def put(context: ToolContext) -> str:
         return ""
 

@@ -1,0 +1,54 @@
+"""/tools: the tools of this chat and the calls that wait for approval; allow or deny one of them."""
+
+from __future__ import annotations
+
+from agent.commands.command_context import CommandContext, CommandReply
+from agent.commands.declaration import CommandNeed, command, first_word
+from agent.prompt_assembly import clean_name
+from agent.tools.tool_questions import MOST_QUESTIONS, format_questions
+from gateway.events import Role
+
+_LONGEST_ID = 20
+
+
+async def is_about_own(context: CommandContext) -> bool:
+    """Return True if the sender requested the call, and may then decide without a role."""
+    found = await context.services.approvals.find(context.key, _name(context))
+    return found is not None and found[0].sender == context.message.sender.id
+
+
+_DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own)
+
+
+@command("tools", words={"allow": _DECIDES, "deny": _DECIDES}, control_words=("allow", "deny"))
+async def tools(context: CommandContext) -> CommandReply:
+    """List tools and questions; `allow <id>` runs the stored call, `deny <id>` drops it."""
+    word = first_word(context.args)
+    if word in ("allow", "deny") and _name(context):
+        return await _decide(context, is_allowed=word == "allow")
+    if word:
+        return context.private_reply("tools.usage")
+    names = context.turn.profile.toolbox.names
+    listed = ", ".join(f"`{name}`" for name in names)
+    lines = context.translate("tools.here", names=listed) if names else context.translate("tools.none")
+    waiting = [question for question, _ in await context.services.approvals.pending(context.key)][:MOST_QUESTIONS]
+    text, buttons = format_questions(waiting, context.language)
+    return CommandReply(text="\n\n".join([lines, text] if text else [lines]), is_private=True, choices=buttons)
+
+
+def _name(context: CommandContext) -> str:
+    return context.args.partition(" ")[2].strip().strip("`").lower()[:_LONGEST_ID]
+
+
+async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
+    approvals = context.services.approvals
+    found = await approvals.find(context.key, _name(context))
+    if found is None:
+        return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
+    question, job = found
+    by = clean_name(context.message.sender.name) or context.message.sender.id
+    if is_allowed and not await approvals.allow(question, by, context.now):
+        return context.private_reply("tools.queue_full")
+    approvals.count("allowed" if is_allowed else "denied")
+    text = context.translate("tools.allowed" if is_allowed else "tools.denied", tool=question.tool)
+    return CommandReply(text=text, settles=True, ends=(job.id,))

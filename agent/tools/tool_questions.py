@@ -1,0 +1,168 @@
+"""Questions about tool calls: one stored call, shown in full, that runs byte for byte once a person allows it.
+
+A question is a job of its session, committed with the turn that asks. It ends with a decision, with /new, and
+after a day. Allowing it queues the message ``job:allowed/<id>``, a turn of the same person that begins with the call.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from agent.llm.chat_model import ToolCall
+from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey
+from gateway.i18n import translate
+from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
+
+KIND = "tool_question"
+ALLOWED = "job:allowed/"  # of a question's id; the text is the question
+LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
+LIFETIME = timedelta(hours=24)
+MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolQuestion:
+    """A tool call that waits for approval."""
+
+    id: str
+    key: str  # the session
+    turn: str  # that requested the call
+    sender: str  # of that turn: id, and the name and workspace that the platform gave
+    sender_name: str
+    team: str
+    chat_kind: str
+    is_private: bool
+    tool: str
+    arguments: str  # the model's JSON, unchanged
+    schema: str  # digest of the tool's schema
+    why: str  # catalogue key of the reason
+    at: str  # when it was asked, ISO 8601
+    by: str = ""  # who allowed it
+
+    @property
+    def call(self) -> ToolCall:
+        """The stored call."""
+        return ToolCall(self.id, self.tool, self.arguments)
+
+    @property
+    def asked_at(self) -> datetime:
+        """The time of the question."""
+        return datetime.fromisoformat(self.at)
+
+    def text(self, language: str) -> str:
+        """Return the question: the tool, all of its arguments as code, and the reason."""
+        shown = show_escapes(self.arguments)
+        fence = "```"
+        while fence in shown:
+            fence += "`"
+        reason = translate(self.why, language)
+        return f"{translate('tools.allow', language, tool=self.tool, why=reason)}\n{fence}json\n{shown}\n{fence}"
+
+    def buttons(self, language: str) -> tuple[MessageButton, ...]:
+        """Return a yes and a no."""
+        return (
+            MessageButton(translate("approvals.yes", language), f"/tools allow {self.id}"),
+            MessageButton(translate("approvals.no", language), f"/tools deny {self.id}"),
+        )
+
+
+def question_id(turn: str, call: str) -> str:
+    """Return the id of the question about a call of a turn: the same after a restart."""
+    digest = hashlib.sha256(f"{turn} {call}".encode()).digest()
+    return "q" + base64.b32encode(digest).decode("ascii").lower()[:10]
+
+
+def digest_schema(schema: Mapping[str, Any]) -> str:
+    """Return the digest by which a changed tool is recognized."""
+    return hashlib.sha256(json.dumps(schema, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def show_escapes(text: str) -> str:
+    """Return *text* with every invisible character, and those that turn text around, as an escape."""
+    return "".join(
+        f"\\u{ord(each):04x}" if unicodedata.category(each) in _INVISIBLE and each != "\n" else each for each in text
+    )
+
+
+def allowed_question(message: InboundMessage) -> ToolQuestion | None:
+    """Return the question whose call *message* runs; None for any other message."""
+    if message.kind is not InboundKind.JOB or not message.message_id.startswith(ALLOWED):
+        return None
+    return ToolQuestion(**json.loads(message.text))
+
+
+def jobs_prefix(key: SessionKey) -> str:
+    """Return the beginning of the ids of the jobs that are the questions of *key*."""
+    return f"ask:{key}:"
+
+
+def question_job(record: Mapping[str, Any], *, scope: str, at: datetime) -> Job:
+    """Return the job of a question, as the tool line of its call holds it; it is due when the question lapses."""
+    name = f"{jobs_prefix(SessionKey.parse(record['key']))}{record['id']}"
+    return Job(id=name, kind=KIND, scope=scope, payload=record, due_at=at + LIFETIME)
+
+
+def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[str, tuple[MessageButton, ...]]:
+    """Return one text about all of *questions*, and their buttons, numbered if there are several."""
+    is_one = len(questions) == 1
+    texts = [each.text(language) if is_one else f"({n}) {each.text(language)}" for n, each in enumerate(questions, 1)]
+    buttons = tuple(
+        button if is_one else MessageButton(f"{button.label} ({row + 1})", button.command, row)
+        for row, each in enumerate(questions)
+        for button in each.buttons(language)
+    )
+    return "\n\n".join(texts), buttons
+
+
+class ToolApprovals:
+    """The questions that wait, and the decisions about them."""
+
+    def __init__(self, jobs: JobQueue, journal: Journal, meter: MetricsRecorder) -> None:
+        self._jobs = jobs
+        self._journal = journal
+        self._meter = meter
+
+    async def pending(self, key: SessionKey) -> Sequence[tuple[ToolQuestion, Job]]:
+        """Return the questions of *key* with their jobs, the oldest first."""
+        prefix = jobs_prefix(key)
+        return [
+            (ToolQuestion(**job.payload), job) for job in await self._jobs.pending_of(KIND) if job.id.startswith(prefix)
+        ]
+
+    async def find(self, key: SessionKey, name: str) -> tuple[ToolQuestion, Job] | None:
+        """Return the question *name* of *key*; None if it was decided or has lapsed."""
+        return next((each for each in await self.pending(key) if each[0].id == name), None)
+
+    async def allow(self, question: ToolQuestion, by: str, now: datetime) -> bool:
+        """Queue the call as a turn of the person who requested it, once; return False if the queue is full.
+
+        *by* is the name of the person who allowed it, as it is shown to the model.
+        """
+        message = InboundMessage(
+            key=SessionKey.parse(question.key),
+            message_id=f"{ALLOWED}{question.id}",
+            sender=Sender(id=question.sender, name=question.sender_name, team=question.team),
+            text=json.dumps(asdict(replace(question, by=by))),
+            sent_at=now,
+            kind=InboundKind.JOB,
+            chat_kind=ChatKind(question.chat_kind),
+            is_private=question.is_private,
+        )
+        accepted = await self._journal.accept(message, role=Role.MEMBER, is_control=False)
+        return accepted.outcome is not AcceptOutcome.FULL
+
+    def count(self, state: str) -> None:
+        """Count a question that became *state*."""
+        self._meter.count("tool_questions", state=state)
+
+    async def lapse(self, _: Job) -> None:
+        """End a question without a decision: the runner removes its job."""
+        self.count("lapsed")
