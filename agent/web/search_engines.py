@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from agent.web.web_search import SearchAccess, SearchAge, SearchEngine, WebHit, call_engine
 from gateway.errors import SettingsError, ToolFailed
+from gateway.ports.entry_points import HOW_TO_INSTALL
 
 BRAVE: Final = "https://api.search.brave.com/res/v1/web/search"
 TAVILY: Final = "https://api.tavily.com/search"
@@ -37,7 +38,7 @@ def open_ddgs(access: SearchAccess) -> SearchEngine:
     from importlib.util import find_spec
 
     if find_spec("ddgs") is None:
-        raise SettingsError("tools.web.search is ddgs: install the extra `ddgs` (pip install 'parlour[ddgs]')")
+        raise SettingsError(f"tools.web.search is ddgs, which needs the package ddgs; {HOW_TO_INSTALL}")
     return _DdgsSearch(access.proxy)
 
 
