@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "turns": lambda: asyncio.run(turns.throughput()),
     "honest": sync_calls.honest,
     "latency": lambda: asyncio.run(turns.latency()),
+    "tools": lambda: asyncio.run(turns.tool_calls()),
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
     "start": start.start,
     "crowd": _crowds,

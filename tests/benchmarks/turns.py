@@ -7,12 +7,14 @@ import json
 import time
 from datetime import UTC, datetime
 
-from agent.llm.chat_model import ChatRequest
+from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
+from agent.tools.tool import ToolContext, ToolKind, tool
 from tests.benchmarks.harness import ProcessMeter, median, percentile, row
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
 CHATS, EACH = 100, 30
 ALONE = 300
+ROUND = 60  # turns
 
 
 async def bare() -> None:
@@ -88,3 +90,47 @@ async def latency() -> None:
             p99_ms=percentile(added, 0.99),
             at=str(datetime.now(UTC))[:19],
         )
+
+
+class CallingModel(InstantModel):
+    """Calls a tool for each message if *tool* names one, then answers."""
+
+    tool = ""
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """Return a call, or the answer once it has a result."""
+        if not self.tool or request.purpose != "answer" or request.messages[-1]["role"] == "tool":
+            return await super().complete(request, sink=sink)
+        self.calls += 1
+        call = ToolCall(f"call_{self.calls}", self.tool, json.dumps({"n": self.calls}))
+        return ChatReply(text="", tool_calls=(call,), model=self.name, tokens=TokenUsage(10, 10, 0), cost=0.0)
+
+
+@tool("Look.", kind=ToolKind.LOOK)
+async def look(context: ToolContext, n: int) -> str:
+    """Return a line."""
+    return f"seen {n}"
+
+
+@tool("Act.", kind=ToolKind.ACT)
+async def act(context: ToolContext, n: int) -> str:
+    """Return a line."""
+    return f"acted {n}"
+
+
+async def tool_calls() -> None:
+    """Compare turns with one tool call, repeatable and with an intent, to turns without; the least of five rounds."""
+    model = CallingModel()
+    used: dict[str, list[float]] = {"": [], "look": [], "act": []}
+    async with gateway(model=model, tools=[look, act]) as bench:
+        for n in range(6):
+            for model.tool, spent in used.items():
+                meter = ProcessMeter()
+                for message in range(ROUND):
+                    await bench.channel.ask(f"{model.tool}{n}", f"message {message}")
+                await bench.idle()
+                spent.append(meter.read()["cpu"] / ROUND * 1e3)
+    plain = min(used.pop("")[1:])
+    row("turn without a call, one chat", cpu_ms=plain)
+    for name, spent in used.items():
+        row(f"  more with one call ({name})", cpu_ms=min(spent[1:]) - plain)
