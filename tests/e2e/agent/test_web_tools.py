@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,20 @@ async def test_the_tools_are_what_the_settings_say(tmp_path: Path) -> None:
         names = {each["function"]["name"] for each in request.tools}
         assert names & {"web_fetch", "web_search"} == offered
         assert missing in str(request.messages[0]["content"])
+
+
+async def test_the_prefix_stays_the_same_while_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over twelve turns with fetches, refusals and errors, each request begins with the one before, byte for byte."""
+    async with open_site(monkeypatch, PAGES) as site:
+        urls = [site.url(path) for path in ("/1", "/", "/nowhere", "/2")]
+        script = [each for n in range(12) for each in (calls(fetch(urls[n % 4])), f"answer {n}")]
+        model = HeldScriptModel(*script)
+        pages = build_fetch_tool(WebPages(client=site.client))
+        async with gateway(model=model, tools=[pages], environment=OFF) as parlour:
+            for n in range(12):
+                await parlour.channel.ask("c", f"read on, {n}" + (f": {urls[n]}" if n < 2 else ""))
+            await parlour.idle()
+    assert len(model.asked) == 24
+    for before, after in pairwise(model.asked):
+        assert json.dumps(after.messages[: len(before.messages)]) == json.dumps(before.messages)
+        assert after.tools == before.tools
