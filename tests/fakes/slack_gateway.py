@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.tools.tool import Tool
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 from tests.fakes.slack_server import ANN, APP_TOKEN, BOB, BOT_TOKEN, BOT_USER, SlackServer
 
@@ -67,14 +68,19 @@ def variables(server: SlackServer) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_gateway(
-    server: SlackServer, *, home: Path | None = None, model: Any = None, environment: Mapping[str, str] | None = None
+    server: SlackServer,
+    *,
+    home: Path | None = None,
+    model: Any = None,
+    environment: Mapping[str, str] | None = None,
+    tools: Sequence[Tool] = (),
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway; it is connected, and has read what it missed, when the block begins."""
     before = server.connections
     found = {**variables(server), **(environment or {})}
     if not found[_APP]:
         del found[_APP]
-    async with gateway(home=home, model=model or InstantModel(), environment=found) as parlour:
+    async with gateway(home=home, model=model or InstantModel(), environment=found, tools=tools) as parlour:
         if _APP in found:
             await server.until(lambda: server.connections > before)
         yield parlour

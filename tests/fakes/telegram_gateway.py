@@ -53,6 +53,11 @@ def open_gateway(
     server: TelegramServer, model: Any, home: Path | None = None, **more: str
 ) -> AbstractAsyncContextManager[InProcessGateway]:
     """Run the gateway with a Telegram block that lets Ann and the team in."""
+    return gateway(home=home, model=model, environment=settings_for(server, **more))
+
+
+def settings_for(server: TelegramServer, **more: str) -> dict[str, str]:
+    """Return the settings of a Telegram block that lets Ann and the team in, as environment variables."""
     block = "PARLOUR_CHANNELS__TELEGRAM__"
     fields = {
         "TOKEN": server.token,
@@ -61,8 +66,7 @@ def open_gateway(
         "ALLOW_FROM": f"42,43,chat:{TEAM}",
         **more,
     }
-    environment = {name if name.startswith("PARLOUR_") else f"{block}{name}": each for name, each in fields.items()}
-    return gateway(home=home, model=model, environment=environment)
+    return {name if name.startswith("PARLOUR_") else f"{block}{name}": each for name, each in fields.items()}
 
 
 def mention(text: str) -> dict[str, Any]:

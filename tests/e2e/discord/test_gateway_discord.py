@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.tools.tool import Tool
 from gateway.i18n import translate
 from tests.fakes.discord_records import ANN, BEN, BOT, EVA, GENERAL, RANDOM, TOKEN
 from tests.fakes.discord_server import DiscordServer, open_discord
@@ -39,7 +40,7 @@ class HeldModel(InstantModel):
 
 @asynccontextmanager
 async def open_gateway(
-    discord: DiscordServer, *, home: Path | None = None, model: Any = None, **block: str
+    discord: DiscordServer, *, home: Path | None = None, model: Any = None, tools: Sequence[Tool] = (), **block: str
 ) -> AsyncIterator[InProcessGateway]:
     """Run the gateway with a Discord block for Ann and Ben; it is connected when the block begins."""
     environment = {
@@ -50,7 +51,7 @@ async def open_gateway(
         **{f"PARLOUR_CHANNELS__DISCORD__{name}": value for name, value in block.items()},
     }
     before = discord.gateway.identified
-    async with gateway(home=home, model=model or InstantModel(), environment=environment) as parlour:
+    async with gateway(home=home, model=model or InstantModel(), environment=environment, tools=tools) as parlour:
         await discord.until(lambda: discord.gateway.identified > before)
         yield parlour
 

@@ -1,0 +1,114 @@
+"""A tool that acts asks with the buttons of each platform; a press runs the call, and the message loses its buttons."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from playwright.async_api import expect
+
+from agent.tools.tool_questions import KIND
+from tests.e2e.agent.test_tool_questions import OutsideWorld
+from tests.e2e.browser import open_browser
+from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
+from tests.fakes.discord_records import ANN as DISCORD_ANN
+from tests.fakes.discord_records import BOT
+from tests.fakes.discord_records import buttons as discord_buttons
+from tests.fakes.discord_server import open_discord
+from tests.fakes.held_model import HeldScriptModel, calls
+from tests.fakes.inprocess_gateway import InProcessGateway, gateway
+from tests.fakes.slack_buttons import buttons as slack_buttons
+from tests.fakes.slack_gateway import open_gateway as slack_gateway
+from tests.fakes.slack_server import ANN as SLACK_ANN
+from tests.fakes.slack_server import BOT_USER, DM, slack_server
+from tests.fakes.telegram_gateway import settings_for
+from tests.fakes.telegram_server import open_telegram
+
+ASKED = "May I run send_letter with exactly these arguments?"
+
+
+def asking_model() -> HeldScriptModel:
+    """Return a model that wants to write to Bob."""
+    call = ("send_letter", '{"to": "bob", "subject": "*hello* <!channel> @everyone"}')
+    return HeldScriptModel(calls(call), "I have asked.", "Sent.")
+
+
+async def stored_question(parlour: InProcessGateway) -> str:
+    """Return the id of the one question."""
+    (job,) = await parlour.app.store.jobs.pending_of(KIND)
+    return str(job.payload["id"])
+
+
+async def test_on_telegram() -> None:
+    """An inline keyboard below the answer."""
+    world = OutsideWorld()
+    async with (
+        open_telegram() as server,
+        gateway(model=asking_model(), tools=[world.tool], environment=settings_for(server)) as parlour,
+    ):
+        server.now = lambda: int(time.time())
+        server.say("write to bob")
+        await server.until(lambda: any(post.buttons for post in server.posts))
+        (question,) = [post for post in server.posts if post.buttons]
+        assert question.buttons == [["Yes", "No"]]
+        assert ASKED in question.text
+        assert "*hello* <!channel> @everyone" in question.text
+        server.buttons.press(question, f"/tools allow {await stored_question(parlour)}")
+        await server.until(lambda: any("Sent." in text for text in server.shown(42)))
+        await server.until(lambda: not question.buttons)
+    assert len(world.sent) == 1
+
+
+async def test_in_slack() -> None:
+    """Blocks with buttons; the arguments mention nobody."""
+    world = OutsideWorld()
+    async with slack_server() as server, slack_gateway(server, model=asking_model(), tools=[world.tool]):
+        server.say(DM, SLACK_ANN, "write to bob")
+        await server.until(
+            lambda: any(each["user"] == BOT_USER and slack_buttons(each) for each in server.places[DM].messages)
+        )
+        (asked,) = [each for each in server.places[DM].messages if each["user"] == BOT_USER and slack_buttons(each)]
+        assert slack_buttons(asked) == [["Yes", "No"]]
+        assert "<!channel>" not in asked["text"]
+        server.press(DM, SLACK_ANN, asked, "Yes")
+        await server.until(lambda: any("Sent." in text for text in server.shown(DM)))
+    assert len(world.sent) == 1
+
+
+async def test_on_discord() -> None:
+    """Components in a direct message; a no runs nothing."""
+    world = OutsideWorld()
+    async with (
+        open_discord() as discord,
+        discord_gateway(discord, model=asking_model(), tools=[world.tool]) as parlour,
+    ):
+        direct = discord.direct(DISCORD_ANN)
+
+        def asked() -> list[dict[str, Any]]:
+            return [each for each in discord.messages[direct] if each["author"]["id"] == BOT and discord_buttons(each)]
+
+        discord.say(direct, DISCORD_ANN, "write to bob")
+        await discord.until(lambda: bool(asked()))
+        (question,) = asked()
+        assert discord_buttons(question) == [["Yes", "No"]]
+        discord.interactions.press(question["id"], DISCORD_ANN, f"/tools deny {await stored_question(parlour)}")
+        await discord.until(lambda: any("Denied" in text for text in discord.chat(direct)))
+    assert world.sent == []
+
+
+async def test_on_the_page() -> None:
+    """In a real browser: the whole call as code, and a button that is clicked."""
+    world = OutsideWorld()
+    async with open_browser() as browser, gateway(model=asking_model(), tools=[world.tool]) as parlour:
+        page = await browser.new_page()
+        await page.goto(parlour.app.web.url)
+        await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+        answers = page.locator(".line:not(.user) .body")
+        await page.locator("#text").fill("write to bob")
+        await page.locator("#text").press("Enter")
+        await expect(answers.nth(0)).to_contain_text(ASKED)
+        await expect(answers.nth(0).locator("pre")).to_contain_text('"subject": "*hello* <!channel> @everyone"')
+        await page.get_by_role("button", name="Yes").click()
+        await expect(answers.filter(has_text="Sent.")).to_have_count(1)
+        await expect(page.locator(".buttons")).to_have_count(0)
+    assert len(world.sent) == 1
