@@ -8,6 +8,7 @@ from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_wor
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
+from gateway.text.text_units import safe_display_name
 
 _ON_SEND = "once this answer is sent"
 _LONGEST_SHOWN = 200
@@ -104,7 +105,7 @@ def _line(reminder: Reminder, context: ToolContext) -> str:
         *([reminder.repeat] if reminder.repeat else []),
         *(["snoozed"] if reminder.is_snoozed else []),
     ]
-    notes += [f"of {reminder.name}"] if reminder.name else []
+    notes += [f"of {name}"] if (name := safe_display_name(reminder.name)) else []
     return f"{reminder.id} {when} ({', '.join(notes)}): {_short(reminder.text)}"
 
 

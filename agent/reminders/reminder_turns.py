@@ -80,7 +80,12 @@ class ReminderTurnRunner:
         for job in jobs:
             for reminder in reminders_in([job]):
                 latest = reminder.catch_up(now)
-                is_late = reminder.is_waiting and reminder.key == turn.key and now - latest.due > LISTED_AFTER
+                is_late = (
+                    reminder.is_waiting
+                    and not reminder.is_erased
+                    and reminder.key == turn.key
+                    and now - latest.due > LISTED_AFTER
+                )
                 if not is_late or latest.catch_up(now) is not latest or not await self._may_be_listed(turn, latest):
                     continue
                 lines.append(_late_line(latest, turn.language))

@@ -333,13 +333,14 @@ def waiting_rows(database: sqlite3.Connection, key: str, sender: str) -> tuple[I
 
 
 def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
-    """End the unclaimed rows of *key* as stopped, except rows of a turn with steps or a preview.
+    """End the unclaimed rows of *key* as stopped, except reminders and rows of a turn with steps or a preview.
 
     Such a turn is ended by its next claim.
     """
     dropped = database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "
-        "AND ended_at IS NULL AND (? = '' OR sender = ?) AND NOT (state = 'stamped' AND "
+        "AND ended_at IS NULL AND (? = '' OR sender = ?) AND message_id NOT LIKE 'job:remind/%' "
+        "AND NOT (state = 'stamped' AND "
         "(EXISTS (SELECT 1 FROM step WHERE step.turn = inbox.turn AND step.n > 0) "
         "OR EXISTS (SELECT 1 FROM outbox WHERE outbox.id = inbox.turn || '.0'))) RETURNING turn",
         (at, key, sender, sender),

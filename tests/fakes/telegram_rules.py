@@ -11,7 +11,18 @@ ENTITIES = 100
 CAPTION = 1024
 reactions = frozenset(["👀", "👍", "👌", "🤔", "✍", "🫡", "⚡", "❤", "🔥", "🤝", "🙏", "🤓", "👨\u200d💻"])
 _KNOWN = frozenset(
-    ("bold", "italic", "underline", "strikethrough", "spoiler", "blockquote", "code", "pre", "text_link")
+    (
+        "bold",
+        "italic",
+        "underline",
+        "strikethrough",
+        "spoiler",
+        "blockquote",
+        "code",
+        "pre",
+        "text_link",
+        "text_mention",
+    )
 )
 _STYLES = frozenset(("bold", "italic", "underline", "strikethrough", "spoiler"))
 _SOLID = frozenset(("code", "pre"))

@@ -153,6 +153,30 @@ async def test_a_full_chat_is_refused_and_told_once_a_minute(backend: StoreBacke
     assert (await accept(store, said(id="9"))).outcome is AcceptOutcome.DUPLICATE
 
 
+async def test_a_reminder_is_never_refused_nor_dropped(backend: StoreBackend) -> None:
+    """It was stored before, within limits of its own: a full chat takes it, once, and /stop leaves it in the queue."""
+    store = await backend.open(StoreLimits(queued_per_chat=1, queued=1))
+    await accept(store, said())
+    due = said("tea", id="job:remind/r1/2026-11-21T21:00", kind=InboundKind.JOB)
+    assert [(await accept(store, due)).outcome for _ in range(2)] == [AcceptOutcome.NEW, AcceptOutcome.DUPLICATE]
+    assert (await accept(store, said(id="2"))).outcome is AcceptOutcome.FULL
+    assert await store.journal.drop(ANN) == 1
+    assert [row.message.message_id for row in await store.journal.waiting_rows(ANN)] == [due.message_id]
+
+
+async def test_the_last_message_of_a_user_is_known(backend: StoreBackend) -> None:
+    """Jobs are no messages of users, and other chats do not count."""
+    store = await backend.open()
+    assert await store.journal.last_message_at(ANN) is None
+    await accept(store, said("tea", id="job:remind/r1/x", kind=InboundKind.JOB))
+    await accept(store, said(key=BOB))
+    assert await store.journal.last_message_at(ANN) is None
+    await accept(store, said(id="1"))
+    backend.wall.advance(hours=1)
+    await accept(store, said(id="2"))
+    assert await store.journal.last_message_at(ANN) == START + timedelta(hours=1)
+
+
 async def test_one_sender_fills_at_most_half_of_a_shared_chats_queue(backend: StoreBackend) -> None:
     """The other half is for everybody else; a direct chat has one sender, and all of it is theirs."""
     store = await backend.open(StoreLimits(queued_per_chat=6))
