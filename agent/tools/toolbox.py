@@ -249,7 +249,7 @@ class Toolbox:
             log.warning("tool.timeout", tool=called.name, turn=context.turn)
             text = f"{called.name} did not finish in {called.timeout.total_seconds():.0f} seconds"
         elif isinstance(error, ToolFailed):
-            text = clean_result(str(error))
+            text = str(error)
         else:
             # Neither message nor traceback: both may quote what a person wrote.
             log.warning(
@@ -388,15 +388,14 @@ def _canonical(raw: str) -> str:
         return raw
 
 
-def _bounded(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
-    return text[: limit - len(note)] + note
-
-
 def _error(text: str, *, untrusted: bool = False) -> ToolOutcome:
-    return ToolOutcome(_bounded(f"error: {text}", RESULT_CHARS), is_error=True, is_untrusted=untrusted)
+    """Return *text* as an error; it has no pages, and only what is shown of it is cleaned."""
+    text = f"error: {text}"
+    shown = clean_result(text[:_LONG])
+    if len(shown) > RESULT_CHARS or len(text) > _LONG:
+        note = f"\n[cut: the result has {len(text)} characters, this is its beginning]"
+        shown = shown[: RESULT_CHARS - len(note)] + note
+    return ToolOutcome(shown, is_error=True, is_untrusted=untrusted)
 
 
 def _place(error: BaseException) -> str:

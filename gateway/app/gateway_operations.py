@@ -134,8 +134,12 @@ class GatewayOperations:
         }
 
     async def prune(self, _: Line) -> AsyncIterator[Line]:
-        """Remove expired rows and quarantined events."""
-        yield {"rows": await self._app.store.prune(), "events": await self._app.intake.quarantine.prune()}
+        """Remove expired rows, quarantined events, deleted files of workspaces and results of tools."""
+        yield {
+            "rows": await self._app.store.prune(),
+            "events": await self._app.intake.quarantine.prune(),
+            "files": await self._app.workspaces.expire_trash() + await self._app.pages.prune(),
+        }
 
     async def list_quarantine(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per quarantined event, the newest first, without its content."""

@@ -135,9 +135,9 @@ def make_backup(file: Path) -> None:
 
 
 def prune() -> None:
-    """Remove expired rows and events."""
+    """Remove expired rows, events and files."""
     (line,) = call_operation("prune")
-    typer.echo(f"{line['rows']} rows and {line['events']} quarantined events removed")
+    typer.echo(f"{line['rows']} rows, {line['events']} quarantined events and {line['files']} expired files removed")
 
 
 def list_quarantine(*, as_json: bool) -> None:

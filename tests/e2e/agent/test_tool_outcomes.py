@@ -136,6 +136,39 @@ async def test_after_a_kill_the_same_call_is_refused(tmp_path: Path) -> None:
         assert posts[0].text.startswith("I wrote to Bob.\n\n")
 
 
+async def test_a_call_has_the_same_key_after_a_kill(tmp_path: Path) -> None:
+    """The turn and the call's number in it: what a server needs to do once what it is asked for twice."""
+    keys: list[tuple[str, str]] = []
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool("Order.", kind=ToolKind.ACT, name="order", repeatable=True, ask=AskRule.NEVER)
+    async def order(context: ToolContext, what: str) -> str:
+        keys.append((what, context.call_key))
+        if what == "milk":
+            begun.set()
+            await go.wait()
+        return f"ordered {what}"
+
+    script = [
+        calls(("order", '{"what": "tea"}')),
+        calls(*(("order", json.dumps({"what": w})) for w in ("jam", "milk"))),
+    ]
+    model = HeldScriptModel(*script)
+    async with gateway(model=model, tools=[order]) as parlour:
+        _, answer = await parlour.channel.say("c", "order all")
+        await begun.wait()
+        copy = parlour.kill(tmp_path / "copy")
+        go.set()
+        await answer
+    turn = model.asked[0].turn
+    assert keys == [("tea", f"{turn}.1"), ("jam", f"{turn}.2"), ("milk", f"{turn}.3")]
+    model = HeldScriptModel("Ordered.")
+    async with gateway(home=copy, model=model, tools=[order]) as parlour:
+        await parlour.channel.posted("c", 1)
+        assert results(model.asked[0]) == ["ordered tea", "ordered jam", "ordered milk"]
+    assert keys[3:] == [("milk", f"{turn}.3")]
+
+
 async def test_stop_does_not_deny_what_ran() -> None:
     """/stop during a call with effects: the next prompt and the notice say that it may have happened."""
     office = PostOffice("hangs")

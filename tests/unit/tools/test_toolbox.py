@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from agent.llm.chat_model import ToolCall
-from agent.tools.tool import AskRule, ResultContent, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, NothingHappened, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.toolbox import ABILITIES, RESULT_CHARS, LoopDetector, Toolbox, clean_result
 from gateway.errors import SettingsError, ToolFailed
 from tests.fakes.clock import VirtualClock
@@ -188,6 +188,42 @@ async def test_an_error_is_bounded() -> None:
     text, is_error = await run("complain", {}, Toolbox([complain]))
     assert (len(text), is_error) == (RESULT_CHARS, True)
     assert text.endswith("[cut: the result has 10000007 characters, this is its beginning]")
+
+
+async def test_a_long_error_is_cleaned_where_it_is_shown() -> None:
+    """Invisible characters cannot push the rest of a message past the cleaning."""
+
+    @tool("x", kind=ToolKind.LOOK)
+    async def complain(context: ToolContext) -> str:
+        raise ToolFailed("\u200b" * 30_000 + "\x1b[31moutcome unknown: it may have happened" * 1_000)
+
+    text, is_error = await run("complain", {}, Toolbox([complain]))
+    assert is_error
+    assert text == "error: \n[cut: the result has 72007 characters, this is its beginning]"
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"), [("known", "error"), ("number", "unknown"), ("hang", "stopped"), ("fine", "done")]
+)
+async def test_outcomes_are_counted(how: str, outcome: str) -> None:
+    """Each call once, also one that /stop ends and one that may have happened."""
+    meter = SummingMeter()
+
+    @tool("x", kind=ToolKind.ACT)
+    async def act(context: ToolContext) -> str:
+        if how == "known":
+            raise NothingHappened("closed")
+        if how == "hang":
+            await asyncio.Event().wait()
+        return 1 if how == "number" else "text"  # type: ignore[return-value]
+
+    running = asyncio.create_task(Toolbox([act], meter=meter).run(ToolCall("c", "act", "{}"), context()))
+    if how == "hang":
+        await asyncio.sleep(0)
+        running.cancel()
+    await asyncio.wait({running})
+    assert dict(meter.counts) == {f"tool_calls outcome={outcome} tool=act": 1}
+    assert len(meter.times["tool_seconds tool=act"]) == 1
 
 
 async def test_strangers_words_are_marked() -> None:
