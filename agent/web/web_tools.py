@@ -32,6 +32,7 @@ def build_fetch_tool(pages: WebPages) -> Tool:
         find: Annotated[str, "words: only the passages with them"] = "",
     ) -> ToolResult:
         """Return a part of the page as text."""
+        context.progress(host_of(url))
         found = await pages.load(context.scope, url.strip(), is_whole=page == "all")
         text = _passages(found, find) if find.strip() else _part(found, page)
         return ToolResult(text=text, sources=(ToolSource(found.url, found.title),))
@@ -52,7 +53,7 @@ def build_search_tool(engine: SearchEngine) -> Tool:
     """Return `web_search` over *engine*."""
 
     async def web_search(
-        context: ToolContext,  # noqa: ARG001 - every tool takes it
+        context: ToolContext,
         query: str,
         since: Annotated[SearchAge, "how old at most"] = "",
     ) -> ToolResult:
@@ -60,6 +61,7 @@ def build_search_tool(engine: SearchEngine) -> Tool:
         words = " ".join(query.split())
         if not words or len(words) > QUERY_CHARS:
             raise ToolFailed(f"a query has 1 to {QUERY_CHARS} characters")
+        context.progress(words)
         hits = clean_hits(await engine.search(words, count=HITS, language="", since=since), HITS)
         if not hits:
             return ToolResult(text="nothing was found")
