@@ -376,6 +376,7 @@ class AgentLoop:
                 team=message.sender.team,
                 chat_kind=str(message.chat_kind),
                 is_private=message.is_private,
+                guild=message.guild,
                 tool=call.name,
                 arguments=call.arguments,
                 schema=schema,

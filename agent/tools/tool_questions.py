@@ -20,7 +20,7 @@ from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton,
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
 
-KIND = "tool_question"
+TOOL_QUESTION = "tool_question"
 ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
 LIFETIME = timedelta(hours=24)
@@ -40,6 +40,7 @@ class ToolQuestion:
     team: str
     chat_kind: str
     is_private: bool
+    guild: str
     tool: str
     arguments: str  # the model's JSON, unchanged
     schema: str  # digest of the tool's schema
@@ -107,7 +108,7 @@ def jobs_prefix(key: SessionKey) -> str:
 def question_job(record: Mapping[str, Any], *, scope: str, at: datetime) -> Job:
     """Return the job of a question, as the tool line of its call holds it; it is due when the question lapses."""
     name = f"{jobs_prefix(SessionKey.parse(record['key']))}{record['id']}"
-    return Job(id=name, kind=KIND, scope=scope, payload=record, due_at=at + LIFETIME)
+    return Job(id=name, kind=TOOL_QUESTION, scope=scope, payload=record, due_at=at + LIFETIME)
 
 
 def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[str, tuple[MessageButton, ...]]:
@@ -134,7 +135,9 @@ class ToolApprovals:
         """Return the questions of *key* with their jobs, the oldest first."""
         prefix = jobs_prefix(key)
         return [
-            (ToolQuestion(**job.payload), job) for job in await self._jobs.pending_of(KIND) if job.id.startswith(prefix)
+            (ToolQuestion(**job.payload), job)
+            for job in await self._jobs.pending_of(TOOL_QUESTION)
+            if job.id.startswith(prefix)
         ]
 
     async def find(self, key: SessionKey, name: str) -> tuple[ToolQuestion, Job] | None:
@@ -155,6 +158,7 @@ class ToolApprovals:
             kind=InboundKind.JOB,
             chat_kind=ChatKind(question.chat_kind),
             is_private=question.is_private,
+            guild=question.guild,
         )
         accepted = await self._journal.accept(message, role=Role.MEMBER, is_control=False)
         return accepted.outcome is not AcceptOutcome.FULL

@@ -50,8 +50,7 @@ from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
-from agent.tools.tool_questions import KIND as TOOL_QUESTION
-from agent.tools.tool_questions import ToolApprovals
+from agent.tools.tool_questions import TOOL_QUESTION, ToolApprovals
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
 from gateway.events import SessionKey

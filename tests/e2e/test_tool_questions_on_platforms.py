@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.async_api import expect
 
-from agent.tools.tool_questions import KIND
+from agent.tools.tool_questions import TOOL_QUESTION
 from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.browser import open_browser
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
@@ -35,7 +35,7 @@ def asking_model() -> HeldScriptModel:
 
 async def stored_question(parlour: InProcessGateway) -> str:
     """Return the id of the one question."""
-    (job,) = await parlour.app.store.jobs.pending_of(KIND)
+    (job,) = await parlour.app.store.jobs.pending_of(TOOL_QUESTION)
     return str(job.payload["id"])
 
 

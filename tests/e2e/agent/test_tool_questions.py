@@ -11,7 +11,7 @@ import pytest
 
 from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
-from agent.tools.tool_questions import KIND, LIFETIME, LONGEST_SHOWN
+from agent.tools.tool_questions import LIFETIME, LONGEST_SHOWN, TOOL_QUESTION
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
 from tests.fakes.held_model import HeldScriptModel, calls, results, users
@@ -53,7 +53,7 @@ def decide(question: str, word: str = "allow") -> str:
 
 async def waiting(parlour: InProcessGateway) -> int:
     """Return the number of stored questions."""
-    return len(await parlour.app.store.jobs.pending_of(KIND))
+    return len(await parlour.app.store.jobs.pending_of(TOOL_QUESTION))
 
 
 async def test_the_allowed_call_runs_once_byte_for_byte(tmp_path: Path) -> None:
@@ -130,12 +130,27 @@ async def test_a_new_session_ends_its_questions() -> None:
     model = HeldScriptModel(calls(("send_letter", ARGUMENTS)), "asked")
     async with gateway(model=model, tools=[world.tool]) as parlour:
         question = await parlour.channel.ask("c", "write to bob")
-        (job,) = await parlour.app.store.jobs.pending_of(KIND)
+        (job,) = await parlour.app.store.jobs.pending_of(TOOL_QUESTION)
         assert LIFETIME.total_seconds() == 86_400
         assert abs((job.due_at - parlour.app.commands.queue.now()) - LIFETIME).total_seconds() < 600
         await parlour.channel.ask("c", "/new")
         assert await parlour.channel.ask("c", decide(question)) == SETTLED
         await parlour.idle()
+    assert world.sent == []
+
+
+async def test_erased_words_take_their_questions_along() -> None:
+    """A question that holds the words cannot be allowed any more."""
+    world = OutsideWorld()
+    model = HeldScriptModel(calls(("send_letter", ARGUMENTS)), "asked")
+    async with gateway(model=model, tools=[world.tool]) as parlour:
+        question = await parlour.channel.ask("c", "write Grüße to bob")
+        preview = await parlour.channel.ask("c", "/forget Grüße")
+        yes = re.search(r"/memory approve f[a-z2-7]{16}", preview)
+        assert yes, preview
+        await parlour.channel.ask("c", yes[0])
+        await parlour.idle()
+        assert await parlour.channel.ask("c", decide(question)) == SETTLED
     assert world.sent == []
 
 
