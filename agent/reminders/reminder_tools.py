@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from agent.reminders.reminder import Reminder, job_prefix, local_words, slot_words, when_words
 from agent.reminders.reminder_access import ReminderAccess
-from agent.tools.tool import ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 from gateway.text.text_units import safe_display_name
 
@@ -20,6 +20,7 @@ _MOST_SHOWN = 60
     " `say`: the text is sent as it is; `do`: you get the text as a request then, with tools, and answer NOTHING to"
     " send nothing.",
     kind=ToolKind.KEEP,
+    ask=AskRule.TAINTED,
     gives=["reminders"],
 )
 async def remind(
