@@ -43,11 +43,12 @@ def _name(context: CommandContext) -> str:
 async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     approvals = context.services.approvals
     found = await approvals.find(context.key, _name(context))
-    if found is None:
+    if found is None or not approvals.claim(found[0], context.message.message_id):
         return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
     question, job = found
     by = clean_name(context.message.sender.name) or context.message.sender.id
     if is_allowed and not await approvals.allow(question, by, context.now):
+        approvals.release(question)
         return context.private_reply("tools.queue_full")
     approvals.count("allowed" if is_allowed else "denied")
     text = context.translate("tools.allowed" if is_allowed else "tools.denied", tool=question.tool)

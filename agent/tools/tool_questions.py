@@ -130,6 +130,7 @@ class ToolApprovals:
         self._jobs = jobs
         self._journal = journal
         self._meter = meter
+        self._deciding: dict[str, str] = {}  # the message that decides, by question; its commit ends the question
 
     async def pending(self, key: SessionKey) -> Sequence[tuple[ToolQuestion, Job]]:
         """Return the questions of *key* with their jobs, the oldest first."""
@@ -143,6 +144,17 @@ class ToolApprovals:
     async def find(self, key: SessionKey, name: str) -> tuple[ToolQuestion, Job] | None:
         """Return the question *name* of *key*; None if it was decided or has lapsed."""
         return next((each for each in await self.pending(key) if each[0].id == name), None)
+
+    def claim(self, question: ToolQuestion, message_id: str) -> bool:
+        """Return True if *message_id* decides *question*; False if another message already does.
+
+        Presses run beside each other, and the question is stored until the first decision is committed.
+        """
+        return self._deciding.setdefault(question.id, message_id) == message_id
+
+    def release(self, question: ToolQuestion) -> None:
+        """Let another message decide *question*."""
+        self._deciding.pop(question.id, None)
 
     async def allow(self, question: ToolQuestion, by: str, now: datetime) -> bool:
         """Queue the call as a turn of the person who requested it, once; return False if the queue is full.

@@ -108,6 +108,21 @@ async def test_two_presses_at_once_are_one() -> None:
     assert len(world.sent) == 1
 
 
+@pytest.mark.parametrize(("first", "second"), [("allow", "deny"), ("deny", "allow")])
+async def test_a_yes_and_a_no_at_once_are_one_decision(first: str, second: str) -> None:
+    """The first counts; nobody is told that a call does not run which runs."""
+    world = OutsideWorld()
+    model = HeldScriptModel(calls(("send_letter", ARGUMENTS)), "asked", "done")
+    async with gateway(model=model, tools=[world.tool]) as parlour:
+        question = await parlour.channel.ask("c", "write to bob")
+        presses = (parlour.channel.ask("c", decide(question, word)) for word in (first, second, second))
+        answers = await asyncio.gather(*presses)
+        await parlour.idle()
+    assert answers.count(SETTLED) == 2
+    was_denied = "Denied: `send_letter` does not run." in answers
+    assert len(world.sent) == (0 if was_denied else 1)
+
+
 async def test_a_crash_between_press_and_commit_repeats_nothing() -> None:
     """The call is queued before the question ends: queued again, it is the same turn."""
     world = OutsideWorld()
