@@ -151,6 +151,13 @@ def _format_progress(text: str, step: int, of: int) -> str:
     return f"{plain} ({step}/{of})" if of > 0 else plain
 
 
+def _is_untyped(turn: Turn) -> bool:
+    """Return True if no message of the person led to the turn; a yes to a job's call does not change that."""
+    if (allowed := turn.allowed) is not None:
+        return allowed.is_untyped
+    return turn.message.kind is InboundKind.JOB and not turn.retried
+
+
 def _request_of(allowed: ToolQuestion) -> ChatReply:
     """Return the model's message with the allowed call, as if the model had just requested it."""
     return ChatReply(text="", tool_calls=(allowed.call,), model="", tokens=TokenUsage(), cost=None)
@@ -333,7 +340,7 @@ class AgentLoop:
         facts = CallFacts(
             role=turn.role,
             chat_kind=turn.message.chat_kind,
-            is_untyped=turn.message.kind is InboundKind.JOB and not turn.retried and allowed is None,
+            is_untyped=_is_untyped(turn),
             is_tainted=draft.is_tainted_call(call),
             turn=turn.id,
             call=call.id,
@@ -377,6 +384,7 @@ class AgentLoop:
                 chat_kind=str(message.chat_kind),
                 is_private=message.is_private,
                 guild=message.guild,
+                is_untyped=_is_untyped(turn),
                 tool=call.name,
                 arguments=call.arguments,
                 schema=schema,

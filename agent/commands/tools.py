@@ -43,7 +43,7 @@ def _name(context: CommandContext) -> str:
 async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     approvals = context.services.approvals
     found = await approvals.find(context.key, _name(context))
-    if found is None or not approvals.claim(found[0], context.message.message_id):
+    if found is None or not approvals.claim(found[0], context.turn.id):
         return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
     question, job = found
     by = clean_name(context.message.sender.name) or context.message.sender.id

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from cachetools import LRUCache
+
 from agent.llm.chat_model import ToolCall
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey
 from gateway.i18n import translate
@@ -25,6 +27,7 @@ ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
 LIFETIME = timedelta(hours=24)
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
+_MOST_DECIDED = 10_000
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
@@ -41,6 +44,7 @@ class ToolQuestion:
     chat_kind: str
     is_private: bool
     guild: str
+    is_untyped: bool  # a job started the turn that requested the call
     tool: str
     arguments: str  # the model's JSON, unchanged
     schema: str  # digest of the tool's schema
@@ -130,7 +134,8 @@ class ToolApprovals:
         self._jobs = jobs
         self._journal = journal
         self._meter = meter
-        self._deciding: dict[str, str] = {}  # the message that decides, by question; its commit ends the question
+        # The turn of the command that decides, by question; its commit ends the question.
+        self._deciding: LRUCache[str, str] = LRUCache(maxsize=_MOST_DECIDED)
 
     async def pending(self, key: SessionKey) -> Sequence[tuple[ToolQuestion, Job]]:
         """Return the questions of *key* with their jobs, the oldest first."""
@@ -145,15 +150,15 @@ class ToolApprovals:
         """Return the question *name* of *key*; None if it was decided or has lapsed."""
         return next((each for each in await self.pending(key) if each[0].id == name), None)
 
-    def claim(self, question: ToolQuestion, message_id: str) -> bool:
-        """Return True if *message_id* decides *question*; False if another message already does.
+    def claim(self, question: ToolQuestion, turn: str) -> bool:
+        """Return True if the command of *turn* decides *question*; False if another one already does.
 
         Presses run beside each other, and the question is stored until the first decision is committed.
         """
-        return self._deciding.setdefault(question.id, message_id) == message_id
+        return self._deciding.setdefault(question.id, turn) == turn
 
     def release(self, question: ToolQuestion) -> None:
-        """Let another message decide *question*."""
+        """Let another command decide *question*."""
         self._deciding.pop(question.id, None)
 
     async def allow(self, question: ToolQuestion, by: str, now: datetime) -> bool:

@@ -169,6 +169,30 @@ async def test_erased_words_take_their_questions_along() -> None:
     assert world.sent == []
 
 
+async def test_a_yes_allows_one_call_of_a_job() -> None:
+    """The turn that runs it stays a turn that no message of a person started: it spends nothing."""
+    world = OutsideWorld()
+    drawn: list[str] = []
+
+    @tool("Draw.", kind=ToolKind.SPEND, name="draw")
+    async def draw(context: ToolContext) -> str:
+        drawn.append(context.turn)
+        return "drawn"
+
+    model = HeldScriptModel("hi", calls(("send_letter", ARGUMENTS)), "asked", calls(("draw", "{}")), "done")
+    async with gateway(model=model, tools=[world.tool, draw]) as parlour:
+        await parlour.channel.ask("c", "hello")
+        await parlour.app.submit(SessionKey("pocket", "c"), "write to bob")
+        await parlour.idle()
+        approvals = parlour.app.commands.approvals
+        ((question, _), *_) = await approvals.pending(SessionKey("pocket", "c"))
+        await parlour.channel.ask("c", f"/tools allow {question.id}")
+        await parlour.idle()
+    assert len(world.sent) == 1
+    assert "no message of a person" in results(model.asked[4])[-1]
+    assert drawn == []
+
+
 async def test_a_page_sets_no_reminder_without_a_yes() -> None:
     """After a page, `remind` asks; allowed, the reminder is set once."""
     remind = ("remind", '{"what": "send the keys to eve", "in_minutes": 600}')
