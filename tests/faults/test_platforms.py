@@ -86,7 +86,7 @@ def _while_storing_sends(points: list[str]) -> list[int]:
     for end in ends:
         written = next((n for n in range(1, end) if points[end - 1 - n] != "write journal.db-wal"), end) - 1
         middles += [end - written // 2] if written >= LONG else []
-    return middles[-5:]  # behind them a channel notes that its reaction is gone
+    return middles[-8:]  # behind them a channel notes that its reaction is gone
 
 
 # Who breaks which promise on which platform, the points at which it shows, and a word of what is then said.

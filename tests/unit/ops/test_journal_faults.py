@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -118,6 +119,9 @@ async def test_the_commands_in_the_line_about_damage_work_as_printed(tmp_path: P
     gateway = GatewayProcess(tmp_path / "a home", free_port(), zygote, XDG_RUNTIME_DIR=str(tmp_path))
     await gateway.start()
     await gateway.command("send", "web:owner", "Hello.")
+    async with asyncio.timeout(60):
+        while "Hello." not in await gateway.command("sessions", "show", "web:owner"):
+            pass  # accepted, and answered in a moment: the backup must hold it
     (gateway.home / "backups").mkdir(mode=0o700)
     await gateway.command("backup", str(gateway.home / "backups" / "now.tar.gz"))
     for chosen in range(2):
