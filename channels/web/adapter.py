@@ -196,7 +196,7 @@ async def _is_this_machine(connection: HTTPConnection) -> bool:
         return False
     if any(name in connection.headers for name in FORWARDING_HEADERS) or connection.client is None:
         return False
-    return not await is_system_account(connection.client.host, connection.client.port)
+    return not await is_system_account(connection.client, connection.scope["server"])
 
 
 def _reader(socket: WebSocket) -> Receive:

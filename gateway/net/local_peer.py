@@ -9,31 +9,36 @@ from pathlib import Path
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _PEOPLE_FROM = 1_000  # user ids below are the system's own (login.defs, UID_MIN)
-_ADDRESS, _UID = 1, 7  # columns
+_LOCAL, _REMOTE, _UID = 1, 2, 7  # columns
+_READS = 3  # a table that changes while it is read may leave a row out
+
+Address = tuple[str, int]  # host and port
 
 
-async def is_system_account(host: str, port: int, *, tables: tuple[Path, ...] = _TABLES) -> bool:
-    """Return True if the connection from *host*:*port* was opened by a system account other than ours.
+async def is_system_account(client: Address, server: Address, *, tables: tuple[Path, ...] = _TABLES) -> bool:
+    """Return True if the connection from *client* to our *server* was opened by a system account other than ours.
 
     nginx, Caddy and HAProxy run under such accounts. Returns False if the system does not tell.
     """
-    uid = await asyncio.to_thread(_uid_of, host, port, tables)
+    uid = await asyncio.to_thread(_uid_of, client, server, tables)
     return uid is not None and 0 < uid < _PEOPLE_FROM and uid != os.geteuid()
 
 
-def _uid_of(host: str, port: int, tables: tuple[Path, ...]) -> int | None:
+def _uid_of(client: Address, server: Address, tables: tuple[Path, ...]) -> int | None:
     try:
-        wanted = {f"{_as_kernel(form)}:{port:04X}" for form in _forms(host)}
+        ends = zip(_forms(client[0]), _forms(server[0]), strict=False)
     except ValueError:
         return None
-    for table in tables:
+    # Both ends: a port may be in use to several servers, and closed connections are listed as root's.
+    wanted = {(f"{_as_kernel(near)}:{client[1]:04X}", f"{_as_kernel(far)}:{server[1]:04X}") for near, far in ends}
+    for table in tables * _READS:
         try:
             lines = table.read_text("ascii").splitlines()[1:]
         except OSError:
             continue
         for line in lines:
             columns = line.split()
-            if columns[_ADDRESS] in wanted:
+            if (columns[_LOCAL], columns[_REMOTE]) in wanted:
                 return int(columns[_UID])
     return None
 

@@ -244,4 +244,4 @@ async def _is_from_this_machine(request: Request) -> bool:
         return False
     if not (is_loopback(request.client.host) and is_loopback(request.url.hostname or "")):
         return False
-    return not await is_system_account(request.client.host, request.client.port)
+    return not await is_system_account(request.client, request.scope["server"])

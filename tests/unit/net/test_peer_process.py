@@ -16,8 +16,10 @@ TABLE = """\
    1: 0100007F:C350 0100007F:2253 01 00000000:00000000 00:00000000 00000000    33        0 12
    2: 0100007F:C351 0100007F:2253 01 00000000:00000000 00:00000000 00000000  1000        0 13
    3: 0100007F:C352 0100007F:2253 01 00000000:00000000 00:00000000 00000000     0        0 14
-   4: 00000000000000000000000001000000:C353 0:0 01 0:0 00:0 0  101        0 15
-   5: 0000000000000000FFFF00000100007F:C354 0:0 01 0:0 00:0 0  102        0 16
+   4: 00000000000000000000000001000000:C353 00000000000000000000000001000000:2253 01 0:0 00:0 0  101        0 15
+   5: 0000000000000000FFFF00000100007F:C354 0000000000000000FFFF00000100007F:2253 01 0:0 00:0 0  102        0 16
+   6: 0100007F:C356 0100007F:0050 06 00000000:00000000 03:00000000 00000000     0        0 0
+   7: 0100007F:C356 0100007F:2253 01 00000000:00000000 00:00000000 00000000    33        0 17
 """
 CASES = [
     ("127.0.0.1", 50_000, True),  # www-data: nginx
@@ -26,6 +28,7 @@ CASES = [
     ("::1", 50_003, True),
     ("127.0.0.1", 50_004, True),
     ("127.0.0.1", 50_005, False),  # nobody knows
+    ("127.0.0.1", 50_006, True),  # its port was in use to another server before
     ("testclient", 50_000, False),
 ]
 
@@ -35,11 +38,14 @@ async def test_services_are_told_from_people(tmp_path: Path, host: str, port: in
     """By the account that opened the connection; what nobody tells takes no right away."""
     table = tmp_path / "tcp"
     table.write_text(TABLE)
-    assert await is_system_account(host, port, tables=(tmp_path / "absent", table)) is expected
+    ours = ("::1" if ":" in host else "127.0.0.1", 0x2253)
+    assert await is_system_account((host, port), ours, tables=(tmp_path / "absent", table)) is expected
 
 
 def test_this_machine_tells_whose_connection_it_is() -> None:
     """The kernel's own table has our own connection as ours."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        host, port = client.getsockname()
-        assert _uid_of(host, port, (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))) == os.geteuid()
+        assert (
+            _uid_of(client.getsockname(), server.getsockname(), (Path("/proc/net/tcp"), Path("/proc/net/tcp6")))
+            == os.geteuid()
+        )
