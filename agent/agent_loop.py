@@ -20,6 +20,7 @@ from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler, clean_name
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
+from agent.tools.rights import RefusalRule
 from agent.tools.sources import encode_sources
 from agent.tools.tool import OUTCOME_UNKNOWN, CallFacts, ToolContext, ToolKind, bind_recall
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion, question_id
@@ -143,6 +144,8 @@ class _CallResult:
     text: str
     effects: StagedEffects | None = None
     is_untrusted: bool = False
+    is_error: bool = False
+    rule: RefusalRule | None = None
 
 
 def _format_progress(text: str, step: int, of: int) -> str:
@@ -302,20 +305,28 @@ class AgentLoop:
             results: dict[str, _CallResult] = {}
             for n, call in enumerate(batch, len(draft.finished_calls)):
                 if n >= self._max_calls:
-                    results[call.id], is_last = _CallResult(_NO_MORE), True
+                    results[call.id], is_last = _CallResult(_NO_MORE, rule=RefusalRule.LIMIT), True
                 elif detector.is_repeated(call):
-                    results[call.id], is_last = _CallResult(_AGAIN), True
+                    results[call.id], is_last = _CallResult(_AGAIN, rule=RefusalRule.REPEATED), True
                 elif draft.questions and toolbox.has_effects(call):
-                    results[call.id] = _CallResult(f"not run: {_WAITING}")
+                    results[call.id] = _CallResult(f"not run: {_WAITING}", rule=RefusalRule.WAITING)
                 elif limit := _reached_limit(context, batch, call):
-                    results[call.id] = _CallResult(limit)
+                    results[call.id] = _CallResult(limit, rule=RefusalRule.LIMIT)
             left = [call for call in batch if call.id not in results]
             results |= await self._run_batch(context, left)
             for call in batch:
                 each = results[call.id]
                 if each.effects is not None and each.effects.ask and len(draft.questions) >= MOST_QUESTIONS:
-                    each = _CallResult(f"not run: at most {MOST_QUESTIONS} calls are asked about at once")
-                step = draft.result(call, each.text, each.effects, is_untrusted=each.is_untrusted)
+                    text = f"not run: at most {MOST_QUESTIONS} calls are asked about at once"
+                    each = _CallResult(text, rule=RefusalRule.QUESTIONS)
+                step = draft.result(
+                    call,
+                    each.text,
+                    each.effects,
+                    is_untrusted=each.is_untrusted,
+                    is_error=each.is_error,
+                    rule=each.rule or "",
+                )
                 await self._store.step(context.turn.lease, step)
         return is_last or bool(draft.questions) or len(draft.finished_calls) >= self._max_calls
 
@@ -335,7 +346,8 @@ class AgentLoop:
 
     async def _run_call(self, context: LoopContext, call: ToolCall) -> _CallResult:
         turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
-        effects, is_untrusted = StagedEffects(), False
+        effects, is_untrusted, is_error = StagedEffects(), False, False
+        rule: RefusalRule | None = None
         is_repeatable, allowed = toolbox.is_repeatable(call.name), turn.allowed
         facts = CallFacts(
             role=turn.role,
@@ -350,9 +362,9 @@ class AgentLoop:
         if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN
         elif not is_repeatable and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
-            text = _IN_DOUBT
+            text, rule = _IN_DOUBT, RefusalRule.DOUBT
         elif (verdict := toolbox.review(call, facts)).refusal:
-            text = verdict.refusal
+            text, rule = verdict.refusal, verdict.rule
         elif verdict.question:
             effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict.question)
             text = _WAITING
@@ -367,8 +379,8 @@ class AgentLoop:
             effects.sources = encode_sources(outcome.sources)
             text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
             text += effects.footer
-            is_untrusted = outcome.is_untrusted or effects.is_untrusted
-        return _CallResult(text, effects, is_untrusted=is_untrusted)
+            is_untrusted, is_error = outcome.is_untrusted or effects.is_untrusted, outcome.is_error
+        return _CallResult(text, effects, is_untrusted=is_untrusted, is_error=is_error, rule=rule)
 
     def _question(self, turn: Turn, call: ToolCall, schema: str, why: str) -> Mapping[str, Any]:
         """Return the record of the question about *call*, for the call's line and for its job."""

@@ -217,10 +217,22 @@ class TurnDraft:
         return self._step("intent", (), call=call.id)
 
     def result(
-        self, call: ToolCall, text: str, effects: StagedEffects | None = None, *, is_untrusted: bool = False
+        self,
+        call: ToolCall,
+        text: str,
+        effects: StagedEffects | None = None,
+        *,
+        is_untrusted: bool = False,
+        is_error: bool = False,
+        rule: str = "",
     ) -> TurnStep:
-        """Add the result of *call* and the effects it staged. An untrusted result taints the turn."""
+        """Add the result of *call* and the effects it staged. An untrusted result taints the turn.
+
+        *rule* is the rule that refused the call.
+        """
         extra: dict[str, Any] = {"origin": UNTRUSTED} if is_untrusted else {}
+        extra |= {"error": True} if is_error else {}
+        extra |= {"refused": str(rule)} if rule else {}
         if effects is not None and effects.remember:
             extra["remember"] = list(effects.remember)
         if effects is not None:

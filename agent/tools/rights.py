@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from agent.tools.tool import AskRule, CallFacts, Tool, ToolKind
@@ -37,11 +38,28 @@ RIGHTS: Mapping[ToolKind, RightsRule] = {
 _ROLE_TEXT = {Role.ADMIN: "an admin of this chat", Role.OWNER: "an owner"}
 
 
+class RefusalRule(StrEnum):
+    """The rule that refused a tool call; stored in the line of its result."""
+
+    WHERE = "where"  # not in this kind of chat
+    ROLE = "role"
+    UNTYPED = "untyped"  # a job started the turn
+    CHAT = "chat"  # the chat's settings leave the tool out
+    CHANGED = "changed"  # the tool changed after a person had allowed the call
+    LENGTH = "length"  # too long to be shown in full
+    QUESTIONS = "questions"  # too many questions in one answer
+    WAITING = "waiting"  # another call of the answer waits for approval
+    LIMIT = "limit"  # calls of one answer
+    REPEATED = "repeated"  # the same call again and again
+    DOUBT = "doubt"  # the same call may have happened
+
+
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
     """The decision about a call: it runs at once, after a question, or not at all."""
 
     refusal: str = ""  # for the model to read
+    rule: RefusalRule | None = None  # that refused it
     question: str = ""  # catalogue key of the reason to ask a person
 
 
@@ -50,14 +68,16 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
     rule = RIGHTS[tool.kind]
     who, where = tool.who or rule.who, tool.where if tool.where is not None else rule.where
     if facts.chat_kind not in where:
-        return CallVerdict("not allowed here: only in a direct chat" if where else "not allowed here")
+        text = "not allowed here: only in a direct chat" if where else "not allowed here"
+        return CallVerdict(text, RefusalRule.WHERE)
     if not facts.role.covers(who):
-        return CallVerdict(f"not allowed here: only {_ROLE_TEXT[who]}")
+        return CallVerdict(f"not allowed here: only {_ROLE_TEXT[who]}", RefusalRule.ROLE)
     if facts.is_untyped and not rule.is_for_untyped:
-        return CallVerdict("not allowed here: no message of a person started this turn")
+        return CallVerdict("not allowed here: no message of a person started this turn", RefusalRule.UNTYPED)
     if facts.allowed_schema:
         is_same = facts.allowed_schema == digest_schema(tool.schema)
-        return CallVerdict() if is_same else CallVerdict("not run: the tool has changed since the person was asked")
+        changed = CallVerdict("not run: the tool has changed since the person was asked", RefusalRule.CHANGED)
+        return CallVerdict() if is_same else changed
     asks = tool.ask if tool.review is None else tool.review(arguments, facts)
     if facts.is_tainted and asks.covers(AskRule.TAINTED):
         return CallVerdict(question="tools.why_tainted")

@@ -20,7 +20,7 @@ from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.result_pages import LONGEST_RESULT
-from agent.tools.rights import CallVerdict, review_call
+from agent.tools.rights import CallVerdict, RefusalRule, review_call
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, CallFacts, ResultContent, Tool, ToolContext, ToolKind
 from agent.tools.tool_questions import LONGEST_SHOWN, digest_schema, show_escapes
@@ -84,11 +84,16 @@ class Toolbox:
         result_chars: int = RESULT_CHARS,
         meter: MetricsRecorder | None = None,
         once: Collection[str] = (),
+        left_out: Collection[str] = (),
     ) -> None:
-        """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice."""
+        """Hold *tools*; *once* are those that are off here, but were at work before and must not be twice.
+
+        *left_out* are the installation's other tools, which the chat's settings leave out.
+        """
         self._tools: dict[str, Tool] = {}
         self._result_chars = result_chars
         self._meter = meter
+        self._left_out = frozenset(left_out)
         for each in sorted(tools, key=lambda item: item.name):
             if each.name in self._tools:
                 raise SettingsError(f"two tools are called {each.name}; remove one of the packages that bring them")
@@ -129,6 +134,7 @@ class Toolbox:
                 result_chars=self._result_chars,
                 meter=self._meter,
                 once=self._once,
+                left_out=self._tools.keys() - left,
             )
         return self._parts[left]
 
@@ -165,6 +171,14 @@ class Toolbox:
 
     def review(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
         """Return whether *call* may run. Calls that cannot run are passed: they fail with what is wrong."""
+        verdict = self._verdict(call, facts)
+        if verdict.refusal or verdict.question:
+            self._count(call, "refused" if verdict.refusal else "asked")
+        return verdict
+
+    def _verdict(self, call: ToolCall, facts: CallFacts) -> CallVerdict:
+        if call.name in self._left_out:
+            return CallVerdict(_error(self._unknown(call.name)).text, RefusalRule.CHAT)
         found = self._tools.get(call.name)
         if found is None:
             return CallVerdict()
@@ -174,11 +188,8 @@ class Toolbox:
             return CallVerdict()
         verdict = review_call(found, arguments, facts)
         if verdict.question and len(show_escapes(call.arguments)) > LONGEST_SHOWN:
-            verdict = CallVerdict(
-                f"not run: a person must be shown the whole call, and it is longer than {LONGEST_SHOWN} characters"
-            )
-        if verdict.refusal or verdict.question:
-            self._count(call, "refused" if verdict.refusal else "asked")
+            text = f"not run: a person must be shown the whole call, and it is longer than {LONGEST_SHOWN} characters"
+            return CallVerdict(text, RefusalRule.LENGTH)
         return verdict
 
     def schema_digest(self, call: ToolCall) -> str:
@@ -191,7 +202,7 @@ class Toolbox:
 
     def _label(self, call: ToolCall) -> str:
         """Return the tool's name for metrics: a model can invent any number of names."""
-        return call.name if call.name in self._tools else "unknown"
+        return call.name if call.name in self._tools or call.name in self._left_out else "unknown"
 
     async def run(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run *call* and return its bounded result, or what was wrong with it, for the model to read.

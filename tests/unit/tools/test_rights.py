@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent.tools.rights import CallVerdict, review_call
+from agent.tools.rights import CallVerdict, RefusalRule, review_call
 from agent.tools.tool import AskRule, CallFacts, Tool, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import digest_schema
 from gateway.events import ChatKind, Role
@@ -92,3 +92,13 @@ def test_a_tool_says_who_and_where() -> None:
     run = tool_of(ToolKind.RUN, who=Role.ADMIN, where={DIRECT, GROUP})
     assert review(run, Role.ADMIN, GROUP) == CallVerdict()
     assert review(run, Role.MEMBER, GROUP).refusal == "not allowed here: only an admin of this chat"
+
+
+def test_a_refusal_names_its_rule() -> None:
+    """The rule is stored with the result, for people and operators who ask why."""
+    run, act = tool_of(ToolKind.RUN), tool_of(ToolKind.ACT)
+    assert review(run, Role.OWNER, GROUP).rule is RefusalRule.WHERE
+    assert review(run, Role.ADMIN, DIRECT).rule is RefusalRule.ROLE
+    assert review(run, Role.OWNER, DIRECT, is_untyped=True).rule is RefusalRule.UNTYPED
+    assert review(act, Role.OWNER, DIRECT, allowed_schema="another").rule is RefusalRule.CHANGED
+    assert review(act, Role.OWNER, DIRECT).rule is None
