@@ -15,7 +15,7 @@ pip := $(BIN)/python -m pip --disable-pip-version-check --no-input install --no-
 progress := 2> >(grep -v ^WARNING >&2) | awk '/^Collecting / && ++n % 25 == 0 { print "  " n " packages"; fflush() }'
 compile := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --only-binary :all: --exclude-newer "$(COOLDOWN)"
 
-.PHONY: help install install-dev init run test check messages faults fuzz bench bench-recall format lock clean
+.PHONY: help install install-dev init run test check messages faults fuzz bench bench-pages bench-recall format lock clean
 
 # Rewritten test modules are kept from one run to the next, and a command's own modules from one process to the next.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,6 +29,7 @@ help:
 	@echo "make check    ruff, mypy --strict, import-linter, dead links, names, translations"
 	@echo "make messages    bring the translations up to date with the English sentences, mark outdated ones"
 	@echo "make bench    the measurements"
+	@echo "make bench-pages DATA=<folder>   how well web pages are read (docs/benchmarks.md)"
 	@echo "make bench-recall DATA=locomo10.json MODEL=local:<folder>   what memory finds, and how fast (docs/recall.md)"
 	@echo "make install  what running needs into $(VENV), hash-locked, wheels only"
 	@echo "make install-dev   what checks, tests and measurements need too"
@@ -92,6 +93,10 @@ fuzz: install-dev
 
 bench: install-dev
 	$(BIN)/python -m tests.benchmarks
+
+# DATA holds the test pages of Mozilla's Readability: folders with source.html and expected.html.
+bench-pages: install-dev
+	$(BIN)/python -m tests.benchmarks.pages $(DATA)
 
 # DATA is a path or an address of LoCoMo's file, MODEL an embedding model; without DATA the hand-written sets alone.
 bench-recall: install-dev

@@ -19,7 +19,7 @@ _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([-\w]{1,40})", re
 _HEAD = 4_096  # bytes in which a page names its charset
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _DROPPED = (
-    *("script", "style", "noscript", "template", "svg", "math", "iframe", "object", "embed", "img", "picture"),
+    *("script", "style", "noscript", "template", "svg", "math", "iframe", "object", "img", "picture"),
     *("video", "audio", "canvas", "form", "input", "button", "select", "textarea", "link", "meta", "title", "dialog"),
 )
 _FRAMES = ("nav", "footer", "aside")
@@ -133,7 +133,9 @@ def _drop_hidden(tree: Any) -> None:
             or element.get("aria-hidden") == "true"
             or _HIDDEN.search(element.get("style") or "") is not None
         )
-        if is_hidden or element.tag in _DROPPED:
+        if element.tag == "embed":
+            element.drop_tag()  # the parser does not know that it has no content: what follows is in it
+        elif is_hidden or element.tag in _DROPPED:
             element.drop_tree()
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import lxml.html
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+_TARGET = re.compile(r"\]\([^)]*\)")
 
 
 @dataclass(frozen=True)
@@ -121,6 +127,17 @@ _BODIES: dict[str, tuple[str, Callable[[str], str]]] = {
     "recipe blog": (_RECIPE, _divs),
     "long read": (_paragraphs(_NEWS, 12), _comments),
 }
+
+
+def word_f1(found: str, wanted: str) -> float:
+    """Return the F1 of the words of *found* against those of *wanted*; addresses of Markdown links are left out."""
+    got, gold = (Counter(_WORD.findall(_TARGET.sub("]", text).lower())) for text in (found, wanted))
+    return 2 * (got & gold).total() / max(1, got.total() + gold.total())
+
+
+def text_of_html(source: str) -> str:
+    """Return the words of *source*, with a space between elements."""
+    return " ".join(lxml.html.document_fromstring(source).itertext()) if source.strip() else ""
 
 
 def _words_of(body: str) -> str:
