@@ -5,13 +5,14 @@ Checked at each call for the turn's person. The prompt, which is the same for al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agent.tools.tool import AskRule, CallFacts, Tool, ToolKind
+from agent.tools.tool import ASK_BY_KIND, AskRule, CallFacts, Tool, ToolKind
 from agent.tools.tool_questions import digest_schema
+from gateway.errors import SettingsError
 from gateway.events import ChatKind, Role
 
 _EVERYWHERE = frozenset(ChatKind)
@@ -54,6 +55,15 @@ class RefusalRule(StrEnum):
     DOUBT = "doubt"  # the same call may have happened
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRights:
+    """The operator's rule for a tool or a kind of tools; None = as the tool or its kind says."""
+
+    who: Role | None = None
+    where: frozenset[ChatKind] | None = None
+    ask: AskRule | None = None  # the least that asks
+
+
 @dataclass(frozen=True, slots=True)
 class CallVerdict:
     """The decision about a call: it runs at once, after a question, or not at all."""
@@ -63,12 +73,41 @@ class CallVerdict:
     question: str = ""  # catalogue key of the reason to ask a person
 
 
+def apply_rights(tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Sequence[Tool]:
+    """Return *tools* with the operator's *rights*, by name or kind; a tool's own entry goes before that of its kind.
+
+    Raises SettingsError for a rule that asks less than the tool or the kind does.
+    """
+    found = list(tools)
+    own = {str(kind): ask for kind, ask in ASK_BY_KIND.items()} | {each.name: each.ask for each in found}
+    for name, rule in rights.items():
+        if rule.ask is not None and name in own and not rule.ask.covers(own[name]):
+            raise SettingsError(f"tools.rights.{name}.ask: {rule.ask} asks less than {name} does; write {own[name]}")
+    return [_apply_rule(_apply_rule(each, rights.get(each.kind)), rights.get(each.name)) for each in found]
+
+
+def _apply_rule(tool: Tool, rule: OperatorRights | None) -> Tool:
+    if rule is None:
+        return tool
+    changed = replace(tool, who=rule.who or tool.who, where=tool.where if rule.where is None else rule.where)
+    if (least := rule.ask) is None:
+        return changed
+    review = tool.review
+    if review is not None:  # decides instead of `ask`
+
+        def stricter(arguments: Mapping[str, Any], facts: CallFacts) -> AskRule:
+            return least.or_stricter(review(arguments, facts))
+
+        changed = replace(changed, review=stricter)
+    return replace(changed, ask=least.or_stricter(tool.ask))
+
+
 def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> CallVerdict:
     """Return whether *tool* may be called: its kind's rule, the sender's role, the chat, and what asks for approval."""
     rule = RIGHTS[tool.kind]
     who, where = tool.who or rule.who, tool.where if tool.where is not None else rule.where
     if facts.chat_kind not in where:
-        text = "not allowed here: only in a direct chat" if where else "not allowed here"
+        text = f"not allowed here: only in a {'direct' if ChatKind.DIRECT in where else 'shared'} chat"
         return CallVerdict(text, RefusalRule.WHERE)
     if not facts.role.covers(who):
         return CallVerdict(f"not allowed here: only {_ROLE_TEXT[who]}", RefusalRule.ROLE)

@@ -73,6 +73,10 @@ class AskRule(StrEnum):
         order = list(AskRule)
         return order.index(self) >= order.index(other)
 
+    def or_stricter(self, other: AskRule) -> AskRule:
+        """Return the one of both that asks more."""
+        return self if self.covers(other) else other
+
 
 ASK_BY_KIND: Mapping[ToolKind, AskRule] = {
     ToolKind.LOOK: AskRule.NEVER,

@@ -20,7 +20,7 @@ from agent.attachments.file_facts import clean
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.result_pages import LONGEST_RESULT
-from agent.tools.rights import CallVerdict, RefusalRule, review_call
+from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import ToolResult, ToolSource
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, CallFacts, ResultContent, Tool, ToolContext, ToolKind
 from agent.tools.tool_questions import LONGEST_SHOWN, digest_schema, show_escapes
@@ -112,11 +112,12 @@ class Toolbox:
         entries: Iterable[EntryPoint] | None = None,
         result_chars: int = RESULT_CHARS,
         meter: MetricsRecorder | None = None,
+        rights: Mapping[str, OperatorRights] | None = None,
     ) -> Toolbox:
-        """Collect the installed tools (entry points `parlour.tools`) and *tools*."""
+        """Collect the installed tools (entry points `parlour.tools`) and *tools*, with the operator's *rights*."""
         found = load_entry_points(GROUP) if entries is None else entries
         every = [*(_loaded(entry) for entry in found), *tools]
-        return cls(every, result_chars=result_chars, meter=meter)
+        return cls(apply_rights(every, rights or {}), result_chars=result_chars, meter=meter)
 
     def only(self, allow: Collection[str] | None, deny: Collection[str] = ()) -> Toolbox:
         """Return the toolbox of the tools in *allow* (None = all) and not in *deny*; the same object each time.

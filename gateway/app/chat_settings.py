@@ -18,15 +18,16 @@ from agent.chat_profiles import (
     stored_guild,
 )
 from agent.memory.scopes import account_of, quote, scope_of
-from agent.tools.tool import Tool
+from agent.tools.rights import OperatorRights
+from agent.tools.tool import AskRule, Tool
 from agent.tools.toolbox import GROUP, Toolbox
 from gateway.app.context import AppContext, ChannelPlatforms
 from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
-from gateway.events import InboundMessage, PlatformAccount, SessionKey
+from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
 from gateway.ports.entry_points import load_entry_points
-from gateway.settings.settings_model import Settings, ToolSettings
+from gateway.settings.settings_model import Settings, ToolRightsSettings, ToolSettings
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages
@@ -162,9 +163,19 @@ def build_profiles(context: AppContext, models: ModelCatalog) -> ChatProfiles:
     disabled = disabled_tools(context.settings.tools)
     entries = [each for each in load_entry_points(GROUP) if each.name not in disabled]
     tools = (*context.plugins.tools, *build_web_tools(context.settings))
-    toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=context.meter)
+    rights = {name: _rights(rule) for name, rule in context.settings.tools.rights.items()}
+    toolbox = Toolbox.load(*tools, entries=entries, result_chars=result_chars, meter=context.meter, rights=rights)
     chats, people = context.chats, context.store.people
     return ChatProfiles(ModelSelector(models, people), toolbox, people, chats.of, has_guilds=chats.has_guilds)
+
+
+def _rights(rule: ToolRightsSettings) -> OperatorRights:
+    kinds = {"direct": ChatKind.DIRECT, "shared": ChatKind.GROUP}
+    return OperatorRights(
+        who=None if rule.who is None else Role(rule.who),
+        where=None if rule.where is None else frozenset(kinds[each] for each in rule.where),
+        ask=None if rule.ask is None else AskRule(rule.ask),
+    )
 
 
 def build_vision_check(context: AppContext, profiles: ChatProfiles) -> Callable[[SessionKey], Awaitable[bool]]:

@@ -17,6 +17,7 @@ from gateway.settings.error_messages import error_line
 from gateway.settings.settings_model import Settings
 
 Places = Mapping[tuple[str, ...], str]
+TOOL_KINDS = ("act", "compute", "keep", "look", "run", "spend", "web")  # `agent.tools.tool.ToolKind`
 
 
 def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:
@@ -42,6 +43,20 @@ def check_chats(settings: Settings, places: Places, kinds: InstalledPlugins) -> 
                 if kinds.tools is not None and tool not in kinds.tools:
                     text = f"no tool is called {tool!r}; {_guess(tool, kinds.tools)}"
                     yield _line(places, (*where, "tools", kind), text)
+
+
+def check_tool_rights(settings: Settings, places: Places, kinds: InstalledPlugins) -> Iterator[str]:
+    """Yield a line for each entry of `tools.rights` that names neither a kind of tools nor a tool."""
+    if kinds.tools is None:
+        return
+    known = {*TOOL_KINDS, *kinds.tools}
+    for name in settings.tools.rights:
+        if name not in known:
+            path = ("tools", "rights", name)
+            place = next((place for each, place in places.items() if each[:3] == path), "")
+            yield error_line(
+                place or ".".join(path), f"no tool or kind of tools is called {name!r}; {_guess(name, known)}"
+            )
 
 
 def _of_a_thread(name: str, entry: ChatSettings, places: Places) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from gateway.errors import SettingsError
 from gateway.settings import setting_names, sources
 from gateway.settings.channel_blocks import ChannelSettings, InstalledPlugins
-from gateway.settings.cross_checks import check_chats, check_shared_tokens
+from gateway.settings.cross_checks import check_chats, check_shared_tokens, check_tool_rights
 from gateway.settings.error_messages import error_line, errors_by_path, explain_error
 from gateway.settings.resolve import (
     Blocks,
@@ -110,6 +110,7 @@ class _SettingsReader:
             return None
         self._check_owners(settings, places)
         self.mistakes += check_chats(settings, places, self.kinds)
+        self.mistakes += check_tool_rights(settings, places, self.kinds)
         self.mistakes += check_shared_tokens(settings, places)
         return settings
 

@@ -18,13 +18,14 @@ from gateway.settings.sources import SettingLeaf, read_secret_file
 
 Blocks = Mapping[str, type[ChannelSettings]]
 _MODELS = ("llm", "models")
+_BY_NAME = (_MODELS, ("tools", "rights"))  # groups whose keys are names
 
 
 def normalize_names(leaf: SettingLeaf) -> SettingLeaf:
     """Return the leaf with its names spelled as the models spell them; block and chat names keep theirs."""
     path = list(leaf.path)
     for at, name in enumerate(path):
-        is_name = (at == 1 and path[0] in ("channels", "chats")) or (at == 2 and path[:2] == ["llm", "models"])
+        is_name = (at == 1 and path[0] in ("channels", "chats")) or (at == 2 and tuple(path[:2]) in _BY_NAME)
         if not is_name:
             path[at] = setting_names.snake(name)
         elif leaf.is_environment and path[0] == "channels":

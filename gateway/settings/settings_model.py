@@ -173,6 +173,19 @@ class WebToolSettings(FrozenModel):
     ports: Annotated[tuple[Annotated[int, Field(ge=1, le=65_535)], ...], BeforeValidator(split_list)] = ()
 
 
+class ToolRightsSettings(FrozenModel):
+    """Who may call a tool or a kind of tools, where, and when that asks; None = as the tool says."""
+
+    who: Literal["member", "admin", "owner"] | None = None  # the least role
+    where: (
+        Annotated[
+            tuple[Literal["direct", "shared"], ...], BeforeValidator(split_list), Field(min_length=1, max_length=2)
+        ]
+        | None
+    ) = None
+    ask: Literal["tainted", "first", "always"] | None = None  # stricter than the tool's own, never weaker
+
+
 class ToolSettings(FrozenModel):
     """The blocks of [002], and which tools are on."""
 
@@ -183,6 +196,7 @@ class ToolSettings(FrozenModel):
     web: WebToolSettings = WebToolSettings()
     files: bool = True  # the tools that list, read, write and delete files of the workspace
     reminders: bool = True  # the tools that set reminders, and sending them
+    rights: Mapping[str, ToolRightsSettings] = Field(default={})  # by kind or name of tools
 
 
 class MemorySettings(FrozenModel):

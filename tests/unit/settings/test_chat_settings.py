@@ -1,4 +1,4 @@
-"""`chats` and `llm.models`: what is in force where, and what is wrong with them as one line each."""
+"""`chats`, `llm.models` and `tools.rights`: what is in force where, and what is wrong with them as one line each."""
 
 from __future__ import annotations
 
@@ -125,6 +125,13 @@ WRONG = {
     "long": (f"llm: {{models: [openai/{'x' * 60}]}}", "is too long for a button"),
     "key": ("llm: {models: {fast: {model: openai/x, api_keys: x}}}", "did you mean llm.models.fast.api_key?"),
     "no-model": ("llm: {models: {fast: {api_key: canary-key}}}", "MODEL is required; set it"),
+    "right-of-none": ("tools: {rights: {send_fil: {who: admin}}}", "called 'send_fil'; did you mean send_file?"),
+    "right-of-no-kind": ("tools: {rights: {acts: {ask: always}}}", "called 'acts'; did you mean act?"),
+    "right-setting": ("tools: {rights: {act: {whom: admin}}}", "did you mean tools.rights.act.who?"),
+    "right-who": ("tools: {rights: {act: {who: admins}}}", "did you mean admin?"),
+    "right-where": ("tools: {rights: {act: {where: [groups]}}}", "must be 'direct' or 'shared'"),
+    "right-nowhere": ("tools: {rights: {act: {where: []}}}", "at least 1 item"),
+    "right-ask": ("tools: {rights: {act: {ask: never}}}", "must be 'tainted', 'first' or 'always'"),
     "not-a-list": ("llm: {models: [{a: b}]}", "must be a group of settings"),
 }
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from agent.tools.rights import CallVerdict, RefusalRule, review_call
+from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.tool import AskRule, CallFacts, Tool, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import digest_schema
+from gateway.errors import SettingsError
 from gateway.events import ChatKind, Role
+from gateway.settings.cross_checks import TOOL_KINDS
 
 DIRECT, GROUP = ChatKind.DIRECT, ChatKind.GROUP
 
@@ -102,3 +106,43 @@ def test_a_refusal_names_its_rule() -> None:
     assert review(run, Role.OWNER, DIRECT, is_untyped=True).rule is RefusalRule.UNTYPED
     assert review(act, Role.OWNER, DIRECT, allowed_schema="another").rule is RefusalRule.CHANGED
     assert review(act, Role.OWNER, DIRECT).rule is None
+
+
+def test_settings_know_every_kind() -> None:
+    """The names of kinds that `tools.rights` accepts are those of tools."""
+    assert set(TOOL_KINDS) == set(ToolKind)
+
+
+def test_the_operator_decides_who_and_where() -> None:
+    """By kind and by tool; what the tool's entry leaves out is the kind's. Other tools keep their own."""
+    run, act = tool_of(ToolKind.RUN), tool_of(ToolKind.ACT)
+    by_kind = {"run": OperatorRights(who=Role.ADMIN, where=frozenset({DIRECT, GROUP}))}
+    (changed,) = apply_rights([run], by_kind)
+    assert review(changed, Role.ADMIN, GROUP) == CallVerdict()
+    (shared,) = apply_rights([act], {"act": OperatorRights(where=frozenset({GROUP}))})
+    assert review(shared, Role.OWNER, DIRECT).refusal == "not allowed here: only in a shared chat"
+    assert "only an admin" in review(changed, Role.MEMBER, GROUP).refusal
+    (changed,) = apply_rights([run], {**by_kind, "work": OperatorRights(who=Role.MEMBER)})
+    assert review(changed, Role.MEMBER, GROUP) == CallVerdict()
+    assert apply_rights([act], by_kind) == [act]
+
+
+def test_the_operator_makes_tools_ask_more() -> None:
+    """Also a tool that decides by its arguments; what asks more by itself keeps asking."""
+    look = tool_of(ToolKind.LOOK)
+    (changed,) = apply_rights([look], {"look": OperatorRights(ask=AskRule.ALWAYS)})
+    assert review(changed, Role.OWNER, DIRECT).question == "tools.why_acts"
+    by_arguments = replace(tool_of(ToolKind.WEB), review=lambda arguments, facts: AskRule.NEVER)
+    (changed,) = apply_rights([by_arguments], {"work": OperatorRights(ask=AskRule.TAINTED)})
+    assert review(changed, Role.OWNER, DIRECT) == CallVerdict()
+    assert review(changed, Role.OWNER, DIRECT, is_tainted=True).question == "tools.why_tainted"
+    careful = tool_of(ToolKind.LOOK, ask=AskRule.ALWAYS)
+    (changed,) = apply_rights([careful], {"look": OperatorRights(ask=AskRule.TAINTED)})
+    assert review(changed, Role.OWNER, DIRECT).question == "tools.why_acts"
+
+
+@pytest.mark.parametrize("name", ["act", "work"])
+def test_a_rule_that_asks_less_is_a_mistake(name: str) -> None:
+    """It is named with what may be written instead."""
+    with pytest.raises(SettingsError, match=rf"tools\.rights\.{name}\.ask: tainted asks less .* write first"):
+        apply_rights([tool_of(ToolKind.ACT)], {name: OperatorRights(ask=AskRule.TAINTED)})
