@@ -18,6 +18,7 @@ from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.messages.message_range import DEFAULT_MEMORY_WINDOW
 from agent.memory.privacy.privacy_service import PrivacyService
 from agent.memory.storage import transcript_lines as build
+from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.memory_service import MemoryService
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.tool_questions import ToolApprovals
@@ -34,7 +35,6 @@ from gateway.ports import (
     Outbox,
     PreferenceStore,
     SearchIndex,
-    SessionReader,
     TurnRecord,
     TurnRecordStore,
     UsageStore,
@@ -116,7 +116,7 @@ class MemoryCommandServices:
     privacy: PrivacyService
     workspaces: ScopeWorkspaces
     search: SearchIndex
-    sessions: SessionReader
+    sessions: StoredSessions
     jobs: JobRunner
     archives_first: bool = False  # /new answers after its summary is stored
     memory_window: int = DEFAULT_MEMORY_WINDOW  # of a chat without its own; 0 = no summaries

@@ -21,6 +21,8 @@ from pathlib import Path
 from string import Formatter
 
 from agent.chat_profiles import ModelChoiceOrigin
+from agent.tools.call_record import CallOutcome
+from agent.tools.rights import RefusalRule
 from channels.web.logins import LoginOutcome
 from channels.web.uploads import UploadRefusalReason
 from gateway.alerts.alert_messages import REASONS
@@ -47,6 +49,8 @@ KEY_FIELDS = {
     "memory.edit_{}": {"added", "removed", "replaced"},
     "approvals.{}": {"yes", "no"},
     "approvals.why_{}": {"untrusted", "many", "deleted"},
+    "tools.outcome_{}": {outcome.value for outcome in CallOutcome if outcome is not CallOutcome.REFUSED},
+    "tools.refused_{}": {rule.value for rule in RefusalRule},
     "reminders.{}": {"snooze_10", "snooze_60", "tomorrow", "stop", "resume"},
     "model.{}": {origin.value for origin in ModelChoiceOrigin},
     "settings.{}": {"everywhere", "block", "chosen"},

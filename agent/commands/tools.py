@@ -1,9 +1,10 @@
-"""/tools: the tools of this chat and the calls that wait for approval; allow or deny one of them."""
+"""/tools: the tools of this chat, the calls of its last turn, and those that wait for approval."""
 
 from __future__ import annotations
 
 from agent.commands.command_context import CommandContext, CommandReply
 from agent.commands.declaration import CommandNeed, command, first_word
+from agent.commands.tool_calls import list_last_calls
 from agent.prompt_assembly import clean_name
 from agent.tools.tool_questions import MOST_QUESTIONS, format_questions
 from gateway.events import Role
@@ -18,14 +19,17 @@ async def is_about_own(context: CommandContext) -> bool:
 
 
 _DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own)
+_SEES_CALLS = CommandNeed(others=Role.ADMIN, looks=True)
 
 
-@command("tools", words={"allow": _DECIDES, "deny": _DECIDES}, control_words=("allow", "deny"))
+@command("tools", words={"allow": _DECIDES, "deny": _DECIDES, "last": _SEES_CALLS}, control_words=("allow", "deny"))
 async def tools(context: CommandContext) -> CommandReply:
-    """List tools and questions; `allow <id>` runs the stored call, `deny <id>` drops it."""
+    """List tools and questions, or the `last` calls; `allow <id>` runs the stored call, `deny <id>` drops it."""
     word = first_word(context.args)
     if word in ("allow", "deny") and _name(context):
         return await _decide(context, is_allowed=word == "allow")
+    if word == "last":
+        return CommandReply(text=await list_last_calls(context), is_private=True)
     if word:
         return context.private_reply("tools.usage")
     names = context.turn.profile.toolbox.names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from gateway.ports import (
     TurnRecordStore,
 )
 
+_READ_ATTEMPTS = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -43,13 +45,28 @@ class StoredSessions:
         """Return the newest *limit* messages as people saw them, oldest first, including pending and queued ones."""
         # In this order: messages move from the inbox to the journal to the file.
         queued_rows = await self._journal.waiting_rows(key)
-        pending = [each.record for each in await self._records.pending(key)]
-        scope = pending[-1].scope if pending else await self._scope(key)
-        blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
+        scope, blocks, pending = await self._load(key, limit)
         lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), queued_rows, datetime.now(UTC))
         if limit <= 0:
             return ()
         return tuple(line if scope is None else _anchored(line, scope) for line in lines[-limit:])
+
+    async def recent_turns(self, key: SessionKey, *, limit: int) -> Sequence[Sequence[Line]]:
+        """Return the lines of the newest *limit* turns of the current transcript, oldest first.
+
+        A command is a turn too; queued messages are not.
+        """
+        _, blocks, pending = await self._load(key, limit)
+        return list(_turns(blocks, pending).values())[-limit:]
+
+    async def _load(
+        self, key: SessionKey, limit: int
+    ) -> tuple[str | None, Sequence[TranscriptBlock], Sequence[TurnRecord]]:
+        """Return the scope, at least *limit* turns of the transcript's end, and the turns not written to it yet."""
+        pending = [each.record for each in await self._records.pending(key)]
+        scope = pending[-1].scope if pending else await self._scope(key)
+        blocks = await asyncio.to_thread(self._read, key, scope, limit) if scope is not None else []
+        return scope, blocks, pending
 
     async def all(self) -> tuple[SessionInfo, ...]:
         """Return every session, the most recently used first."""
@@ -64,7 +81,12 @@ class StoredSessions:
         return SessionInfo(key=row.key, transcript=row.transcript, messages=row.next_index, updated_at=at)
 
     def _read(self, key: SessionKey, scope: str, limit: int) -> list[TranscriptBlock]:
-        return read_tail(SegmentChain(self._disk, transcript_path(self._home, scope, str(key))), limit)
+        path = transcript_path(self._home, scope, str(key))
+        for _ in range(_READ_ATTEMPTS):
+            # The writer renames the file while it is read, when /new ends it or it is full.
+            with suppress(FileNotFoundError):
+                return read_tail(SegmentChain(self._disk, path), limit)
+        return []
 
     def forget_scope(self, scope: str) -> None:
         """Drop cached locations of the conversations of *scope*."""

@@ -25,6 +25,7 @@ OWNER = "no* no* yes*"
 ADMIN = "no* yes* yes*"
 LOOK = "no no yes"  # the owner's, but nothing is decided
 OWN = "own all* all*"
+OWN_SEEN = "own all all"  # nothing is decided
 EVERY = "all all all"
 
 TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared chat)
@@ -76,6 +77,7 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "timezone": (OPEN, OPEN),
     "timezone Europe/Berlin": (OPEN, ADMIN),
     "tools": (OPEN, OPEN),
+    "tools last": (EVERY, OWN_SEEN),
     "tools allow qabcdefgh12": (
         OPEN,
         ADMIN,

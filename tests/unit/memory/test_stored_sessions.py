@@ -89,6 +89,42 @@ async def test_the_same_lines_are_shown_wherever_they_stand(tmp_path: Path, proj
     assert shown[-1].name == "Ann"
 
 
+@pytest.mark.parametrize("projected", [0, 1, 3])
+async def test_recent_turns_are_whole_turns_wherever_they_are_stored(tmp_path: Path, projected: int) -> None:
+    """The newest ones, tool lines and commands included."""
+    records = FakeRecords()
+    every = [exchange(0, 0, tools=2), command(1), *talk(1, first=2, start=6)]
+    for record in every[:projected]:
+        records.commit(record)
+    await TranscriptProjector(tmp_path, records).close()
+    for record in every[projected:]:
+        records.commit(record)
+    stored = sessions(tmp_path, records)
+    turns = await stored.recent_turns(ANN, limit=20)
+    assert [lines[0].get("turn") or lines[1]["turn"] for lines in turns] == [turn_name(n) for n in range(3)]
+    assert [line["role"] for line in turns[0] if "role" in line].count("tool") == 2
+    assert [lines[-1]["turn"] for lines in await stored.recent_turns(ANN, limit=2)] == [turn_name(1), turn_name(2)]
+
+
+class RenamingDisk(CountingDisk):
+    """A disk on which the transcript is archived between the look at its size and its reading, once."""
+
+    def read(self, path: Path, start: int, length: int) -> bytes:
+        """Rename the file, then read what is there."""
+        if not self.calls["read"] and path.exists():
+            path.rename(path.with_name("archived"))
+        self.calls["read"] += 1
+        return super().read(path, start, length)
+
+
+async def test_a_transcript_that_is_archived_while_it_is_read_is_empty(tmp_path: Path) -> None:
+    """The writer renames it after /new."""
+    records = FakeRecords()
+    records.commit(exchange(0, 0))
+    await TranscriptProjector(tmp_path, records).close()
+    assert await sessions(tmp_path, records, disk=RenamingDisk()).displayed_messages(ANN, limit=20) == ()
+
+
 async def test_a_row_whose_turn_was_just_committed_is_shown_once(tmp_path: Path) -> None:
     """The inbox was asked before the commit, the records after it."""
     records = FakeRecords()
