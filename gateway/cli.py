@@ -206,7 +206,7 @@ def why(
     ident: Annotated[str, typer.Argument(metavar="ID", help="The id of a user or chat.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Explain silence: recently rejected messages, the reason, and the setting that would admit them."""
+    """Explain silence: rejected messages and refused tool calls, the reason, and the setting that would change it."""
     from gateway.commands.people import explain_silence
 
     explain_silence(channel, ident, as_json=as_json)

@@ -37,6 +37,7 @@ class ToolCallRecord:
     outcome: CallOutcome
     rule: str = ""  # a `RefusalRule`, if it was refused
     question: str = ""  # the question's id, if a person was asked
+    why: str = ""  # catalogue key of the reason for the question
     at: datetime | None = None
 
     @property
@@ -83,6 +84,7 @@ def call_records(lines: Sequence[Line]) -> Iterator[ToolCallRecord]:
             outcome=_outcome(result),
             rule=str(result.get("refused", "")),
             question=str((result.get("ask") or {}).get("id", "")),
+            why=str((result.get("ask") or {}).get("why", "")),
             at=parse_time(result.get("timestamp")),
         )
 

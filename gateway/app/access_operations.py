@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from agent.chat_profiles import stored_guild
 from agent.memory.account_links.account_linker import LINK
 from agent.memory.scope_names import ScopeSelector
+from agent.tools.rights import RefusalRule
 from gateway.access.note_store import parse_code
 from gateway.access.refusal_log import explain_refusal
 from gateway.app.gateway_operations import plain
 from gateway.app.memory_operations import MemoryOperations
+from gateway.app.refused_calls import RefusedCall, find_refused_calls
 from gateway.control import Line, Operation
 from gateway.errors import UserError
 from gateway.events import PlatformAccount
@@ -143,7 +146,10 @@ class AccessOperations:
         yield _decision_line(decision)
 
     async def why(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the state of the channels, then one line per recent rejection in the channel, by the person or chat."""
+        """Yield the state of the channels, one line per recent rejection, then one per tool call that was refused.
+
+        *arguments* may name a channel, and a person or chat in it.
+        """
         channel, id_ = str(arguments.get("channel", "")), str(arguments.get("id", ""))
         kinds = self._app.platforms
         if channel and channel not in kinds:
@@ -158,6 +164,22 @@ class AccessOperations:
         for refusal in self._app.refusals.recent(channel, id_):
             explanation = explain_refusal(refusal)
             yield {**plain(refusal), "words": explanation.words, "paste": list(explanation.paste)}
+        for call in await find_refused_calls(self._app.sessions, channel, id_):
+            yield self._refused_call_line(call)
+
+    def _refused_call_line(self, call: RefusedCall) -> Line:
+        line = {name: value for name, value in plain(call).items() if name not in ("key", "rule")}
+        chat = {"channel": call.key.channel, "chat": call.key.parent.chat}
+        return {**chat, **line, "reason": call.rule, "paste": self._tool_settings(call)}
+
+    def _tool_settings(self, call: RefusedCall) -> list[str]:
+        """Return the setting to change if the chat's settings turn the tool off."""
+        if call.rule != RefusalRule.CHAT:
+            return []
+        guild = stored_guild(self._app.store.people, call.key)
+        settings = self._app.commands.chats.list_settings(call.key, guild, "")
+        place = next(each.said_by for each in settings if each.name == "tools")
+        return [f'in parlour.yaml, below chats and "{place}": allow {call.tool} in tools']
 
     async def pending(self, _: Line) -> AsyncIterator[Line]:
         """Yield one line per pairing request."""

@@ -182,7 +182,7 @@ def _request_row(line: Line) -> str:
 
 
 def explain_silence(channel: str, id_: str, *, as_json: bool) -> None:
-    """Print recent rejections with their reasons and the settings that would admit the senders."""
+    """Print recent rejections and refused tool calls with their reasons, and the settings that would change them."""
     header, *refusals = call_operation("why", {"channel": channel, "id": id_})
     if as_json:
         print_json([header, *refusals])
@@ -190,7 +190,9 @@ def explain_silence(channel: str, id_: str, *, as_json: bool) -> None:
     for line in refusals:
         for row in _refusal_rows(line):
             typer.echo(strip_control_characters(row))
-    for row in _state_rows(header, is_empty=not refusals, subject=" ".join(filter(None, (channel, id_)))):
+    for row in _state_rows(
+        header, is_empty=all("tool" in each for each in refusals), subject=" ".join(filter(None, (channel, id_)))
+    ):
         typer.echo(strip_control_characters(row))
 
 
@@ -199,7 +201,8 @@ def _refusal_rows(line: Line) -> Iterable[str]:
     who = f"  {line['sender']}" if line["sender"] else ""
     name = f" ({line['name']})" if line["name"] else ""
     times = f", {line['times']} times since {_time(line['first_at'])}" if line["times"] > 1 else ""
-    yield f"{_time(line['last_at'])}  {where}{who}{name}: {line['words']} ({line['reason']}{times})"
+    tool = f"{line['tool']} did not run: " if "tool" in line else ""
+    yield f"{_time(line['last_at'])}  {where}{who}{name}: {tool}{line['words']} ({line['reason']}{times})"
     for paste in line["paste"]:
         yield f"    {paste}"
 
