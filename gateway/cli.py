@@ -200,7 +200,7 @@ def usage(
     show_usage(by, since, as_json=as_json)
 
 
-@app.command()
+@app.command(context_settings={"ignore_unknown_options": True})  # a Telegram group's id begins with a minus sign
 def why(
     channel: Annotated[str, typer.Argument(help="The channel.")] = "",
     ident: Annotated[str, typer.Argument(metavar="ID", help="The id of a user or chat.")] = "",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -81,10 +80,8 @@ def test_each_rule_is_explained() -> None:
 
 
 @pytest.mark.parametrize(("id_", "expected"), [("bob", 2), ("-team", 1), ("zoe", 0)])
-async def test_one_person_or_chat_is_picked_out(
-    terminal: CommandTerminal, id_: str, expected: int, tmp_path: Path
-) -> None:
-    """As for rejected messages: by sender, or by chat."""
+async def test_one_person_or_chat_is_picked_out(terminal: CommandTerminal, id_: str, expected: int) -> None:
+    """As for rejected messages: by sender, or by chat, whose id may begin with a minus sign."""
     model = HeldScriptModel(*(each for n in range(3) for each in (calls(("run_it", f'{{"what": "{n}"}}')), "no")))
     async with gateway(home=terminal.home, model=model, tools=TOOLS, policy=OPEN) as parlour:
         await parlour.channel.ask("bob", "run", sender="bob")
