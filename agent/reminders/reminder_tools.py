@@ -60,6 +60,7 @@ async def reminders(context: ToolContext) -> str:
 @tool(
     "Move, snooze or cancel a reminder of this chat. Repeat the time that the result names.",
     kind=ToolKind.KEEP,
+    ask=AskRule.TAINTED,
     gives=["reminders"],
 )
 async def reminder_change(

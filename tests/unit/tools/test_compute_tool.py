@@ -59,6 +59,14 @@ async def test_it_calculates(code: str, result: str) -> None:
         ("import os\nos.listdir('/')", "PermissionError"),
         ("import socket", "ModuleNotFoundError"),
         ("import subprocess", "ModuleNotFoundError"),
+        ("import urllib.request\nurllib.request.urlopen('http://169.254.169.254/')", "ModuleNotFoundError"),
+        ("open('/proc/self/environ').read()", "PermissionError"),
+        ("open('/proc/1/environ').read()", "PermissionError"),
+        ("open('/dev/tty', 'w').write('x')", "PermissionError"),
+        ("import base64\nexec(base64.b64decode('b3BlbignL2V0Yy9wYXNzd2QnKS5yZWFkKCk='))", "PermissionError"),
+        ("import os\nos.fork()", "AttributeError"),
+        ("import os\nos.kill(os.getppid(), 9)", "AttributeError"),
+        ("import ctypes", "ModuleNotFoundError"),
         ("(1).__class__.__bases__[0].__subclasses__()", "AttributeError"),
         ("__import__('os').system('id')", "NameError"),
         ("while True: pass", "killed: more than 1 s of CPU"),
@@ -82,6 +90,12 @@ async def test_hostile_code_is_stopped(code: str, why: str) -> None:
     assert outcome.is_error
     assert why in outcome.text
     assert time.monotonic() - started < 10
+
+
+@needs_code
+async def test_no_terminal_obeys_the_output() -> None:
+    """Escape sequences, bells and characters that turn text around are taken out of what is printed."""
+    assert (await run(r"print('\x1b[2J\x07\u202eabc')")).text == "[2Jabc"
 
 
 @needs_code
