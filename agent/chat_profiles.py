@@ -58,7 +58,7 @@ class ChatProfiles:
     ) -> None:
         """*overrides* returns the settings of a chat in a guild; *has_guilds* is True if any depend on the guild."""
         self.models = models
-        self._toolbox = toolbox
+        self.toolbox = toolbox  # of a chat without settings of its own
         self._people = people
         self._overrides = overrides
         self._has_guilds = has_guilds
@@ -79,7 +79,7 @@ class ChatProfiles:
         """Return the profile of *key* with *overrides*, the operator's settings for it."""
         return ChatProfile(
             active=self.models.active_model(key, overrides.model),
-            toolbox=self._toolbox.only(overrides.allow, overrides.deny),
+            toolbox=self.toolbox.only(overrides.allow, overrides.deny),
             persona=overrides.soul or "",
             memory_window=overrides.memory_window,
         )

@@ -213,6 +213,14 @@ def why(
 
 
 @app.command()
+def tools(as_json: AsJson = False) -> None:
+    """List the tools that are on and off, with the reasons, and the calls that wait for approval."""
+    from gateway.commands.tools import list_tools
+
+    list_tools(as_json=as_json)
+
+
+@app.command()
 def search(
     text: Annotated[str, typer.Argument(help="A question, or keywords.")],
     scope: Annotated[str, typer.Option(help="Memory scope: telegram:42, a person's id, a chat's key, or shared.")] = "",

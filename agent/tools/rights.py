@@ -102,15 +102,20 @@ def _apply_rule(tool: Tool, rule: OperatorRights | None) -> Tool:
     return replace(changed, ask=least.or_stricter(tool.ask))
 
 
+def effective_rule(tool: Tool) -> RightsRule:
+    """Return the row of *tool*: its own fields, else those of its kind."""
+    rule = RIGHTS[tool.kind]
+    return replace(rule, who=tool.who or rule.who, where=rule.where if tool.where is None else tool.where)
+
+
 def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> CallVerdict:
     """Return whether *tool* may be called: its kind's rule, the sender's role, the chat, and what asks for approval."""
-    rule = RIGHTS[tool.kind]
-    who, where = tool.who or rule.who, tool.where if tool.where is not None else rule.where
-    if facts.chat_kind not in where:
-        text = f"not allowed here: only in a {'direct' if ChatKind.DIRECT in where else 'shared'} chat"
+    rule = effective_rule(tool)
+    if facts.chat_kind not in rule.where:
+        text = f"not allowed here: only in a {'direct' if ChatKind.DIRECT in rule.where else 'shared'} chat"
         return CallVerdict(text, RefusalRule.WHERE)
-    if not facts.role.covers(who):
-        return CallVerdict(f"not allowed here: only {_ROLE_TEXT[who]}", RefusalRule.ROLE)
+    if not facts.role.covers(rule.who):
+        return CallVerdict(f"not allowed here: only {_ROLE_TEXT[rule.who]}", RefusalRule.ROLE)
     if facts.is_untyped and not rule.is_for_untyped:
         return CallVerdict("not allowed here: no message of a person started this turn", RefusalRule.UNTYPED)
     if facts.allowed_schema:

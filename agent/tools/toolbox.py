@@ -140,6 +140,11 @@ class Toolbox:
         return self._parts[left]
 
     @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools, sorted by name."""
+        return tuple(self._tools.values())
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The tools' names, sorted."""
         return tuple(self._tools)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -26,7 +26,7 @@ from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
-from gateway.ports.entry_points import load_entry_points
+from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.settings.settings_model import Settings, ToolRightsSettings, ToolSettings
 
 if TYPE_CHECKING:  # what is off is not imported
@@ -121,12 +121,35 @@ def _chat(scope: str) -> SessionKey | None:
         return None
 
 
-def disabled_tools(settings: ToolSettings) -> frozenset[str]:
-    """Return the names of the tools that the settings turn off, or whose package is missing; they are not imported."""
-    can_compute = settings.code.compute and find_spec(_INTERPRETER) is not None
-    is_off = {_FILE_TOOLS: not settings.files, _REMINDER_TOOLS: not settings.reminders}
-    is_off[frozenset({"compute"})] = not can_compute
-    return frozenset(name for names, is_disabled in is_off.items() if is_disabled for name in names)
+def disabled_tools(settings: ToolSettings) -> Mapping[str, str]:
+    """Return the reasons of the tools that the settings turn off or whose package is missing; they are not imported."""
+    disabled: dict[str, str] = {}
+    if not settings.files:
+        disabled |= dict.fromkeys(_FILE_TOOLS, "PARLOUR_TOOLS__FILES is false")
+    if not settings.reminders:
+        disabled |= dict.fromkeys(_REMINDER_TOOLS, "PARLOUR_TOOLS__REMINDERS is false")
+    if not settings.code.compute:
+        disabled["compute"] = "PARLOUR_TOOLS__CODE__COMPUTE is false"
+    elif find_spec(_INTERPRETER) is None:
+        disabled["compute"] = f"its package pydantic-monty is not installed: {HOW_TO_INSTALL}"
+    return disabled
+
+
+def list_disabled_tools(settings: Settings) -> Mapping[str, str]:
+    """Return the reasons of all tools that are off, by name."""
+    web, disabled = settings.tools.web, dict(disabled_tools(settings.tools))
+    if not web.fetch:
+        disabled["web_fetch"] = "PARLOUR_TOOLS__WEB__FETCH is false"
+    if not web.search:
+        disabled["web_search"] = "no search engine is chosen: set PARLOUR_TOOLS__WEB__SEARCH"
+        return disabled
+    from agent.web.web_pages import WebPages
+
+    try:
+        open_search_engine(settings, WebPages(proxy=settings.proxy_address))
+    except SettingsError as error:
+        disabled["web_search"] = str(error)
+    return disabled
 
 
 def build_web_tools(settings: Settings) -> Sequence[Tool]:

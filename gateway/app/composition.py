@@ -37,6 +37,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
+from gateway.app.tool_operations import ToolOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage
 from gateway.app.usage_operations import UsageOperations
@@ -98,6 +99,7 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
         MemoryOperations(app),
         PeopleOperations(app),
         AccessOperations(app),
+        ToolOperations(app),
         UsageOperations(app),
         WebOperations(app),
     )

@@ -5,7 +5,7 @@ Pure. A look-up costs a few dictionary accesses however many chats are named, be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,16 @@ class ChatOverrides:
             rules = self._merged[found] = self._merge(found)  # as many as there are ways to be named, not chats
         return rules
 
+    def by_selector(self) -> Iterator[tuple[str, ChatOverride]]:
+        """Yield each place that `chats` names, with its rules."""
+        for place in self._overrides:
+            is_many = guild_in(place) or is_block(place)
+            key = SessionKey(place.partition(":")[0], "?") if is_many else SessionKey.parse(place)
+            yield place, self.of(key, guild_in(place))
+
     def every(self, block: str) -> list[ChatOverride]:
         """Return the rules of each place of *block* that `chats` names."""
-        found = []
-        for place in self._overrides:
-            if place.startswith(f"{block}:"):
-                key = SessionKey(block, "?") if guild_in(place) or is_block(place) else SessionKey.parse(place)
-                found.append(self.of(key, guild_in(place)))
-        return found
+        return [rules for place, rules in self.by_selector() if place.startswith(f"{block}:")]
 
     def _merge(self, overrides: tuple[str, ...]) -> ChatOverride:
         values: dict[str, Any] = {}
