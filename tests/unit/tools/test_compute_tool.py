@@ -162,7 +162,7 @@ def test_it_is_off_where_it_is_not_installed_or_not_wanted(monkeypatch: pytest.M
     monkeypatch.setattr("gateway.app.chat_settings.find_spec", lambda _: None)
     assert "compute" in disabled_tools(ToolSettings())
     monkeypatch.setattr("gateway.app.chat_settings.find_spec", lambda _: object())
-    assert disabled_tools(ToolSettings()) == frozenset()
+    assert disabled_tools(ToolSettings()) == {}
 
 
 def test_nothing_is_imported_before_the_first_call() -> None:
