@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -31,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC, PUBLIC_SIX = "93.184.216.34", "2606:2800:220:1::1"
 DNS = "9.9.9.9"
 
-# Names with what successive questions for them are answered, v4 and v6 alike; the last one stays. TTL is always 0.
+# Names with the successive answers of our DNS, v4 and v6 alike; the last one stays. TTL is always 0.
 NAMES = {
     "public.test": [PUBLIC],
     "other.test": ["1.1.1.1"],
@@ -53,6 +54,25 @@ FORMS = (
     *("[fe80::1]", "[fec0::1]", "[fd00::1]", "[ff02::1]", "[2002:7f00:1::]", "[2001::1]", "[2001:db8::1]"),
     *("[3fff::1]", "[5f00::1]", "①②⑦.⓪.⓪.①", "[64:ff9b:1::1]", "[100::1]"),
 )
+
+
+def _address_of(form: str) -> str:
+    """Return the IP address that *form* means."""
+    plain = unicodedata.normalize("NFKC", form.strip("[]"))
+    if plain.startswith("localhost"):
+        return "127.0.0.1"
+    return plain if ":" in plain else socket.inet_ntoa(socket.inet_aton(plain))
+
+
+# A name for each form: public when it is looked up first, the form's address from then on.
+REBOUND = {f"r{n}.test": _address_of(form) for n, form in enumerate(FORMS)}
+NAMES_OF_FORMS = dict(zip(FORMS, REBOUND, strict=True))
+ANSWERS = {
+    **NAMES,
+    **{name: [PUBLIC_SIX if ":" in address else PUBLIC, address] for name, address in REBOUND.items()},
+    "both.test": [f"{PUBLIC} ::1"],
+    "both6.test": [f"127.0.0.1 {PUBLIC_SIX}"],
+}
 
 
 def why_unavailable() -> str:
@@ -83,7 +103,7 @@ def run_in_namespace() -> dict[str, dict[str, object]]:
 
 
 class DnsServer(asyncio.DatagramProtocol):
-    """Answers A and AAAA from `NAMES`; every other name does not exist."""
+    """Answers A and AAAA from `ANSWERS`; every other name does not exist."""
 
     def __init__(self) -> None:
         self.asked: Counter[tuple[str, int]] = Counter()
@@ -98,14 +118,14 @@ class DnsServer(asyncio.DatagramProtocol):
             at += 1 + data[at]
         name, (kind,) = ".".join(labels).lower(), struct.unpack("!H", data[at + 1 : at + 3])
         question = data[12 : at + 5]
-        answers = NAMES.get(name)
+        answers = ANSWERS.get(name)
         found = b""
         if answers:
             n = self.asked[name, kind]
-            address = ip_address(answers[min(n, len(answers) - 1)])
             self.asked[name, kind] += 1
-            if (address.version == 4) == (kind == 1) and kind in (1, 28):
-                found = b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(address.packed)) + address.packed
+            for address in map(ip_address, answers[min(n, len(answers) - 1)].split()):
+                if (address.version == 4) == (kind == 1) and kind in (1, 28):
+                    found = b"\xc0\x0c" + struct.pack("!HHIH", kind, 1, 0, len(address.packed)) + address.packed
         code = 0 if answers else 3
         head = data[:2] + struct.pack("!HHHHH", 0x8180 | code, 1, 1 if found else 0, 0, 0)
         self._transport.sendto(head + question + found, addr)  # type: ignore[attr-defined]
@@ -211,6 +231,10 @@ class Scenes:
             await self.fetch(f"form {form}", f"http://{form}/")
             await self.fetch(f"redirect {form}", f"http://public.test/redirect?to=http://{form}/")
             await self.fetch(f"proxied {form}", f"http://{form}/", proxied=True)
+            name = NAMES_OF_FORMS[form]
+            await self.fetch(f"rebound {form}", f"http://{name}/redirect?to=http://{name}/")
+        for name in ("both.test", "both6.test"):
+            await self.fetch(name, f"http://{name}/")
         for name in NAMES:
             await self.fetch(f"name {name}", f"http://{name}/")
         for name in ("rebind.test", "rebind6.test"):

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from agent.web.web_search import WebHit, clean_hits
 from gateway.net.public_http import NOT_PUBLIC, is_public
-from tests.fakes.fake_internet import FORMS, NAMES, PUBLIC, run_in_namespace, why_unavailable
+from tests.fakes.fake_internet import FORMS, NAMES, PUBLIC, PUBLIC_SIX, run_in_namespace, why_unavailable
 
 _MISSING = why_unavailable()
 pytestmark = [
@@ -24,11 +25,29 @@ def results() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_form_of_a_private_address_is_dialled(results: dict[str, dict[str, Any]], form: str) -> None:
-    """An address that is not public is not dialled: named itself, behind a redirect, or through a proxy."""
-    for how in ("form", "redirect", "proxied"):
+    """An address that is not public is not dialled: named itself, behind a redirect, rebound, or through a proxy."""
+    for how in ("form", "redirect", "rebound", "proxied"):
         found = results[f"{how} {form}"]
         assert not [each for each in found["dialled"] if not is_public(each)], (how, found)
         assert not found["outcome"].startswith("200"), (how, found)
+    assert len(results[f"rebound {form}"]["dialled"]) == 1  # at the address that it had first
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_form_of_a_private_address_is_a_search_result(form: str) -> None:
+    """Nor can it be offered that way to a tainted turn."""
+    for url in (f"http://{form}/", f"https://{form}", f"http://{form}:80/x?y"):
+        assert clean_hits([WebHit(title="a router", url=url), WebHit(title="b", url="https://b.example/")], 8) == [
+            WebHit(title="b", url="https://b.example/")
+        ]
+
+
+@pytest.mark.parametrize(("name", "public"), [("both.test", PUBLIC), ("both6.test", PUBLIC_SIX)])
+def test_of_two_addresses_the_private_one_is_not_dialled(
+    results: dict[str, dict[str, Any]], name: str, public: str
+) -> None:
+    """A name with a public and a private address leads to the public one, or nowhere."""
+    assert set(results[name]["dialled"]) <= {public}
 
 
 def test_names_are_judged_by_what_is_dialled(results: dict[str, dict[str, Any]]) -> None:
