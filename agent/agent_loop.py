@@ -20,8 +20,9 @@ from agent.memory.prompt.conversation import Conversation
 from agent.prompt_assembly import PromptAssembler, clean_name
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
-from agent.tools.rights import RefusalRule
+from agent.tools.rights import CallVerdict, RefusalRule
 from agent.tools.sources import encode_sources
+from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool import OUTCOME_UNKNOWN, CallFacts, ToolContext, ToolKind, bind_recall
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion, question_id
 from agent.tools.toolbox import LoopDetector, clean_result
@@ -212,6 +213,7 @@ class AgentLoop:
         self._memory_tools = memory_tools
         self._pages = pages
         self._jobs = jobs
+        self._decisions = StandingDecisions(jobs)
         self._now = now
 
     async def think(self, context: LoopContext) -> LoopResult:
@@ -357,6 +359,7 @@ class AgentLoop:
             turn=turn.id,
             call=call.id,
             lines=lambda: [*context.conversation.lines, *draft.lines],
+            decisions=await self._decisions_about(turn, call),
             allowed_schema=allowed.schema if allowed is not None and call.id == allowed.id else "",
         )
         if not is_repeatable and call.id in draft.intents:
@@ -366,7 +369,7 @@ class AgentLoop:
         elif (verdict := toolbox.review(call, facts)).refusal:
             text, rule = verdict.refusal, verdict.rule
         elif verdict.question:
-            effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict.question)
+            effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict)
             text = _WAITING
         else:
             if not is_repeatable:
@@ -382,7 +385,13 @@ class AgentLoop:
             is_untrusted, is_error = outcome.is_untrusted or effects.is_untrusted, outcome.is_error
         return _CallResult(text, effects, is_untrusted=is_untrusted, is_error=is_error, rule=rule)
 
-    def _question(self, turn: Turn, call: ToolCall, schema: str, why: str) -> Mapping[str, Any]:
+    async def _decisions_about(self, turn: Turn, call: ToolCall) -> Mapping[tuple[str, str, str], bool]:
+        """Return the standing decisions of the turn's person here, if *call* could ask."""
+        if turn.is_shared or not turn.profile.toolbox.can_ask(call):
+            return {}
+        return await self._decisions.verdicts(turn.scope, turn.key, turn.account.name)
+
+    def _question(self, turn: Turn, call: ToolCall, schema: str, verdict: CallVerdict) -> Mapping[str, Any]:
         """Return the record of the question about *call*, for the call's line and for its job."""
         message = turn.message
         return asdict(
@@ -400,7 +409,9 @@ class AgentLoop:
                 tool=call.name,
                 arguments=call.arguments,
                 schema=schema,
-                why=why,
+                why=verdict.question,
+                subject=verdict.subject,
+                can_last=verdict.can_last,
                 at=self._now().isoformat(timespec="seconds"),
             )
         )

@@ -21,6 +21,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.memory_service import MemoryService
 from agent.reminders.reminder_access import ReminderAccess
+from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurn, RunningTurns, Turn
 from gateway.events import InboundMessage, OutboundKind, Role, SessionKey
@@ -206,4 +207,5 @@ class CommandServices:
     usage: UsageService
     reminders: ReminderService
     approvals: ToolApprovals
+    decisions: StandingDecisions
     status: StatusService

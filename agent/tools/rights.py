@@ -53,6 +53,7 @@ class RefusalRule(StrEnum):
     LIMIT = "limit"  # calls of one answer
     REPEATED = "repeated"  # the same call again and again
     DOUBT = "doubt"  # the same call may have happened
+    NEVER = "never"  # the person has said no for good
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,8 @@ class CallVerdict:
     refusal: str = ""  # for the model to read
     rule: RefusalRule | None = None  # that refused it
     question: str = ""  # catalogue key of the reason to ask a person
+    subject: str = ""  # of the call in question
+    can_last: bool = False  # a yes to the question may hold for 30 days
 
 
 def apply_rights(tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Sequence[Tool]:
@@ -123,6 +126,19 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
         changed = CallVerdict("not run: the tool has changed since the person was asked", RefusalRule.CHANGED)
         return CallVerdict() if is_same else changed
     asks = tool.ask if tool.review is None else tool.review(arguments, facts)
-    if facts.is_tainted and asks.covers(AskRule.TAINTED):
-        return CallVerdict(question="tools.why_tainted")
-    return CallVerdict(question="tools.why_acts") if asks.covers(AskRule.FIRST) else CallVerdict()
+    is_asked = asks.covers(AskRule.TAINTED if facts.is_tainted else AskRule.FIRST)
+    return _verdict_in_question(tool, arguments, facts, asks) if is_asked else CallVerdict()
+
+
+def _verdict_in_question(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts, asks: AskRule) -> CallVerdict:
+    """Return the standing decision of `facts.decisions` about a call that asks, or the question."""
+    subject = tool.subject(**arguments) if tool.subject is not None else ""
+    is_for_people = facts.chat_kind is ChatKind.DIRECT and not facts.is_untyped and not facts.is_tainted
+    can_last = bool(subject) and is_for_people and asks is not AskRule.ALWAYS
+    decision = facts.decisions.get((tool.name, subject, digest_schema(tool.schema)))
+    if decision is False:
+        return CallVerdict("refused: the person does not want this here; `/tools` changes it", RefusalRule.NEVER)
+    if decision and can_last:
+        return CallVerdict()
+    why = "tools.why_tainted" if facts.is_tainted else "tools.why_acts"
+    return CallVerdict(question=why, subject=subject, can_last=can_last)

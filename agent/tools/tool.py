@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Protocol
@@ -100,6 +100,7 @@ class CallFacts:
     turn: str = ""
     call: str = ""  # the tool call's id
     lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
+    decisions: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)  # standing ones, see `review_call`
     allowed_schema: str = ""  # digest of the tool's schema when a person allowed this call; "" = it was not asked
 
 

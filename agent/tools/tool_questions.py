@@ -27,6 +27,8 @@ ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
 LIFETIME = timedelta(hours=24)
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
+LASTING_YES, LASTING_NO = "here", "never"  # words after the id in /tools allow and /tools deny
+_LONGEST_SUBJECT = 200  # characters
 _MOST_DECIDED = 10_000
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -51,6 +53,8 @@ class ToolQuestion:
     why: str  # catalogue key of the reason
     at: str  # when it was asked, ISO 8601
     by: str = ""  # who allowed it
+    subject: str = ""  # what the call is about, as the tool names it
+    can_last: bool = False  # a yes may hold for 30 days
 
     @property
     def call(self) -> ToolCall:
@@ -62,21 +66,46 @@ class ToolQuestion:
         """The time of the question."""
         return datetime.fromisoformat(self.at)
 
+    @property
+    def offers_yes(self) -> bool:
+        """True if the person may allow further calls about the subject."""
+        return self.can_last and self.offers_no
+
+    @property
+    def offers_no(self) -> bool:
+        """True if the person may refuse further calls about the subject, which must be readable."""
+        is_readable = self.subject.isprintable() and "`" not in self.subject and len(self.subject) <= _LONGEST_SUBJECT
+        return self.chat_kind == ChatKind.DIRECT and is_readable
+
     def text(self, language: str) -> str:
-        """Return the question: the tool, all of its arguments as code, and the reason."""
+        """Return the question: the tool, all of its arguments as code, the reason, and what a button decides beyond."""
         shown = show_escapes(self.arguments)
         fence = "```"
         while fence in shown:
             fence += "`"
         reason = translate(self.why, language)
-        return f"{translate('tools.allow', language, tool=self.tool, why=reason)}\n{fence}json\n{shown}\n{fence}"
+        lines = [translate("tools.allow", language, tool=self.tool, why=reason), f"{fence}json\n{shown}\n{fence}"]
+        what = format_subject(self.tool, self.subject)
+        if self.offers_yes:
+            lines.append(translate("tools.about_yes", language, button=translate("tools.days", language), what=what))
+        if self.offers_no:
+            lines.append(translate("tools.about_no", language, button=translate("tools.never", language), what=what))
+        return "\n".join(lines)
 
     def buttons(self, language: str) -> tuple[MessageButton, ...]:
-        """Return a yes and a no."""
-        return (
-            MessageButton(translate("approvals.yes", language), f"/tools allow {self.id}"),
-            MessageButton(translate("approvals.no", language), f"/tools deny {self.id}"),
+        """Return a yes and a no, and what lasts where it is offered: in one row, as a press settles a row."""
+        offered = (
+            ("approvals.yes", f"/tools allow {self.id}", True),
+            ("tools.days", f"/tools allow {self.id} {LASTING_YES}", self.offers_yes),
+            ("approvals.no", f"/tools deny {self.id}", True),
+            ("tools.never", f"/tools deny {self.id} {LASTING_NO}", self.offers_no),
         )
+        return tuple(MessageButton(translate(label, language), command) for label, command, is_on in offered if is_on)
+
+
+def format_subject(tool: str, subject: str) -> str:
+    """Return the tool and what its calls are about, in Markdown; *subject* is readable."""
+    return f"`{tool}` (`{subject}`)" if subject else f"`{tool}`"
 
 
 def question_id(turn: str, call: str) -> str:

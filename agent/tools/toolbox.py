@@ -22,7 +22,16 @@ from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.result_pages import LONGEST_RESULT
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.sources import ToolResult, ToolSource
-from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED_RUNNING, CallFacts, ResultContent, Tool, ToolContext, ToolKind
+from agent.tools.tool import (
+    OUTCOME_UNKNOWN,
+    STOPPED_RUNNING,
+    AskRule,
+    CallFacts,
+    ResultContent,
+    Tool,
+    ToolContext,
+    ToolKind,
+)
 from agent.tools.tool_questions import LONGEST_SHOWN, digest_schema, show_escapes
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
@@ -166,6 +175,11 @@ class Toolbox:
         for is_reading, group in itertools.groupby(calls, key=self._is_reading):
             found = list(group)
             yield from [found] if is_reading else ([each] for each in found)
+
+    def can_ask(self, call: ToolCall) -> bool:
+        """Return True if a person may have to allow a call of the tool."""
+        found = self._tools.get(call.name)
+        return found is not None and (found.review is not None or found.ask is not AskRule.NEVER)
 
     def has_effects(self, call: ToolCall) -> bool:
         """Return True if the called tool changes something outside the turn's own commit."""

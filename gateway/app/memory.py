@@ -50,6 +50,7 @@ from agent.memory.stored_sessions import StoredSessions
 from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
+from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
 from agent.tools.tool_questions import TOOL_QUESTION, ToolApprovals
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
@@ -396,6 +397,7 @@ def build_job_runner(
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
         TOOL_QUESTION: ToolApprovals(store.jobs, store.journal, context.meter).lapse,
+        STANDING_DECISION: StandingDecisions(store.jobs).expire,
         **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,
         **deletions.quick,

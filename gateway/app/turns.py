@@ -44,6 +44,7 @@ from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.result_pages import ToolResultPages
+from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool_questions import ToolApprovals
 from agent.turn import RunningTurns
 from agent.turn_memory import TurnMemoryTools
@@ -152,6 +153,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
         usage=UsageService(store=store.usage, caps=parts.usage.caps, day_zone=settings.timezone),
         reminders=ReminderService(jobs=store.jobs),
         approvals=ToolApprovals(store.jobs, store.journal, context.meter),
+        decisions=StandingDecisions(store.jobs),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
 

@@ -24,6 +24,7 @@ from tests.fakes.slack_server import BOT_USER, DM, slack_server
 from tests.fakes.telegram_gateway import settings_for
 from tests.fakes.telegram_server import open_telegram
 
+ROW = [["Yes", "30 days", "No", "Never"]]
 ASKED = "May I run send_letter with exactly these arguments?"
 
 
@@ -50,10 +51,10 @@ async def test_on_telegram() -> None:
         server.say("write to bob")
         await server.until(lambda: any(post.buttons for post in server.posts))
         (question,) = [post for post in server.posts if post.buttons]
-        assert question.buttons == [["Yes", "No"]]
+        assert question.buttons == ROW
         assert ASKED in question.text
         assert "*hello* <!channel> @everyone" in question.text
-        server.buttons.press(question, f"/tools allow {await stored_question(parlour)}")
+        server.buttons.press(question, f"/tools allow {await stored_question(parlour)} here")
         await server.until(lambda: any("Sent." in text for text in server.shown(42)))
         await server.until(lambda: not question.buttons)
     assert len(world.sent) == 1
@@ -68,9 +69,9 @@ async def test_in_slack() -> None:
             lambda: any(each["user"] == BOT_USER and slack_buttons(each) for each in server.places[DM].messages)
         )
         (asked,) = [each for each in server.places[DM].messages if each["user"] == BOT_USER and slack_buttons(each)]
-        assert slack_buttons(asked) == [["Yes", "No"]]
+        assert slack_buttons(asked) == ROW
         assert "<!channel>" not in asked["text"]
-        server.press(DM, SLACK_ANN, asked, "Yes")
+        server.press(DM, SLACK_ANN, asked, "30 days")
         await server.until(lambda: any("Sent." in text for text in server.shown(DM)))
     assert len(world.sent) == 1
 
@@ -90,9 +91,9 @@ async def test_on_discord() -> None:
         discord.say(direct, DISCORD_ANN, "write to bob")
         await discord.until(lambda: bool(asked()))
         (question,) = asked()
-        assert discord_buttons(question) == [["Yes", "No"]]
-        discord.interactions.press(question["id"], DISCORD_ANN, f"/tools deny {await stored_question(parlour)}")
-        await discord.until(lambda: any("Denied" in text for text in discord.chat(direct)))
+        assert discord_buttons(question) == ROW
+        discord.interactions.press(question["id"], DISCORD_ANN, f"/tools deny {await stored_question(parlour)} never")
+        await discord.until(lambda: any("is refused here without asking" in text for text in discord.chat(direct)))
     assert world.sent == []
 
 
@@ -108,7 +109,8 @@ async def test_on_the_page() -> None:
         await page.locator("#text").press("Enter")
         await expect(answers.nth(0)).to_contain_text(ASKED)
         await expect(answers.nth(0).locator("pre")).to_contain_text('"subject": "*hello* <!channel> @everyone"')
-        await page.get_by_role("button", name="Yes").click()
+        await expect(page.get_by_role("button")).to_contain_text(ROW[0])
+        await page.get_by_role("button", name="30 days").click()
         await expect(answers.filter(has_text="Sent.")).to_have_count(1)
         await expect(page.locator(".buttons")).to_have_count(0)
     assert len(world.sent) == 1

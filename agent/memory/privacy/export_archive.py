@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
+from itertools import chain, starmap
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -70,17 +71,17 @@ def members(
     scope: str,
     usage: Sequence[Mapping[str, Any]],
     *,
-    reminders: Sequence[Line] = (),
+    rows: Mapping[str, Sequence[Line]] | None = None,
     zone: str,
     disk: Disk,
 ) -> Iterator[ArchiveMember]:
     """Yield the members of an export of *scope*: memory, conversations as JSON Lines and as text, files, usage.
 
-    And *reminders*, as their jobs hold them.
+    And *rows*, the content of further JSON Lines files by name.
     """
     folder = scope_folder(home, scope)
     yield ArchiveMember("usage.csv", 4_096, lambda: _usage(usage))
-    yield from _encoded("reminders.jsonl", reminders)
+    yield from chain.from_iterable(starmap(_encoded, (rows or {}).items()))
     for path in (folder / "SOUL.md", folder / "USER.md"):
         yield from _plain(disk, path, f"memory/{path.name}")
     for pattern in _MEMORY:

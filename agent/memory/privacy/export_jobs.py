@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ from agent.memory.scopes import attachment_path, scope_folder
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.disk import Disk
 from agent.reminders.reminder import REMIND
+from agent.tools.standing_decisions import STANDING_DECISION
 from gateway.events import Attachment, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job, JobQueue, Outbox, SessionRow, TurnRecordStore, UsageStore
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 EXPORT, UNEXPORT = "export", "unexport"
 KEPT = timedelta(days=1)  # time for downloads, and for channels that are not connected
+_ROWS = {"reminders.jsonl": REMIND, "tool_decisions.jsonl": STANDING_DECISION}
 _RETRY_DELAY = timedelta(hours=1)
 _MAX_AGE = timedelta(days=7)
 _MAX_FILES = 10
@@ -83,14 +85,14 @@ class ExportJobs:
         """Write one zip of *scope* to *target* atomically. Raises OSError, also if *target* exists."""
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=person)
-        reminders = await self._reminders(scope)
+        rows = await self._rows(scope)
 
         def work() -> PackedArchives:
             partial = target.with_name(f".{target.name}.part")
             partial.unlink(missing_ok=True)
             try:
                 zone = self.zone(scope)
-                files = members(self.home, scope, usage, reminders=reminders, zone=zone, disk=self.disk)
+                files = members(self.home, scope, usage, rows=rows, zone=zone, disk=self.disk)
                 packed = write_archives(files, lambda _: partial, limit=_UNLIMITED, about=self._about(scope, language))
                 os.link(partial, target)  # fails if the file exists
             finally:
@@ -104,11 +106,11 @@ class ExportJobs:
         key, language = SessionKey.parse(str(job.payload["key"])), str(job.payload["language"])
         await self.flush()
         usage = await self.usage.totals(since=_BEGINNING, person=str(job.payload["person"]))
-        reminders = await self._reminders(job.scope)
+        rows = await self._rows(job.scope)
         limit = self.limit(key.channel)
         if limit < _MIN_LIMIT:
             return None
-        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, reminders, limit, language)
+        packed, digests = await asyncio.to_thread(self._pack, job.scope, usage, rows, limit, language)
         unexport = Job(
             id=f"{UNEXPORT}:{job.id}.{digests[0][:16]}",
             kind=UNEXPORT,
@@ -136,14 +138,16 @@ class ExportJobs:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    async def _reminders(self, scope: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(job.payload for job in await self.jobs.pending_in(scope) if job.kind == REMIND)
+    async def _rows(self, scope: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Return reminders and standing decisions as their jobs hold them, by the name of their file."""
+        jobs = await self.jobs.pending_in(scope)
+        return {name: [job.payload for job in jobs if job.kind == kind] for name, kind in _ROWS.items()}
 
     def _pack(
         self,
         scope: str,
         usage: tuple[Mapping[str, Any], ...],
-        reminders: tuple[Mapping[str, Any], ...],
+        rows: Mapping[str, Sequence[Mapping[str, Any]]],
         limit: int,
         language: str,
     ) -> tuple[PackedArchives, list[str]]:
@@ -153,7 +157,7 @@ class ExportJobs:
         self.disk.make_folder(folder)
         for path in folder.glob("*"):  # files of an interrupted export; one job at a time writes here
             self.disk.remove(path)
-        files = members(self.home, scope, usage, reminders=reminders, zone=zone, disk=self.disk)
+        files = members(self.home, scope, usage, rows=rows, zone=zone, disk=self.disk)
         packed = write_archives(
             files, lambda n: folder / f"export-{n}.zip", limit=limit, about=self._about(scope, language)
         )

@@ -30,7 +30,7 @@ class OutsideWorld:
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-        @tool("Send a letter.", kind=ToolKind.ACT, name="send_letter")
+        @tool("Send a letter.", kind=ToolKind.ACT, name="send_letter", subject=lambda to, subject="": to)
         async def send_letter(context: ToolContext, to: str, subject: str = "") -> str:
             self.sent.append(f"{to}: {subject}")
             return f"sent to {to}"
