@@ -178,6 +178,16 @@ def pending_summary(waits: Mapping[str, int]) -> Iterator[str]:
         yield f"{people} and {places} wait for approval: `parlour people pending`"
 
 
+def orphan_summary(orphans: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each person who has reminders and no access."""
+    for each in orphans:
+        reminders, who = _count(each["count"], "reminder", "reminders"), each["who"]
+        yield (
+            f"{reminders} of {who}, who has no access, will not be sent: `parlour people allow {who}`, or remove all of"
+            f" their data with `parlour people forget {who}`"
+        )
+
+
 def refusal_summary(refusals: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield a line for each channel that rejected messages addressed to the bot."""
     for name, each in sorted(refusals.items()):

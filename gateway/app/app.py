@@ -31,6 +31,7 @@ from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
 from gateway.app.context import ChannelPlatforms
+from gateway.app.orphaned_reminders import count_orphaned_reminders
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
@@ -92,7 +93,7 @@ class GatewayApp:
         return self.supervisor.states()
 
     async def work(self) -> Mapping[str, Any]:
-        """Return alerts, delayed deliveries, jobs, budgets and pairing requests, for `parlour status`."""
+        """Return alerts, delayed deliveries, jobs, reminders without a reader, budgets and pairing requests."""
         work: dict[str, Any] = {"alerts": await self.alerts.alert_statuses()}
         delayed = self.dispatcher.delayed()
         work |= {"delayed_chats": len(delayed), "delayed": delayed[:_MOST_DELAYED]}
@@ -102,6 +103,7 @@ class GatewayApp:
         zone, now = self.settings.timezone, datetime.now(UTC)
         midnight = now.astimezone(ZoneInfo(zone)).replace(hour=0, minute=0, second=0, microsecond=0)
         work["today"] = await self.store.usage.by("day", since=midnight, until=now, zone=zone)
+        work["orphaned_reminders"] = await count_orphaned_reminders(self.store.jobs, self.access.judge, now)
         requests = self.access.pairing.pending_requests()
         places = sum(each.is_place for each in requests)
         work["waits"] = {"people": len(requests) - places, "places": places}

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from gateway.access.access_roster import pending_summary, refusal_summary
+from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
 from gateway.alerts.alert_messages import line_of_delay, status_line
 from gateway.control import Line
 from gateway.control.gateway_client import connect
@@ -61,6 +61,7 @@ def show_status(*, as_json: bool) -> None:
     dead, jobs, budget = rows.pop("dead_letters", []), rows.pop("jobs", []), rows.pop("background_budget", None)
     today = rows.pop("today", [])
     notices = [("waits", each) for each in pending_summary(rows.pop("waits", {}))]
+    notices += [("reminders", each) for each in orphan_summary(rows.pop("orphaned_reminders", []))]
     notices += [("unheard", each) for each in refusal_summary(rows.pop("unheard", {}))]
     notices += [("alerts", strip_control_characters(status_line(each))) for each in rows.pop("alerts", [])]
     notices += [("delayed", strip_control_characters(line_of_delay(each))) for each in rows.pop("delayed", [])]

@@ -65,9 +65,9 @@ async def collect_findings(
     report = check_settings(environment)
     for finding in check_machine(report, environment):
         yield finding
-    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), *_reader()):
-        yield finding
     settings = report.settings
+    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), _reader(), *_compute(settings)):
+        yield finding
     port = (settings.web.published_port or settings.web.port) if settings else 0
     async for finding in check_incidents(Home(report.home), port=port):
         yield finding
@@ -89,17 +89,30 @@ async def collect_findings(
         model.cancel()
 
 
-def _reader() -> list[DoctorFinding]:
+def _reader() -> DoctorFinding:
     """Return a warning if the process that reads untrusted files and pages is not confined by the kernel."""
     from agent.attachments.process_confinement import can_confine
 
     if can_confine():
-        return []
+        text = "the kernel confines the process that reads files and web pages (Landlock and seccomp)"
+        return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
     text = (
-        "this kernel does not confine the process that reads files and web pages (Landlock needs Linux 5.13 and newer,"
-        " on x86-64 or ARM64); it is still limited in memory, time and by Python's audit hook"
+        "this kernel does not confine the process that reads files and web pages; use Linux 5.13 or newer with"
+        " Landlock, on x86-64 or ARM64. Until then only its memory, its time and Python's audit hook limit it"
     )
-    return [DoctorFinding(FindingLevel.WARN, "reader", text, "confined")]
+    return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
+
+
+def _compute(settings: Settings | None) -> list[DoctorFinding]:
+    """Return whether the tool `compute` is installed, unless the settings turn it off."""
+    from gateway.app.chat_settings import disabled_tools
+
+    if settings is None or not settings.tools.code.compute:
+        return []
+    if reason := disabled_tools(settings.tools).get("compute"):
+        text = f"the tool is off: {reason}, or set PARLOUR_TOOLS__CODE__COMPUTE=false"
+        return [DoctorFinding(FindingLevel.WARN, "compute", text)]
+    return [DoctorFinding(FindingLevel.OK, "compute", "is installed")]
 
 
 def _transcripts(home: Home) -> list[DoctorFinding]:
@@ -126,9 +139,11 @@ async def _search(settings: Settings) -> list[DoctorFinding]:
         engine = open_search_engine(settings, WebPages(proxy=settings.proxy_address))
         hits = await engine.search("weather", count=1, language="", since="")
         level = FindingLevel.OK if hits else FindingLevel.WARN
-        text = f"{name} answers with {'results' if hits else 'no result at all'}"
-    except (SettingsError, ToolFailed) as error:
+        text = f"{name} answers with results" if hits else f"{name} answers without a result; check the engines it uses"
+    except SettingsError as error:
         text = f"{name}: {error}"
+    except ToolFailed as error:
+        text = f"{name}: {error}; check PARLOUR_TOOLS__WEB__SEARCH_URL, its key and the engine itself"
     return [DoctorFinding(level, "search", text, "answers")]
 
 

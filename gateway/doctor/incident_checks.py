@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.access.access_roster import pending_summary, refusal_summary
+from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
 from gateway.alerts.alert_messages import alert_status, line_of_delay, status_line
 from gateway.alerts.alert_state import is_unnotified
 from gateway.control.gateway_client import connect
@@ -91,10 +91,7 @@ def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             FindingLevel.WARN, "search", f"uses {search}; check PARLOUR_TOOLS__VECTOR_MEMORY__EMBEDDING_MODEL"
         )
-    for line in pending_summary(status.get("waits", {})):
-        yield DoctorFinding(FindingLevel.WARN, "waits", line)
-    for line in refusal_summary(status.get("unheard", {})):
-        yield DoctorFinding(FindingLevel.OK, "unheard", line)
+    yield from _people(status)
     groups = list(status.get("dead_letters", ()))
     for group in groups[:_MOST_GROUPS]:
         line = f"{group['count']} to {group['channel']}, the latest {str(group['newest'])[:19]}Z: {group['reason']}"
@@ -109,6 +106,16 @@ def _status_findings(status: dict[str, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(
             FindingLevel.WARN, "stops", f"the gateway {times}; check its log, its memory limit and the quarantine"
         )
+
+
+def _people(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
+    """Yield people who wait for approval, who have lost access, and who were rejected."""
+    for line in pending_summary(status.get("waits", {})):
+        yield DoctorFinding(FindingLevel.WARN, "waits", line)
+    for line in orphan_summary(status.get("orphaned_reminders", ())):
+        yield DoctorFinding(FindingLevel.WARN, "reminders", line, "access")
+    for line in refusal_summary(status.get("unheard", {})):
+        yield DoctorFinding(FindingLevel.OK, "unheard", line)
 
 
 def _delayed(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
@@ -158,7 +165,12 @@ def _journal(home: Home) -> dict[str, Any]:
             {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
             for group in dead_groups(database)
         ]
-        return {"unclean_stops": stops, "dead_letters": dead}
+        paused = database.execute(
+            "SELECT json_extract(payload, '$.key'), json_extract(payload, '$.by'), count(*) FROM job"
+            " WHERE kind = 'remind' AND json_extract(payload, '$.paused') = 'access' GROUP BY 1, 2"
+        )
+        orphaned = [{"who": f"{key.partition(':')[0]}:{by}", "count": count} for key, by, count in paused]
+        return {"unclean_stops": stops, "dead_letters": dead, "orphaned_reminders": orphaned}
 
     # By itself: a journal that is not migrated yet has none.
     alerts = _read(home, load_alerts) or ()

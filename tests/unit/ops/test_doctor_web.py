@@ -60,8 +60,23 @@ async def test_the_search_engine_is_asked(tmp_path: Path) -> None:
     level, text = (await look(tmp_path, SEARCH="searxng", SEARCH_URL=address))["search.answers"]
     assert (level, text) == (
         FindingLevel.FAIL,
-        "searxng: the search engine cannot be used: the server cannot be reached",
+        "searxng: the search engine cannot be used: the server cannot be reached; check PARLOUR_TOOLS__WEB__SEARCH_URL,"
+        " its key and the engine itself",
     )
     level, text = (await look(tmp_path, SEARCH="brave"))["search.answers"]
     assert level is FindingLevel.FAIL
     assert "set tools.web.search_key" in text
+
+
+async def test_an_engine_without_results_is_a_warning(tmp_path: Path) -> None:
+    """It answers, but the bot finds nothing with it."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"results": []})
+
+    app = web.Application()
+    app.router.add_get("/search", answer)
+    async with TestServer(app) as server:
+        found = await look(tmp_path, SEARCH="searxng", SEARCH_URL=f"http://127.0.0.1:{server.port}")
+    level, text = found["search.answers"]
+    assert (level, text) == (FindingLevel.WARN, "searxng answers without a result; check the engines it uses")
