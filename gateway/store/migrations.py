@@ -185,6 +185,28 @@ UPDATE inbox SET role = 'admin' WHERE role = 'steward';
 UPDATE inbox SET role = 'member' WHERE role = 'anyone';
 """
 
+# Fewer pages per turn: rows of parts, which change three times, stand in their order and only their index is spread;
+# usage is found by its turn while a call runs, and by `parlour turn`, which may read the whole table.
+_FEWER_PAGES = """
+CREATE TABLE new_part (
+    message TEXT NOT NULL,
+    n INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    message_id TEXT NOT NULL DEFAULT '',
+    adopted TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT '',
+    at INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    PRIMARY KEY (message, n)
+);
+INSERT INTO new_part SELECT * FROM part;
+DROP TABLE part;
+ALTER TABLE new_part RENAME TO part;
+DROP INDEX IF EXISTS usage_turn;
+CREATE INDEX IF NOT EXISTS usage_open ON usage (call, turn) WHERE call != '' AND call != 'day';
+"""
+
 
 def _script(statements: str) -> Migration:
     def migrate(database: sqlite3.Connection) -> None:
@@ -197,5 +219,5 @@ def _script(statements: str) -> Migration:
 
 
 MIGRATIONS: Sequence[Migration] = tuple(
-    _script(statements) for statements in (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES)
+    _script(statements) for statements in (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)
 )

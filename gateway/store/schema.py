@@ -36,7 +36,7 @@ def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) 
     )
     try:
         # The journal itself has the right mode from its first byte; the page size only takes in a new file.
-        connection.execute("PRAGMA page_size = 2048")
+        connection.execute("PRAGMA page_size = 1024")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 4000")

@@ -19,7 +19,7 @@ _COLUMNS = "turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_ca
 _INSERT = sql("INSERT INTO usage (", _COLUMNS, ") VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
 _SETTLE = (
     "UPDATE usage SET model = ?, tokens_in = ?, tokens_out = ?, tokens_cached = ?, cost = ?, at = ?, call = '' "
-    "WHERE turn = ? AND call = ?"
+    "WHERE turn = ? AND call = ? AND call != '' AND call != 'day'"  # as the index `usage_open` has it
 )
 _OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? ORDER BY at, rowid")
 _SUMS = (
@@ -81,7 +81,7 @@ def insert_usage(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None
 
 
 def usage_of(database: sqlite3.Connection, turn: str) -> tuple[UsageRow, ...]:
-    """Return the turn's usage rows, in order."""
+    """Return the turn's usage rows, in order; reads the whole table."""
     found = database.execute(_OF_TURN, (turn,))
     return tuple(
         UsageRow(

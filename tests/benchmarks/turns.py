@@ -79,7 +79,7 @@ def closed_turns(bench: InProcessGateway) -> int:
 async def latency() -> None:
     """Time one chat, one message after the other: what the gateway adds."""
     async with gateway(model=InstantModel()) as bench:
-        added = []
+        added, meter = [], ProcessMeter()
         for n in range(ALONE):
             begun = time.perf_counter()
             _, answer = await bench.channel.say("alone", f"message {n}")
@@ -88,6 +88,7 @@ async def latency() -> None:
             "added latency, one chat",
             p50_ms=median(added),
             p99_ms=percentile(added, 0.99),
+            written_kb=meter.read()["written"] / ALONE / 1e3,
             at=str(datetime.now(UTC))[:19],
         )
 
