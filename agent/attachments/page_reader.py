@@ -1,4 +1,4 @@
-"""Web pages as Markdown: the main part alone, or the whole page. Runs in the reader process, behind its limits.
+"""HTML as Markdown: the main part of a page alone, or all of it. Runs in the reader process, behind its limits.
 
 `lxml` is C and every byte is a stranger's: only that process calls it. The module is imported before the limits are
 set, and imports its libraries after that.
@@ -35,29 +35,36 @@ def read_page(data: bytes, *, charset: str, address: str, is_whole: bool) -> dic
 
     *charset* is what the server named. Without *is_whole*, the text is the main part if one is found.
     """
-    import lxml.etree
-    import lxml.html
-
     source = decode_page(data, charset)
-    try:
-        tree = lxml.html.document_fromstring(source[:SOURCE_CHARS].encode("utf-8", "replace"), parser=_parser())
-    except (lxml.etree.ParserError, ValueError):  # an empty page, or no element in it
-        return {"text": "", "is_cut": False}
+    tree = _parse(source)
+    if tree is None:
+        return {"text": _flat_text(source), "is_main": False, "is_cut": len(source) > SOURCE_CHARS}
     facts = {"title": _title(tree), "language": _language(tree), "date": _date(tree)}
-    _drop_hidden(tree)
-    tree.make_links_absolute(address, resolve_base_href=True, handle_failures="discard")
-    _clean_links(tree)
+    _clean(tree, address)
     text = "" if is_whole or len(data) > MAIN_BYTES else _main_part(tree)
     is_main = len(text) >= MAIN_CHARS
     if not is_main:
-        text = _whole_page(tree)
-    is_cut = len(source) > SOURCE_CHARS
+        for element in [each for name in _FRAMES for each in tree.iter(name)]:
+            if element.getparent() is not None:
+                element.drop_tree()
+        text = _markdown(_source_of(tree))
     return {
         "text": text,
         "is_main": is_main,
-        "is_cut": is_cut,
+        "is_cut": len(source) > SOURCE_CHARS,
         **{name: value for name, value in facts.items() if value},
     }
+
+
+def read_file(data: bytes) -> dict[str, Any]:
+    """Return all text and the title of an HTML file, or of a part of a document. Links in it must be whole."""
+    source = decode_page(data, "")
+    tree = _parse(source)
+    title = "" if tree is None else _title(tree)
+    if tree is not None:
+        _clean(tree, "")
+    text = _flat_text(source) if tree is None else _markdown(_source_of(tree))
+    return {"text": text, "title": title, "is_cut": len(source) > SOURCE_CHARS}
 
 
 def decode_page(data: bytes, charset: str) -> str:
@@ -90,12 +97,31 @@ _TEXT_CODECS = frozenset(
 )
 
 
-def _parser() -> Any:
+def _parse(source: str) -> Any:
+    """Return the tree of *source*; None if it holds no element, or is nested deeper than the parser goes."""
+    import lxml.etree
     import lxml.html
 
-    return lxml.html.HTMLParser(
-        encoding="utf-8", no_network=True, huge_tree=False, remove_comments=True, remove_pis=True
+    # Without `huge_tree`, text below 256 elements is lost, and clumsy pages nest that deep. Limits are the process's.
+    parser = lxml.html.HTMLParser(
+        encoding="utf-8", no_network=True, huge_tree=True, remove_comments=True, remove_pis=True
     )
+    try:
+        tree = lxml.html.document_fromstring(source[:SOURCE_CHARS].encode("utf-8", "replace"), parser=parser)
+    except (lxml.etree.ParserError, ValueError):
+        return None
+    return None if any("Excessive depth" in each.message for each in parser.error_log) else tree
+
+
+def _flat_text(source: str) -> str:
+    """Return the words of *source* without their form."""
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(source[:SOURCE_CHARS], "html.parser")
+    for element in soup.find_all(True):
+        if _is_hidden(element) or element.name in _DROPPED:
+            element.extract()
+    return soup.get_text("\n", strip=True)
 
 
 def _title(tree: Any) -> str:
@@ -123,20 +149,27 @@ def _date(tree: Any) -> str:
     return next((match[0] for each in stated if (match := _DATE.match(each.strip()))), "")
 
 
-def _drop_hidden(tree: Any) -> None:
-    """Remove what a reader of the page would not see: it may be written for models alone."""
+def _clean(tree: Any, address: str) -> None:
+    """Remove what a reader of the page would not see, and addresses that lead to no page."""
     for element in list(tree.iter()):
         if element.tag == "html" or element.tag == "body" or element.getparent() is None:
             continue
-        is_hidden = (
-            element.get("hidden") is not None
-            or element.get("aria-hidden") == "true"
-            or _HIDDEN.search(element.get("style") or "") is not None
-        )
         if element.tag == "embed":
             element.drop_tag()  # the parser does not know that it has no content: what follows is in it
-        elif is_hidden or element.tag in _DROPPED:
+        elif _is_hidden(element) or element.tag in _DROPPED:
             element.drop_tree()
+    if address:
+        tree.make_links_absolute(address, resolve_base_href=True, handle_failures="discard")
+    _clean_links(tree)
+
+
+def _is_hidden(element: Any) -> bool:
+    """Return True for an element that is not shown: its words may be written for models alone."""
+    return (
+        element.get("hidden") is not None
+        or element.get("aria-hidden") == "true"
+        or _HIDDEN.search(element.get("style") or "") is not None
+    )
 
 
 def _clean_links(tree: Any) -> None:
@@ -165,20 +198,17 @@ def _main_part(tree: Any) -> str:
         return ""
 
 
-def _whole_page(tree: Any) -> str:
+def _source_of(tree: Any) -> str:
     import lxml.html
 
-    for element in [each for name in _FRAMES for each in tree.iter(name)]:
-        if element.getparent() is not None:
-            element.drop_tree()
-    return _markdown(lxml.html.tostring(tree, encoding="unicode"))
+    return str(lxml.html.tostring(tree, encoding="unicode"))
 
 
 def _markdown(source: str) -> str:
     from bs4 import BeautifulSoup
     from markdownify import MarkdownConverter
 
-    soup = BeautifulSoup(source, "lxml")
+    soup = BeautifulSoup(source, "lxml", huge_tree=True)
     try:
         text = str(MarkdownConverter(heading_style="ATX", bullets="-").convert_soup(soup))
     except RecursionError:  # nested beyond reason: the words without their form

@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 from urllib.parse import unquote
 
+from agent.attachments.page_reader import read_file, read_page
 from agent.attachments.process_confinement import confine_process
 
 MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
@@ -53,8 +54,6 @@ class CpuTimeExceeded(Exception):
 def main() -> None:
     """Read one file as the arguments say: ``picture``, ``document <characters> <hint>``, or ``page`` (see there)."""
     kind, *rest = sys.argv[1:]
-    if kind == "page":
-        import agent.attachments.page_reader  # noqa: F401 - our own files may be outside of what can be read later
     drop_privileges()
     data = sys.stdin.buffer.read()
     header: dict[str, Any]
@@ -340,7 +339,7 @@ def epub(data: bytes, chars: int) -> dict[str, Any]:
         is_cut = False
         try:
             for name in chapters:
-                texts.append(str(html(_read_part(files, name, HTML_BYTES), chars)["text"]))
+                texts.append(read_file(_read_part(files, name, HTML_BYTES))["text"])
                 read += len(texts[-1]) + 2
                 if read > chars:
                     is_cut = True
@@ -372,7 +371,7 @@ def _spine(files: zipfile.ZipFile) -> tuple[str, list[str]]:
     return str(title).strip(), [posixpath.normpath(posixpath.join(folder, unquote(href))) for href in order if href]
 
 
-def docx(data: bytes, chars: int) -> dict[str, Any]:
+def docx(data: bytes, _chars: int) -> dict[str, Any]:
     """Read a Word document through HTML; its pictures and its links to elsewhere are left alone."""
     import mammoth
 
@@ -390,7 +389,7 @@ def docx(data: bytes, chars: int) -> dict[str, Any]:
         raise UnreadableFile("this kind of file cannot be read here")
     nothing = mammoth.images.img_element(lambda _: {"src": ""})
     page = mammoth.convert_to_html(io.BytesIO(data), convert_image=nothing).value
-    return html(page.encode("utf-8", "replace"), chars)
+    return read_file(page.encode("utf-8", "replace"))
 
 
 def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
@@ -415,27 +414,16 @@ def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
 
 
 def html(data: bytes, _chars: int) -> dict[str, Any]:
-    """Extract a page's text, without scripts, styles and pictures."""
-    from bs4 import BeautifulSoup
-    from markdownify import MarkdownConverter
-
-    soup = BeautifulSoup(data[:HTML_BYTES], "html.parser")
-    title = soup.title.get_text(" ", strip=True) if soup.title else ""
-    for tag in soup(["head", "title", "script", "style", "noscript", "template", "svg", "iframe", "object", "img"]):
-        tag.extract()
-    try:
-        text = MarkdownConverter(heading_style="ATX", bullets="-").convert_soup(soup)
-    except RecursionError:  # nested beyond reason: the words without their form
-        text = soup.get_text("\n")
-    lines = [line.rstrip() for line in (title, "", *text.splitlines())]
-    kept = [line for n, line in enumerate(lines) if line or (n and lines[n - 1])]
-    return {"text": "\n".join(kept).strip(), "is_cut": len(data) > HTML_BYTES}
+    """Return all text of an HTML file, its title first."""
+    found = read_file(data)
+    title, text = found["title"], found["text"]
+    if title and text.lstrip("# ").split("\n", 1)[0] != title:
+        text = f"{title}\n\n{text}"
+    return {"text": text, "is_cut": found["is_cut"]}
 
 
 def page(data: bytes, chars: str, charset: str, address: str, part: str) -> dict[str, Any]:
     """Return at most *chars* characters of a web page; *part* is ``main`` or ``all``."""
-    from agent.attachments.page_reader import read_page
-
     found = read_page(data, charset=charset, address=address, is_whole=part == "all")
     if not found["text"].strip():
         raise UnreadableFile("there is no text in it")

@@ -6,7 +6,7 @@ import pytest
 
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.page_links import clean_link
-from agent.attachments.page_reader import decode_page, read_page
+from agent.attachments.page_reader import decode_page, read_file, read_page
 from gateway.errors import FileUnavailable
 from tests.fakes.web_pages import PAGES, word_f1
 
@@ -81,6 +81,27 @@ def test_what_a_reader_does_not_see_is_not_read() -> None:
         found = read(f"<body><article>{hidden}{ARTICLE}</article>", is_whole=is_whole)["text"]
         assert "secret" not in found
         assert "Paragraph 8" in found
+
+
+@pytest.mark.parametrize("depth", [300, 2_000, 10_000])
+def test_deep_pages_are_read(depth: int) -> None:
+    """Clumsy pages never close their elements; however deep its text is, it is read, and hidden text is not."""
+    page = f"<body>before{'<div>' * depth}deep<p hidden>secret</p><script>secret</script></body>"
+    for is_whole in (False, True):
+        assert read(page, is_whole=is_whole)["text"].split() == ["before", "deep"]
+    assert read_file(page.encode())["text"].split() == ["before", "deep"]
+
+
+def test_a_file_is_read_whole() -> None:
+    """Navigation and footer belong to it; what nobody sees does not, and its relative links lead nowhere."""
+    head = "<title>Report</title><nav>menu</nav>"
+    found = read_file(
+        f"{head}<p hidden>secret<p><a href='x.html'>next</a> [1]{ARTICLE}<footer>imprint</footer>".encode()
+    )
+    assert found["title"] == "Report"
+    assert found["text"].startswith("menu\n\nnext [1]\n\nParagraph 0")
+    assert found["text"].endswith("imprint")
+    assert "secret" not in found["text"]
 
 
 def test_text_behind_an_embedded_object_is_read() -> None:
