@@ -27,6 +27,7 @@ REFUSAL_WORDS: Mapping[str, str] = {
     RefusalRule.WAITING: "an earlier call of the answer waits for approval",
     RefusalRule.LIMIT: "the answer had as many calls of this kind as one answer may have",
     RefusalRule.REPEATED: "the model repeated the same call",
+    RefusalRule.NEVER: "the person decided never to allow it in this chat (`/tools` lists and revokes such decisions)",
     RefusalRule.DOUBT: "the same call may have happened already",
 }
 QUESTION_WORDS: Mapping[str, str] = {

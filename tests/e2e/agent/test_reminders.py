@@ -287,6 +287,34 @@ async def test_a_request_is_a_turn_and_nothing_sends_nothing(clock: MovableClock
         assert len(await ann.reminders()) == 1  # no reminder from a reminder
 
 
+async def test_the_daily_digest_of_the_page_for_people(clock: MovableClock) -> None:
+    """docs/using.md: on weekdays at eight, the file and the day's reminders; not on the weekend."""
+    page = " ".join((Path(__file__).parents[3] / "docs/using.md").read_text("utf-8").split())
+    sentence = "every weekday at 8: what is new in the tracker file, and my reminders for today"
+    assert f"> {sentence} " in page
+    async with talk(clock) as ann:
+        ann.model.queue = [("file_write", {"name": "tracker.md", "text": "- the builder comes on Monday"}), "kept"]
+        await ann.inside.channel.ask("c", "note that the builder comes on Monday")
+        await ann.call("remind", what="call Bob", at="2026-11-23T15:00")
+        await ann.move(hours=9, minutes=30)
+        what, rule = sentence.partition(": ")[2], "FREQ=WEEKLY;BYDAY=MO,TU,WE,TH,FR"
+        result = await ann.call("remind", text=sentence, what=what, at="2026-11-23T08:00", repeat=rule, kind="do")
+        said = result.partition(" is sent: ")[2]
+        assert said.startswith("Mon 23 Nov 2026, 08:00")
+        assert f"`{said}`" in page
+        digest = "New: the builder comes today. Reminders: 15:00 call Bob."
+        ann.model.queue = [("file_read", {"name": "tracker.md"}), ("reminders", {}), digest]
+        await ann.move(hours=11, minutes=11)
+        assert ann.texts()[-1] == digest
+        read, listed = [str(each["content"]) for each in ann.model.requests[-1].messages if each["role"] == "tool"][-2:]
+        assert "the builder comes on Monday" in read
+        assert "call Bob" in listed
+        for _ in range(6):  # to Sunday
+            ann.model.queue = [digest]
+            await ann.move(days=1)
+        assert ann.texts().count(digest) == 5
+
+
 async def test_three_failures_pause_a_request_and_its_button_resumes_it(clock: MovableClock) -> None:
     """Each failure is a line of its own; behind the third there is one with a button."""
     async with talk(clock) as ann:
