@@ -34,7 +34,7 @@ from gateway.events import InboundKind
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, JobQueue, Line, Preview, SearchIndex, TurnLease, TurnStep
-from gateway.ports.caps import CapReached, ExceededCap
+from gateway.ports.caps import CapReached, ExceededCap, ToolCallCaps
 
 log = structlog.get_logger(__name__)
 
@@ -198,6 +198,7 @@ class AgentLoop:
         memory_tools: TurnMemoryTools,
         pages: ToolResultPages,
         jobs: JobQueue,
+        caps: ToolCallCaps,
         now: Callable[[], datetime],
     ) -> None:
         """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
@@ -214,6 +215,7 @@ class AgentLoop:
         self._pages = pages
         self._jobs = jobs
         self._decisions = StandingDecisions(jobs)
+        self._caps = caps
         self._now = now
 
     async def think(self, context: LoopContext) -> LoopResult:
@@ -350,18 +352,8 @@ class AgentLoop:
         turn, draft, toolbox = context.turn, context.draft, context.turn.profile.toolbox
         effects, is_untrusted, is_error = StagedEffects(), False, False
         rule: RefusalRule | None = None
-        is_repeatable, allowed = toolbox.is_repeatable(call.name), turn.allowed
-        facts = CallFacts(
-            role=turn.role,
-            chat_kind=turn.message.chat_kind,
-            is_untyped=_is_untyped(turn),
-            is_tainted=draft.is_tainted_call(call),
-            turn=turn.id,
-            call=call.id,
-            lines=lambda: [*context.conversation.lines, *draft.lines],
-            decisions=await self._decisions_about(turn, call),
-            allowed_schema=allowed.schema if allowed is not None and call.id == allowed.id else "",
-        )
+        is_repeatable = toolbox.is_repeatable(call.name)
+        facts = await self._call_facts(context, call)
         if not is_repeatable and call.id in draft.intents:
             text = OUTCOME_UNKNOWN
         elif not is_repeatable and any(toolbox.is_same(call, each) for each in draft.doubtful_calls):
@@ -372,6 +364,8 @@ class AgentLoop:
             effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict)
             text = _WAITING
         else:
+            if (kind := toolbox.kind_of(call)) is not None:
+                self._caps.count(kind, turn=turn.id, account=turn.account, chat=str(turn.key))
             if not is_repeatable:
                 await self._store.step(turn.lease, draft.intent(call))
             context.show_call(call)
@@ -384,6 +378,25 @@ class AgentLoop:
             text += effects.footer
             is_untrusted, is_error = outcome.is_untrusted or effects.is_untrusted, outcome.is_error
         return _CallResult(text, effects, is_untrusted=is_untrusted, is_error=is_error, rule=rule)
+
+    async def _call_facts(self, context: LoopContext, call: ToolCall) -> CallFacts:
+        turn, draft, allowed = context.turn, context.draft, context.turn.allowed
+        decisions = await self._decisions_about(turn, call)
+        # From here on nothing waits until the call is counted: calls that run side by side stay below the cap.
+        kind = turn.profile.toolbox.kind_of(call)
+        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts)
+        return CallFacts(
+            role=turn.role,
+            chat_kind=turn.message.chat_kind,
+            is_untyped=_is_untyped(turn),
+            is_tainted=draft.is_tainted_call(call),
+            turn=turn.id,
+            call=call.id,
+            lines=lambda: [*context.conversation.lines, *draft.lines],
+            exceeded_limit=exceeded.limit if exceeded is not None else 0,
+            decisions=decisions,
+            allowed_schema=allowed.schema if allowed is not None and call.id == allowed.id else "",
+        )
 
     async def _decisions_about(self, turn: Turn, call: ToolCall) -> Mapping[tuple[str, str, str], bool]:
         """Return the standing decisions of the turn's person here, if *call* could ask."""

@@ -41,7 +41,7 @@ from gateway.ports import (
     UsageStore,
 )
 from gateway.ports.access import AccessControl
-from gateway.ports.caps import UsageCaps
+from gateway.ports.caps import ToolCallCaps, UsageCaps
 from gateway.ports.pairing import PairingRequests
 
 
@@ -154,6 +154,7 @@ class UsageService:
 
     store: UsageStore
     caps: UsageCaps
+    tool_calls: ToolCallCaps
     day_zone: str  # IANA time zone of the days that caps and sums count
 
     async def totals(

@@ -23,6 +23,7 @@ from agent.reminders.reminder_turns import (
     is_nothing,
     revocation_jobs,
 )
+from agent.tools.rights import RefusalRule
 from agent.tools.sources import format_sources
 from agent.tools.tool_questions import format_questions
 from agent.turn import RunningTurn, Turn
@@ -255,7 +256,12 @@ class TurnRunner:
         if active.lost:
             text = f"{text}\n\n{model_gone_line(active, language)}"
         sources = format_sources(draft.lines, result.text, language)
-        below = [*_edit_lines(draft, turn, result.text), *_doubt_lines(draft, turn), *([sources] if sources else [])]
+        below = [
+            *_edit_lines(draft, turn, result.text),
+            *_doubt_lines(draft, turn),
+            *self._tool_cap_lines(draft, turn),
+            *([sources] if sources else []),
+        ]
         questions, buttons = format_questions(draft.questions, language)
         if questions:
             below.append(questions)
@@ -270,6 +276,21 @@ class TurnRunner:
             with suppress(StoreUnavailable):
                 await services.profiles.models.choose(turn.key, "")
         return MessageOutcome.ANSWERED
+
+    def _tool_cap_lines(self, draft: TurnDraft, turn: Turn) -> list[str]:
+        """Return a line for each daily cap on tool calls that refused a call of the turn."""
+        if not any(line.get("refused") == RefusalRule.CAP for line in draft.lines):
+            return []
+        return [
+            translate(
+                f"caps.{each.kind}_calls",
+                turn.language,
+                limit=each.limit,
+                until=format_moment(each.until, turn.zone, turn.language),
+            )
+            for each in self._services.tool_calls.allowances(turn.accounts)
+            if each.used >= each.limit
+        ]
 
     async def _commit_notice(
         self,

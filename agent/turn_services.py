@@ -57,7 +57,7 @@ from gateway.ports import (
     TurnRecord,
     TurnStep,
 )
-from gateway.ports.caps import CapNotice, CappedSender, UsageCaps
+from gateway.ports.caps import CapNotice, CappedSender, ToolCallCaps, UsageCaps
 from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
@@ -140,6 +140,7 @@ class TurnServices:
     locales: LocaleProvider
     profiles: ChatProfiles
     caps: UsageCaps
+    tool_calls: ToolCallCaps
     reminders: ReminderJobs
     on_expired: Callable[[InboundMessage], object]  # called for each message that expired
     meter: MetricsRecorder

@@ -33,6 +33,7 @@ from gateway.i18n.languages import LANGUAGES
 from gateway.i18n.message_catalogue import CatalogueEntry, catalogue_path, parse_entries, read_catalogue
 from gateway.ports import IntakeVerdict
 from gateway.ports.caps import CapKind
+from gateway.settings.settings_model import ToolCapSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("gateway", "channels", "agent")
@@ -42,7 +43,9 @@ WIDTH = 120  # characters in a line of a catalogue
 # The values of an f-string's field, so that each key it makes is known. A new pattern is entered here.
 KEY_FIELDS = {
     "caps.{}": {cap.word for cap in CapKind},
+    "caps.{}_calls": set(ToolCapSettings.model_fields),
     "usage.{}": {f"{how}_{cap.word}" for how in ("left", "spent") for cap in CapKind if not cap.is_own},
+    "usage.left_{}_calls": set(ToolCapSettings.model_fields),
     "alerts.because_{}": {name for name, _ in REASONS} | {"other"},
     "alerts.over_{}": {"channel", "delay", "model", "disk", "cap"},
     "memory.{}_done": {"approve", "reject"},

@@ -12,7 +12,7 @@ from agent.commands.declaration import command
 from agent.memory.jobs.token_budget import MEMORY_PURPOSES
 from gateway.i18n import translate
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports.caps import CapAllowance
+from gateway.ports.caps import CapAllowance, ToolAllowance
 
 
 @command("usage", is_control=True)
@@ -30,6 +30,7 @@ async def usage(context: CommandContext) -> CommandReply:
             _allowance_line(context, each)
             for each in service.caps.allowances(context.message, context.turn.capped_sender)
         ),
+        *(_tool_line(context, each) for each in service.tool_calls.allowances(context.turn.accounts) if each.used),
     ]
     return CommandReply(text="\n".join(lines), is_private=True)
 
@@ -53,6 +54,12 @@ def _allowance_line(context: CommandContext, allowance: CapAllowance) -> str:
     left = max(allowance.limit - allowance.used, 0)
     word = f"{'left' if left else 'spent'}_{allowance.cap.word}"
     return context.translate(f"usage.{word}", left=left, limit=allowance.limit, until=until)
+
+
+def _tool_line(context: CommandContext, allowance: ToolAllowance) -> str:
+    left = max(allowance.limit - allowance.used, 0)
+    until = format_moment(allowance.until, context.turn.zone, context.language)
+    return context.translate(f"usage.left_{allowance.kind}_calls", left=left, limit=allowance.limit, until=until)
 
 
 def day_start(context: CommandContext) -> datetime:

@@ -53,6 +53,7 @@ class RefusalRule(StrEnum):
     LIMIT = "limit"  # calls of one answer
     REPEATED = "repeated"  # the same call again and again
     DOUBT = "doubt"  # the same call may have happened
+    CAP = "cap"  # calls of the person today
     NEVER = "never"  # the person has said no for good
 
 
@@ -121,6 +122,9 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
         return CallVerdict(f"not allowed here: only {_ROLE_TEXT[rule.who]}", RefusalRule.ROLE)
     if facts.is_untyped and not rule.is_for_untyped:
         return CallVerdict("not allowed here: no message of a person started this turn", RefusalRule.UNTYPED)
+    if facts.exceeded_limit:
+        text = f"not run: the limit of {facts.exceeded_limit} {tool.kind} calls a day is reached for this person"
+        return CallVerdict(text, RefusalRule.CAP)
     if facts.allowed_schema:
         is_same = facts.allowed_schema == digest_schema(tool.schema)
         changed = CallVerdict("not run: the tool has changed since the person was asked", RefusalRule.CHANGED)

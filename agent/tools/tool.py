@@ -100,6 +100,7 @@ class CallFacts:
     turn: str = ""
     call: str = ""  # the tool call's id
     lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
+    exceeded_limit: int = 0  # calls of this kind that the person may make in a day, if they are used up
     decisions: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)  # standing ones, see `review_call`
     allowed_schema: str = ""  # digest of the tool's schema when a person allowed this call; "" = it was not asked
 

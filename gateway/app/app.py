@@ -27,6 +27,7 @@ from agent.memory.stored_sessions import StoredSessions
 from agent.tools.result_pages import ToolResultPages
 from agent.worker_pool import WorkerPool
 from gateway.access.refusal_log import RefusalLog
+from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import UsageCapTracker
 from gateway.app.access import AccessServices
 from gateway.app.alerts import AlertServices
@@ -79,6 +80,7 @@ class GatewayApp:
     models: ModelCatalog
     refusals: RefusalLog
     caps: UsageCapTracker
+    tool_calls: ToolCallTracker
     alerts: AlertServices
     access: AccessServices
     channels: Mapping[str, Channel]

@@ -84,6 +84,7 @@ async def open_app(
         await settle_scopes(settings.memory.isolation, home.path, owners, context.platforms, app.linker)
         await app.commands.memory.erasure.retention.plan()
         await app.caps.warm(store.caps, installation_limit=settings.caps.tokens_per_day)
+        await app.tool_calls.warm(store.usage)
         yield app
 
 
@@ -236,6 +237,7 @@ def _build_app(context: AppContext, parts: GatewaySubsystems) -> GatewayApp:
         models=parts.models.catalog,
         refusals=context.refusals,
         caps=parts.usage.caps,
+        tool_calls=parts.usage.tool_calls,
         alerts=build_alerts(context, parts, supervisor, check_now=check_alerts),
         access=access,
         channels=channels.channels,

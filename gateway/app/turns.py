@@ -150,7 +150,9 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             preferences=store.people,
             list_settings=build_settings_view(context, parts.profiles, parts.locales),
         ),
-        usage=UsageService(store=store.usage, caps=parts.usage.caps, day_zone=settings.timezone),
+        usage=UsageService(
+            store=store.usage, caps=parts.usage.caps, tool_calls=parts.usage.tool_calls, day_zone=settings.timezone
+        ),
         reminders=ReminderService(jobs=store.jobs),
         approvals=ToolApprovals(store.jobs, store.journal, context.meter),
         decisions=StandingDecisions(store.jobs),
@@ -202,6 +204,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             outgoing=outgoing,
             pages=parts.pages,
             jobs=store.jobs,
+            caps=parts.usage.tool_calls,
             memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,
         ),
@@ -217,6 +220,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
         locales=parts.locales,
         profiles=parts.profiles,
         caps=parts.usage.caps,
+        tool_calls=parts.usage.tool_calls,
         reminders=parts.reminders,
         on_expired=lambda message: context.refusals.note(
             message, OtherRefusal(reason=SilenceReason.EXPIRED), context.now()

@@ -10,6 +10,7 @@ from itertools import count
 
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, estimate
 from agent.memory.jobs.token_budget import TokenBudget
+from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.access.usage_caps import ANSWER_TOKENS, COUNTED, CapLimits, UsageCapTracker
 from gateway.app.context import AppContext
 from gateway.ports import MetricsRecorder, Store, UsageRow
@@ -20,9 +21,10 @@ _NO_TOKENS = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class UsageServices:
-    """Caps of people and chats, the budget of background jobs, and the recorder that counts for both."""
+    """Caps of people, chats and tool calls, the budget of background jobs, and the recorder of model calls."""
 
     caps: UsageCapTracker
+    tool_calls: ToolCallTracker
     token_budget: TokenBudget
     recorder: JournalUsageRecorder
 
@@ -32,7 +34,16 @@ def build_usage(context: AppContext) -> UsageServices:
     settings, usage, now = context.settings, context.store.usage, context.now
     caps = _build_caps(context)
     budget = TokenBudget(usage, limit=settings.caps.background_tokens_per_day, zone=settings.timezone, now=now)
-    return UsageServices(caps, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now))
+    tool_calls = ToolCallTracker(
+        settings.caps.tools.model_dump(),
+        zone=settings.timezone,
+        now=now,
+        store_row=context.store.journal.spend,
+        meter=context.meter,
+    )
+    return UsageServices(
+        caps, tool_calls, budget, JournalUsageRecorder(context.store, budget, caps, context.meter, now)
+    )
 
 
 def _build_caps(context: AppContext) -> UsageCapTracker:

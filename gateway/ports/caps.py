@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -125,6 +125,35 @@ class UsageCaps(Protocol):
 
     def allowances(self, message: InboundMessage, sender: CappedSender) -> tuple[CapAllowance, ...]:
         """Return use and limit of each cap that applies to the sender of *message*."""
+        ...
+
+
+TOOL_CALLS = "tool-"  # begins the purpose of a usage row that is a tool call; then its kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAllowance:
+    """Calls of one kind of tools that a person made today, and may make."""
+
+    kind: str  # as `agent.tools.tool.ToolKind` has it
+    used: int
+    limit: int
+    until: datetime  # midnight in the installation's time zone
+
+
+class ToolCallCaps(Protocol):
+    """Counts tool calls per person and day. All linked accounts of a person count together."""
+
+    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
+        """Return the cap that a further call of *kind* would exceed; None if it may run."""
+        ...
+
+    def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
+        """Count a call that runs now."""
+        ...
+
+    def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+        """Return use and limit of each kind that has a cap."""
         ...
 
 

@@ -198,12 +198,12 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """One model call, stored when it ends, whatever the turn's outcome."""
+    """One model call, stored when it ends, whatever the turn's outcome; or one counted tool call."""
 
     turn: str
     person: str
     chat: str
-    purpose: str  # answer, consolidation, dream, flush, embedding, transcription
+    purpose: str  # answer, consolidation, dream, flush, embedding, transcription; tool-web, tool-act
     model: str
     tokens_in: int
     tokens_out: int
@@ -479,13 +479,17 @@ class UsageStore(Protocol):
     async def totals(self, *, since: datetime, person: str = "", chat: str = "") -> tuple[Mapping[str, Any], ...]:
         """Return per (purpose, model): calls, tokens_in, tokens_out, tokens_cached, cost (None if any is unknown).
 
-        And known_cost, of the calls whose cost is known, and unpriced_calls.
+        And known_cost, of the calls whose cost is known, and unpriced_calls. Tool calls are left out.
         """
         ...
 
 
 class UsageReports(UsageStore, Protocol):
-    """Usage reports for the operator."""
+    """Usage reports for the operator, and the counted tool calls."""
+
+    async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
+        """Return the number of counted tool calls, by account name and kind of tool."""
+        ...
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return sums per `person`, `chat`, `purpose` or `day` (ISO 8601, of the IANA *zone*), under that name.

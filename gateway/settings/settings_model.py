@@ -222,6 +222,13 @@ class WebServerSettings(FrozenModel):
     metrics_token: MaybeSecret = None  # who scrapes /metrics from another machine
 
 
+class ToolCapSettings(FrozenModel):
+    """Tool calls per person and day, by kind of tool; 0 = no cap."""
+
+    web: Annotated[int, Field(ge=0)] = 200
+    act: Annotated[int, Field(ge=0)] = 50
+
+
 class CapSettings(FrozenModel):
     """0 = none; unset = 20 turns and a daily token cap for those who are not allowed by their own id."""
 
@@ -231,6 +238,7 @@ class CapSettings(FrozenModel):
     chat_tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     tokens_per_day: Annotated[int, Field(ge=0)] | None = None
     background_tokens_per_day: Annotated[int, Field(ge=0)] = 2_000_000  # summaries, notes, Dream, embeddings; 0 = none
+    tools: ToolCapSettings = ToolCapSettings()
 
 
 class StoreSettings(FrozenModel):

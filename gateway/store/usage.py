@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from gateway.ports.caps import CapNotice, CapUsage, SpentTokens, StartedTurn
+from gateway.ports.caps import TOOL_CALLS, CapNotice, CapUsage, SpentTokens, StartedTurn
 from gateway.ports.journal import UsageRow
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
@@ -21,24 +21,29 @@ _SETTLE = (
     "UPDATE usage SET model = ?, tokens_in = ?, tokens_out = ?, tokens_cached = ?, cost = ?, at = ?, call = '' "
     "WHERE turn = ? AND call = ? AND call != '' AND call != 'day'"  # as the index `usage_open` has it
 )
-_OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? ORDER BY at, rowid")
+_OF_MODELS = f"(purpose NOT GLOB '{TOOL_CALLS}*')"
+_OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? AND", _OF_MODELS, "ORDER BY at, rowid")
 _SUMS = (
     "sum(calls), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
     "CASE WHEN count(cost) = count(*) THEN sum(cost) END"
 )
 _TOTAL = sql(_SUMS, ", coalesce(sum(cost), 0), coalesce(sum(calls) FILTER (WHERE cost IS NULL), 0)")
-_TOTALS = sql("SELECT purpose, model,", _TOTAL, "FROM usage WHERE at >= ?1 AND (?2 = '' OR chat = ?2)")
+_TOTALS = sql("SELECT purpose, model,", _TOTAL, "FROM usage WHERE at >= ?1 AND (?2 = '' OR chat = ?2) AND", _OF_MODELS)
 _IN_ORDER = "GROUP BY purpose, model ORDER BY purpose, model"
 _OF_ALL = sql(_TOTALS, _IN_ORDER)
 _OF_PERSON = sql(_TOTALS, "AND person = ?3", _IN_ORDER)
 _GROUPS = {
-    group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? GROUP BY", group)
+    group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? AND", _OF_MODELS, "GROUP BY", group)
     for group in ("person", "chat", "purpose")
 }
 _DAYS = sql(
     "SELECT json_extract(day.value, '$[0]'),", _TOTAL, "FROM json_each(?) day CROSS JOIN usage",
-    "ON at >= json_extract(day.value, '$[1]') AND at < json_extract(day.value, '$[2]') GROUP BY day.key",
+    "ON at >= json_extract(day.value, '$[1]') AND at < json_extract(day.value, '$[2]') AND", _OF_MODELS,
+    "GROUP BY day.key",
 )  # fmt: skip
+_TOOL_CALLS = sql(
+    "SELECT person, purpose, sum(calls) FROM usage WHERE at >= ? AND NOT", _OF_MODELS, "GROUP BY person, purpose"
+)
 _FOLD = (
     "INSERT INTO usage (turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at, call, "
     "is_own, calls) SELECT '', person, chat, purpose, model, sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
@@ -116,6 +121,13 @@ class SqliteUsage:
         return tuple(
             {"purpose": columns[0], **_total("model", (unquote(columns[1]), *columns[2:]))} for columns in found
         )
+
+    async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
+        """Return the number of tool calls by account name and kind."""
+        found = await self._engine.writer.submit(
+            lambda database: database.execute(_TOOL_CALLS, (micros(since),)).fetchall()
+        )
+        return {(unquote(person), purpose.removeprefix(TOOL_CALLS)): calls for person, purpose, calls in found}
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""

@@ -75,7 +75,9 @@ METRICS = (
         "model_cost_dollars", MetricKind.COUNT, (), "Cost of model calls whose price is known, in US dollars."
     ),
     MetricDefinition("model_unpriced", MetricKind.COUNT, (), "Model calls whose price is unknown."),
-    MetricDefinition("cap_refusals", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered."),
+    MetricDefinition(
+        "cap_refusals", MetricKind.COUNT, ("cap",), "Messages that a cap left unanswered; tool calls that it refused."
+    ),
     MetricDefinition(
         "model_cache_hits", MetricKind.COUNT, (), "Model calls whose prompt was found in the provider's cache."
     ),

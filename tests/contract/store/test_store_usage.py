@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.events import SessionKey
-from gateway.ports.caps import CapNotice
+from gateway.ports.caps import TOOL_CALLS, CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
 from gateway.ports.store import Store, StoreLimits
 from tests.contract.store.conftest import StoreBackend
@@ -36,6 +36,26 @@ async def test_sums_by_person_chat_purpose_and_day(store: Store) -> None:
     assert await by(store, "purpose") == [("transcription", 1, 1_002, 0.25, 0), ("answer", 2, 24, None, 1)]
     assert await by(store, "day") == [("2026-11-20", 1, 12, None, 1), ("2026-11-21", 2, 1_014, 0.75, 0)]
     assert await by(store, "person", days=0) == [("ann", 2, 1_014, 0.75, 0)]
+
+
+async def test_tool_calls_are_counted_apart(backend: StoreBackend) -> None:
+    """By person and kind since a moment, over a kill; no sum of model calls contains them."""
+    store = await backend.open()
+    await accept(store, said())
+    lease = await claim(store)
+    store.journal.spend(spent(lease.turn, person="ann"))
+    for kind, at in (("web", START), ("web", START), ("act", START), ("web", START - timedelta(days=1))):
+        store.journal.spend(spent(lease.turn, person="ann", purpose=f"{TOOL_CALLS}{kind}", at=at))
+    await store.journal.commit(lease, answered(lease, "one"))
+    await backend.kill()
+    store = await backend.open()
+    assert await store.usage.tool_calls(since=START) == {("ann", "web"): 2, ("ann", "act"): 1}
+    for group in ("person", "chat", "purpose", "day"):
+        assert [each[1] for each in await by(store, group)] == [1]
+    assert [each["calls"] for each in await store.usage.totals(since=START)] == [1]
+    trace = await store.journal.trace(lease.turn)
+    assert trace is not None
+    assert len(trace.usage) == 1
 
 
 async def test_days_are_those_of_the_zone_and_stay_right_when_their_rows_are_folded(backend: StoreBackend) -> None:

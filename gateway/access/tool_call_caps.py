@@ -1,0 +1,94 @@
+"""Caps on tool calls: calls of a kind per person and day. Usage rows in the journal are the source of truth."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from gateway.events import PlatformAccount
+from gateway.ports import MetricsRecorder, UsageRow
+from gateway.ports.caps import TOOL_CALLS, ToolAllowance
+from gateway.ports.journal import UsageReports
+
+_LONGEST_DAY = timedelta(days=2)  # a clock that was set back by less does not begin another day
+
+
+class ToolCallTracker:
+    """Implements `gateway.ports.caps.ToolCallCaps`. Every method runs on the loop and returns at once."""
+
+    def __init__(
+        self,
+        limits: Mapping[str, int],
+        *,
+        zone: str,
+        now: Callable[[], datetime],
+        store_row: Callable[[UsageRow], None],
+        meter: MetricsRecorder,
+    ) -> None:
+        """*limits* are by kind of tool, 0 = no limit; a call's row is handed to *store_row*."""
+        self._limits = {kind: limit for kind, limit in limits.items() if limit}
+        self._zone = ZoneInfo(zone)
+        self._now = now
+        self._store_row = store_row
+        self._meter = meter
+        self._calls: Counter[tuple[str, str]] = Counter()  # since midnight, by account and kind
+        self._until: datetime | None = None  # when the day ends
+
+    async def warm(self, usage: UsageReports) -> None:
+        """Load today's counts; call it before the first turn. Raises StoreUnavailable."""
+        self._until = self._midnight(self._now(), days=1)
+        self._calls.update(await usage.tool_calls(since=self._midnight(self._now(), days=0)))
+
+    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
+        """Return the cap that a further call of *kind* would exceed; None if it may run."""
+        allowance = self._allowance(kind, accounts)
+        if allowance is None or allowance.used < allowance.limit:
+            return None
+        self._meter.count("cap_refusals", cap=f"{kind}-calls")
+        return allowance
+
+    def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
+        """Count a call that runs now; its row is stored before any later commit."""
+        if kind not in self._limits:
+            return
+        self._open_day()
+        self._calls[account.name, kind] += 1
+        self._store_row(
+            UsageRow(
+                turn=turn,
+                person=account.name,
+                chat=chat,
+                purpose=f"{TOOL_CALLS}{kind}",
+                model="",
+                tokens_in=0,
+                tokens_out=0,
+                tokens_cached=0,
+                cost=0.0,
+                at=self._now(),
+            )
+        )
+
+    def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:
+        """Return use and limit of each kind that has one."""
+        found = (self._allowance(kind, accounts) for kind in self._limits)
+        return tuple(each for each in found if each is not None)
+
+    def _allowance(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
+        if kind not in self._limits:
+            return None
+        until = self._open_day()
+        used = sum(self._calls[each.name, kind] for each in accounts)
+        return ToolAllowance(kind=kind, used=used, limit=self._limits[kind], until=until)
+
+    def _open_day(self) -> datetime:
+        now = self._now()
+        if self._until is None or now >= self._until or self._until - now > _LONGEST_DAY:
+            self._until = self._midnight(now, days=1)
+            self._calls.clear()
+        return self._until
+
+    def _midnight(self, now: datetime, *, days: int) -> datetime:
+        local = now.astimezone(self._zone)
+        return (local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0) + timedelta(days=days)).astimezone(UTC)

@@ -1,0 +1,52 @@
+"""Daily caps on tool calls through the whole gateway: the model, the person and a restart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.llm.scripted_model import ScriptEntry
+from agent.tools.tool import ToolContext, ToolKind, tool
+from tests.e2e.agent.test_tool_questions import OPEN, OutsideWorld, decide, waiting
+from tests.fakes.held_model import HeldScriptModel, calls, results
+from tests.fakes.inprocess_gateway import gateway
+
+
+@tool("Read a page.", kind=ToolKind.WEB, name="read_page")
+async def numbered_page(context: ToolContext, n: int = 9) -> str:
+    """Return a page."""
+    return f"page {n}"
+
+
+async def test_web_calls_end_for_the_day(tmp_path: Path) -> None:
+    """The fourth of three is refused, beside others and after a restart; the person reads until when."""
+    home, environment = tmp_path / "home", {"PARLOUR_CAPS__TOOLS__WEB": "3"}
+    read = ("read_page", "{}")
+    several = calls(*(("read_page", f'{{"n": {n}}}') for n in range(4)))
+    model = HeldScriptModel(calls(read), "one", several, "three")
+    async with gateway(home=home, model=model, tools=[numbered_page], environment=environment, policy=OPEN) as parlour:
+        assert await parlour.channel.ask("c", "read it") == "one"
+        answer = await parlour.channel.ask("c", "read four")
+        refused = "not run: the limit of 3 web calls a day is reached for this person"
+        assert results(model.asked[3])[-4:] == ["page 0", "page 1", refused, refused]
+        assert answer.startswith("three\n\nYou've used your 3 pages and searches for today.")
+        assert "refused: the calls of this kind for today" in await parlour.channel.ask("c", "/tools last")
+        await parlour.idle()
+    model = HeldScriptModel(calls(read), "none", calls(read), "one")
+    async with gateway(home=home, model=model, tools=[numbered_page], environment=environment, policy=OPEN) as parlour:
+        assert "3 pages and searches for today" in await parlour.channel.ask("c", "read it")
+        assert "You have 0 of 3 pages and searches left" in await parlour.channel.ask("c", "/usage")
+        assert await parlour.channel.ask("d", "read it", sender="bob") == "one"
+
+
+async def test_acts_that_are_used_up_are_not_asked_about() -> None:
+    """An allowed call counts when it runs; after the last one the model reads the limit, and nobody is asked."""
+    world = OutsideWorld()
+    send: list[ScriptEntry | str] = [calls(("send_letter", '{"to": "bob"}')), "asked"]
+    model = HeldScriptModel(*send, "done", *send, *send)
+    async with gateway(model=model, tools=[world.tool], environment={"PARLOUR_CAPS__TOOLS__ACT": "1"}) as parlour:
+        question = await parlour.channel.ask("c", "write to bob")
+        await parlour.channel.ask("c", decide(question))
+        await parlour.idle()
+        assert "You've used your 1 call for today" in await parlour.channel.ask("c", "write again")
+        assert await waiting(parlour) == 0
+    assert len(world.sent) == 1
