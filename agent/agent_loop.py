@@ -451,6 +451,7 @@ class AgentLoop:
             call=call.id,
             call_key=f"{turn.id}.{draft.call_number(call)}",
             now=self._now(),
+            language=turn.language,
             progress=progress,
             recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
             remember=effects.remember.append,

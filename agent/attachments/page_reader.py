@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from agent.attachments.page_links import clean_link
@@ -30,41 +31,25 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 _DATE_META = ("article:published_time", "date", "dc.date", "datepublished", "article:modified_time")
 
 
-def read_page(data: bytes, *, charset: str, address: str, is_whole: bool) -> dict[str, Any]:
+def read_page(data: bytes, *, charset: str = "", address: str = "", is_whole: bool = True) -> dict[str, Any]:
     """Return text, title, language and date of the page that came from *address*, links absolute.
 
-    *charset* is what the server named. Without *is_whole*, the text is the main part if one is found.
+    *charset* is what the server named. Without *is_whole*, the text is the main part if one is found, else the page
+    without its navigation. A file has no address: of its relative links only the words are left.
     """
     source = decode_page(data, charset)
+    is_cut = len(source) > SOURCE_CHARS
     tree = _parse(source)
     if tree is None:
-        return {"text": _flat_text(source), "is_main": False, "is_cut": len(source) > SOURCE_CHARS}
+        return {"text": _flat_text(source), "is_main": False, "is_cut": is_cut}
     facts = {"title": _title(tree), "language": _language(tree), "date": _date(tree)}
     _clean(tree, address)
     text = "" if is_whole or len(data) > MAIN_BYTES else _main_part(tree)
     is_main = len(text) >= MAIN_CHARS
     if not is_main:
-        for element in [each for name in _FRAMES for each in tree.iter(name)]:
-            if element.getparent() is not None:
-                element.drop_tree()
-        text = _markdown(_source_of(tree))
-    return {
-        "text": text,
-        "is_main": is_main,
-        "is_cut": len(source) > SOURCE_CHARS,
-        **{name: value for name, value in facts.items() if value},
-    }
-
-
-def read_file(data: bytes) -> dict[str, Any]:
-    """Return all text and the title of an HTML file, or of a part of a document. Links in it must be whole."""
-    source = decode_page(data, "")
-    tree = _parse(source)
-    title = "" if tree is None else _title(tree)
-    if tree is not None:
-        _clean(tree, "")
-    text = _flat_text(source) if tree is None else _markdown(_source_of(tree))
-    return {"text": text, "title": title, "is_cut": len(source) > SOURCE_CHARS}
+        text = _all_text(tree, _FRAMES if not is_whole else ())
+    stated = {name: value for name, value in facts.items() if value}
+    return {"text": text, "is_main": is_main, "is_cut": is_cut, **stated}
 
 
 def decode_page(data: bytes, charset: str) -> str:
@@ -198,10 +183,14 @@ def _main_part(tree: Any) -> str:
         return ""
 
 
-def _source_of(tree: Any) -> str:
+def _all_text(tree: Any, left_out: Sequence[str]) -> str:
+    """Return the page as Markdown without the elements in *left_out*."""
     import lxml.html
 
-    return str(lxml.html.tostring(tree, encoding="unicode"))
+    for element in [each for name in left_out for each in tree.iter(name)]:
+        if element.getparent() is not None:
+            element.drop_tree()
+    return _markdown(lxml.html.tostring(tree, encoding="unicode"))
 
 
 def _markdown(source: str) -> str:

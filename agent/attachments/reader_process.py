@@ -24,7 +24,7 @@ from types import FrameType
 from typing import Any
 from urllib.parse import unquote
 
-from agent.attachments.page_reader import read_file, read_page
+from agent.attachments.page_reader import read_page
 from agent.attachments.process_confinement import confine_process
 
 MEMORY = 768 << 20  # bytes of address space: a 50-megapixel picture decoded, and what decodes it
@@ -339,7 +339,7 @@ def epub(data: bytes, chars: int) -> dict[str, Any]:
         is_cut = False
         try:
             for name in chapters:
-                texts.append(read_file(_read_part(files, name, HTML_BYTES))["text"])
+                texts.append(read_page(_read_part(files, name, HTML_BYTES))["text"])
                 read += len(texts[-1]) + 2
                 if read > chars:
                     is_cut = True
@@ -389,7 +389,7 @@ def docx(data: bytes, _chars: int) -> dict[str, Any]:
         raise UnreadableFile("this kind of file cannot be read here")
     nothing = mammoth.images.img_element(lambda _: {"src": ""})
     page = mammoth.convert_to_html(io.BytesIO(data), convert_image=nothing).value
-    return read_file(page.encode("utf-8", "replace"))
+    return read_page(page.encode("utf-8", "replace"))
 
 
 def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
@@ -415,8 +415,8 @@ def _has_doctype(archive: zipfile.ZipFile, part: zipfile.ZipInfo) -> bool:
 
 def html(data: bytes, _chars: int) -> dict[str, Any]:
     """Return all text of an HTML file, its title first."""
-    found = read_file(data)
-    title, text = found["title"], found["text"]
+    found = read_page(data)
+    title, text = found.get("title", ""), found["text"]
     if title and text.lstrip("# ").split("\n", 1)[0] != title:
         text = f"{title}\n\n{text}"
     return {"text": text, "is_cut": found["is_cut"]}

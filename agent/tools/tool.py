@@ -217,6 +217,7 @@ class ToolContext:
     read_page: Callable[[str, int], Awaitable[str]] = no_pages  # (name, page) of a long result of the conversation
     progress: ProgressReporter = show_nothing
     deadline: float | None = None  # when the call is cancelled, for `asyncio.timeout_at`
+    language: str = ""  # of the chat, as "de"
     is_tainted: bool = False  # words of others stand before the model: what it wants kept waits for a yes
 
 

@@ -30,9 +30,9 @@ def is_allowed_address(url: str, facts: CallFacts) -> bool:
     lines = facts.lines()
     if is_named(url, lines) or url in _opened_addresses(lines):
         return True
-    turn = [line for line in lines if line.get("turn") == facts.turn]
-    if not _is_offered(url, turn):
+    if not _is_offered(url, lines):
         return False
+    turn = [line for line in lines if line.get("turn") == facts.turn]
     followed = {each for each in _earlier_addresses(turn, facts.call) if each and not is_named(each, lines)} - {url}
     of_host = sum(host_of(each) == host_of(url) for each in followed)
     return len(followed) < MOST_LINKS and of_host < MOST_LINKS_OF_HOST
@@ -71,9 +71,13 @@ def _opened_addresses(lines: Sequence[Line]) -> set[str]:
     return opened
 
 
-def _is_offered(url: str, turn: Sequence[Line]) -> bool:
-    """Return True if *url* is a result of a search of this turn, or a link of a page of the same host."""
-    for line in turn:
+def _is_offered(url: str, lines: Sequence[Line]) -> bool:
+    """Return True if *url* is a result of a search in *lines*, or a link of a page of the same host.
+
+    Those of earlier turns count: a person asks for "the second result" in the next one. The model could repeat the
+    search or open the page again, so that it gains nothing.
+    """
+    for line in lines:
         if line.get("role") != "tool" or line.get("name") not in (FETCH, SEARCH):
             continue
         links = {first or second for first, second in _LINK.findall(_text_of(line.get("content")))}

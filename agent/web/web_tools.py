@@ -62,7 +62,9 @@ def build_search_tool(engine: SearchEngine) -> Tool:
         if not words or len(words) > QUERY_CHARS:
             raise ToolFailed(f"a query has 1 to {QUERY_CHARS} characters")
         context.progress(words)
-        hits = clean_hits(await engine.search(words, count=HITS, language="", since=since), HITS)
+        # A chat that chose nothing is English too; then the engine's own detection knows better.
+        language = "" if context.language == "en" else str(context.language)
+        hits = clean_hits(await engine.search(words, count=HITS, language=language, since=since), HITS)
         if not hits:
             return ToolResult(text="nothing was found")
         text = "\n".join(

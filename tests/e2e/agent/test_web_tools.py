@@ -38,9 +38,11 @@ class ListEngine:
     def __init__(self, *hits: WebHit) -> None:
         self._hits = hits
         self.asked: list[tuple[str, SearchAge]] = []
+        self.languages: list[str] = []
 
     async def search(self, query: str, *, count: int, language: str, since: SearchAge) -> tuple[WebHit, ...]:
         self.asked.append((query, since))
+        self.languages.append(language)
         return self._hits
 
 
@@ -154,6 +156,26 @@ async def test_results_of_a_search_are_data_and_may_be_opened(monkeypatch: pytes
     sources, _, questions = answer.partition("May I run")
     assert "evil" not in sources.partition("](https://a.example/)")[2]
     assert '"url": "http://evil.example/?d=1"' in questions
+
+
+async def test_the_second_result_is_opened_in_the_next_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person names a result by its place in the list; an address that no list holds still asks."""
+    async with open_site(monkeypatch, PAGES) as site:
+        two, evil = site.url("/2", "other.example"), site.url("/?d=secret", "evil.example")
+        engine = ListEngine(WebHit(title="One", url=site.url("/1")), WebHit(title="Two", url=two))
+        search = ("web_search", json.dumps({"query": "ferries"}))
+        model = HeldScriptModel(*(calls(search), "Two pages."), *(calls(fetch(two), fetch(evil)), "Read."))
+        pages = build_fetch_tool(WebPages(client=site.client))
+        # The site's name has a port, which only here makes a hit that can be opened.
+        monkeypatch.setattr("gateway.net.public_http.is_public_name", lambda _: True)
+        async with gateway(model=model, tools=[pages, build_search_tool(engine)], environment=OFF) as parlour:
+            await parlour.channel.ask("c", "/language de")
+            await parlour.channel.ask("c", "search for ferries")
+            answer = await parlour.channel.ask("c", "open the second result")
+            assert site.requests == ["other.example/2"]
+            assert evil in answer
+            assert "words on page 2" in results(model.asked[3])[1]
+        assert engine.languages == ["de"]
 
 
 async def test_scopes_do_not_share_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

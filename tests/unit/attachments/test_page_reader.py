@@ -6,7 +6,7 @@ import pytest
 
 from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.page_links import clean_link
-from agent.attachments.page_reader import decode_page, read_file, read_page
+from agent.attachments.page_reader import decode_page, read_page
 from gateway.errors import FileUnavailable
 from tests.fakes.web_pages import PAGES, word_f1
 
@@ -89,13 +89,12 @@ def test_deep_pages_are_read(depth: int) -> None:
     page = f"<body>before{'<div>' * depth}deep<p hidden>secret</p><script>secret</script></body>"
     for is_whole in (False, True):
         assert read(page, is_whole=is_whole)["text"].split() == ["before", "deep"]
-    assert read_file(page.encode())["text"].split() == ["before", "deep"]
 
 
 def test_a_file_is_read_whole() -> None:
     """Navigation and footer belong to it; what nobody sees does not, and its relative links lead nowhere."""
     head = "<title>Report</title><nav>menu</nav>"
-    found = read_file(
+    found = read_page(
         f"{head}<p hidden>secret<p><a href='x.html'>next</a> [1]{ARTICLE}<footer>imprint</footer>".encode()
     )
     assert found["title"] == "Report"

@@ -83,21 +83,23 @@ def test_words_of_others_allow_nothing() -> None:
 
 
 def test_links_of_a_page_stay_at_its_host() -> None:
-    """A link that a page of this turn shows may be opened if it leads to the same host."""
+    """A link that a page in view shows may be opened if it leads to the same host."""
     page = result("c1", "https://a.example/", "[one](https://a.example/1?x=2) [two](https://b.example/2)")
     assert is_allowed("https://a.example/1?x=2", page)
     assert not is_allowed("https://a.example/1?x=3", page)
     assert not is_allowed("https://b.example/2", page)
-    assert not is_allowed("https://a.example/1?x=2", {**page, "turn": "t1"})
+    assert is_allowed("https://a.example/1?x=2", {**page, "turn": "t1"})
+    assert not is_allowed("https://b.example/2", {**page, "turn": "t1"})
 
 
 def test_results_of_a_search_may_be_opened() -> None:
-    """A search of this turn offers its addresses, whatever their hosts; one of an earlier turn does not."""
+    """A search in view offers its addresses, whatever their hosts: "open the second result" is the next turn."""
     search = result("c1", "", "1. One\nhttps://a.example/1\nwords\n2. Two\nhttps://b.example/2\nwords", "web_search")
     assert is_allowed("https://a.example/1", search)
     assert is_allowed("https://b.example/2", search)
     assert not is_allowed("https://b.example/3", search)
-    assert not is_allowed("https://b.example/2", {**search, "turn": "t1"})
+    assert is_allowed("https://b.example/2", {**search, "turn": "t1"})
+    assert not is_allowed("https://b.example/2", {**search, "name": "read_page"})
 
 
 def test_three_links_of_a_host_and_eight_in_all() -> None:
@@ -110,6 +112,7 @@ def test_three_links_of_a_host_and_eight_in_all() -> None:
         outcomes.append(is_allowed(url, user("a.example"), search, fetch("c", "https://a.example"), *followed))
         followed.append(fetch(f"f{n}", url))
     assert outcomes == [True] * 8 + [False] * 4
+    assert is_allowed(links[9], {**search, "turn": "t1"}, *({**each, "turn": "t1"} for each in followed))
     same = [f"https://h.example/{n}" for n in range(5)]
     search = result("c0", "", "\n".join(same), "web_search")
     outcomes = [
