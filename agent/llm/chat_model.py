@@ -88,6 +88,7 @@ class ModelConfig:
     context_window: int | None = None
     vision: str = "auto"  # auto, on or off: whether it looks at pictures
     proxy: str = ""  # for gateway.net; may hold a password
+    client: str = "auto"  # litellm = always through it; auto = our own where the server speaks OpenAI's protocol
 
     def __repr__(self) -> str:
         """Never show the key."""

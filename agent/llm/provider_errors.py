@@ -1,6 +1,6 @@
-"""Maps exceptions of litellm and the providers' SDKs to our error tree.
+"""Maps exceptions of litellm, the providers' SDKs and aiohttp to our error tree.
 
-Judged by class names, status and headers, so that nothing here imports litellm. Provider texts may
+Judged by class names, status and headers, so that nothing here imports these libraries. Provider texts may
 quote the key or the prompt; none of them gets into our errors, only classes, statuses and codes.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 
 from gateway.errors import (
     ContextOverflow,
@@ -41,6 +42,29 @@ _QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|billing|cre
 _BUSY = re.compile(r"overloaded|at capacity", re.IGNORECASE)
 _GARBLED = frozenset({"JSONDecodeError", "ValidationError", "APIResponseValidationError", "UnicodeDecodeError"})
 _HTTP_ERROR = "HTTPStatusError"  # the provider did answer, with an error status
+_NOT_REACHED = frozenset({"OSError", "HTTPError", "APIConnectionError", "ClientError"})
+
+
+class ProviderHttpError(Exception):
+    """An HTTP error of a provider. Its text is the provider's: it must get into no log and no message."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str]) -> None:
+        super().__init__(text)
+        self.status_code = status
+        self.headers = headers
+
+    @property
+    def reason(self) -> str:
+        """The standard's words for the status."""
+        try:
+            return HTTPStatus(self.status_code).phrase
+        except ValueError:
+            return "error"
+
+
+def is_http_error(status: int) -> bool:
+    """Return True if *status* is that of a refusal or a failure."""
+    return 400 <= status < 600
 
 
 def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFailed:
@@ -49,7 +73,8 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
     names = {base.__name__ for link in chain for base in type(link).__mro__}
     status = _status(error)
     text = _text(error)
-    said = f"{model}: {type(error).__name__}{f', HTTP {status}' if status else ''}"
+    kind = error.reason if isinstance(error, ProviderHttpError) else type(error).__name__
+    said = f"{model}: {kind}{f', HTTP {status}' if status else ''}"
     is_named = "ContextWindowExceededError" in names or _OVERFLOW_CODE in text
     if is_named or (status in _OVERFLOW_STATUS and _OVERFLOW.search(text)):
         return ContextOverflow(said, context_limit(text))
@@ -63,7 +88,7 @@ def map_provider_error(error: Exception, model: str, now: datetime) -> ModelFail
         return ModelRateLimited(said, retry_after(_headers(chain), now))
     if status is not None and 400 <= status < 500:
         return ModelRefused(said, is_about_account=status in _ACCOUNT_STATUS)
-    if status is not None or names & {"OSError", "HTTPError", "APIConnectionError"}:
+    if status is not None or names & _NOT_REACHED:
         return ModelUnreachable(said)
     return InvalidModelReply(said)
 
@@ -122,7 +147,7 @@ def _text(error: BaseException) -> str:
 
 def _headers(chain: list[BaseException]) -> Mapping[str, str]:
     for link in chain:
-        for source in (getattr(link, "litellm_response_headers", None), getattr(link, "response", None)):
+        for source in (getattr(link, "litellm_response_headers", None), getattr(link, "response", None), link):
             headers = getattr(source, "headers", source)
             if isinstance(headers, Mapping) and any(str(name).lower().startswith("retry-after") for name in headers):
                 return {str(name): str(value) for name, value in headers.items()}

@@ -1,24 +1,30 @@
 """Putting a model's message together: from the pieces of a stream, or from one whole body.
 
-Both take litellm's (OpenAI-shaped) objects, which enter here as Any and leave as our own types.
+Both take OpenAI-shaped objects, litellm's or parsed JSON, which enter here as Any and leave as our own types.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from agent.llm.chat_model import ANSWER_CHARS, ToolCall
+from agent.llm.chat_model import ANSWER_CHARS, TokenUsage, ToolCall
 from gateway.errors import InvalidModelReply
 
 _MOST_CALLS = 128  # what no honest answer holds
+# What servers call a model's reasoning; a few want it back with the calls it led to.
+_REASONING = ("reasoning_content", "reasoning")
 
 
 class ReplyBuilder:
     """A partial reply. `text` grows until `is_full`; reading further has no effect."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, *, keeps_reasoning: bool = False) -> None:
+        """*keeps_reasoning*: plain reasoning that led to tool calls is part of `thinking`."""
         self._model = model
+        self._keeps_reasoning = keeps_reasoning
+        self._reasoning: dict[str, str] = {}
         self._calls: list[_ToolCallBuilder] = []
         self._by_index: dict[int, _ToolCallBuilder] = {}
         self._blocks: list[dict[str, Any]] = []
@@ -55,6 +61,7 @@ class ReplyBuilder:
             self._add_call(piece)
         for block in getattr(delta, "thinking_blocks", None) or ():
             self._add_thinking(block)
+        self._add_reasoning(delta)
         words = _words(delta.content)
         self.text += words
         return bool(words)
@@ -70,6 +77,7 @@ class ReplyBuilder:
         for index, call in enumerate(choice.message.tool_calls or ()):
             self._add(index, call)
         self._blocks = [dict(block) for block in getattr(choice.message, "thinking_blocks", None) or ()]
+        self._add_reasoning(choice.message)
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """Return the calls in the model's order; raise InvalidModelReply for calls beyond the limits."""
@@ -79,9 +87,20 @@ class ReplyBuilder:
 
     def thinking(self) -> Mapping[str, Any] | None:
         """Return the provider data that the same model expects back with its message."""
-        if not self._blocks:
+        kept: dict[str, Any] = {"thinking_blocks": self._blocks} if self._blocks else {}
+        if self._calls and not kept:
+            kept |= {key: clean(text) for key, text in self._reasoning.items() if len(text) <= ANSWER_CHARS}
+        return {"model": self._model, "message": kept} if kept else None
+
+    def tokens(self) -> TokenUsage | None:
+        """Return the provider's figures; None if it gave none."""
+        usage = self.usage
+        sent, answered = _count(usage, "prompt_tokens"), _count(usage, "completion_tokens")
+        if not sent and not answered:
             return None
-        return {"model": self._model, "message": {"thinking_blocks": self._blocks}}
+        details = getattr(usage, "prompt_tokens_details", None)
+        cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens")  # the second: DeepSeek
+        return TokenUsage(input=sent, output=answered, cached=min(cached, sent))
 
     def final_text(self) -> str:
         """Return the text, valid and bounded."""
@@ -103,7 +122,15 @@ class ReplyBuilder:
         call.id = call.id or piece.id or ""
         if piece.function is not None:
             call.name = call.name or piece.function.name or ""
-            call.arguments += piece.function.arguments or ""
+            call.arguments += _raw_json(piece.function.arguments)
+
+    def _add_reasoning(self, source: Any) -> None:
+        if not self._keeps_reasoning:
+            return
+        for key in _REASONING:
+            words = getattr(source, key, None)
+            if isinstance(words, str) and words and len(self._reasoning.get(key, "")) <= ANSWER_CHARS:
+                self._reasoning[key] = self._reasoning.get(key, "") + words
 
     def _add_thinking(self, piece: Any) -> None:
         block = dict(piece)
@@ -141,3 +168,14 @@ def _words(content: object) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     return ""
+
+
+def _raw_json(arguments: object) -> str:
+    """Return a call's arguments as text; some servers send them as an object."""
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else str(arguments or "")
+
+
+def _count(source: object, name: str) -> int:
+    """Return a figure of the provider's; 0 for what is no number of tokens."""
+    value = getattr(source, name, None)
+    return int(value) if isinstance(value, int | float) and 0 < value < 1e12 else 0

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from agent.chat_profiles import ModelCatalog
 from agent.llm.chat_model import ChatModel, ModelConfig
+from agent.llm.litellm_model import close_litellm
 from agent.llm.model_client import ContextWindows, ModelClient, UsageRecorder
 from agent.llm.model_registry import open_model
 from gateway.app.context import ExtraPlugins
@@ -119,6 +120,7 @@ async def open_models(factory: ModelFactory) -> AsyncIterator[ModelServices]:
             if client is not default:
                 await client.close()
         await services.catalog.close()
+        await close_litellm()  # embeddings and transcriptions use it too
 
 
 def configured_models(settings: Settings) -> tuple[str, ...]:
@@ -142,4 +144,5 @@ def _config(llm: LlmSettings, name: str, proxy: str) -> ModelConfig:
         context_window=entry.context_window,
         vision=entry.vision,
         proxy=proxy,
+        client=llm.client,
     )

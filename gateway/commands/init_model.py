@@ -27,7 +27,7 @@ _LIST_SECONDS = 10.0
 _LONGEST_LIST = 1_000_000  # bytes
 _MOST_LISTED = 200
 _TOKENS = 16  # enough for a first word
-_ADDED = "/completions"  # litellm appends it to the address
+_ADDED = "/completions"  # is appended to the address
 _NAME = re.compile(r"[!-~]{1,200}\Z")
 _STATUS = re.compile(r"HTTP ([0-9]{3})")
 
@@ -48,6 +48,7 @@ async def try_model(llm: LlmSettings, *, proxy: str = "", seconds: float = _SECO
         stream_silence=seconds,
         context_window=llm.context_window,
         proxy=proxy,
+        client=llm.client,
     )
     try:
         model = open_model(config)

@@ -47,6 +47,7 @@ class LlmSettings(FrozenModel):
     stream_silence_seconds: Seconds = 30
     attempts: Annotated[int, Field(ge=1, le=10)] = 2
     vision: Literal["auto", "on", "off"] = "auto"  # whether it looks at pictures; auto = what litellm knows
+    client: Literal["auto", "litellm"] = "auto"  # auto = without litellm where the server speaks OpenAI's protocol
     transcription_model: str = ""  # as litellm names it; empty = voice messages are not listened to
 
     def asking(self, name: str = "") -> LlmSettings:

@@ -9,20 +9,23 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from agent.llm.chat_model import ChatModel, ModelConfig
+from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_client import ModelClient
 from agent.llm.model_registry import open_model
+from agent.llm.openai_model import OpenAIModel
 from tests.fakes.llm_context import FakeUsageRecorder, SummingMeter, request
 from tests.fakes.openai_server import open_server
 
 pytestmark = pytest.mark.xdist_group("litellm")
 
 
-@pytest.fixture(params=["offline", "scripted", "client", "litellm"])
+@pytest.fixture(params=["offline", "scripted", "client", "direct", "litellm"])
 async def model(request: pytest.FixtureRequest) -> AsyncIterator[ChatModel]:
     """Each model in turn, closed afterwards."""
-    if request.param == "litellm":
+    if request.param in ("direct", "litellm"):
         async with open_server(lambda body, _n: f"You said: {body['messages'][-1]['content']}") as server:
-            opened = open_model(ModelConfig(model="openai/test", api_base=server.base))
+            opened = open_model(ModelConfig(model="openai/test", api_base=server.base, client=request.param))
+            assert isinstance(opened, OpenAIModel if request.param == "direct" else LitellmModel)
             yield opened
             await opened.close()
         return

@@ -34,6 +34,10 @@ class ModelFault(StrEnum):
     BAD_REQUEST = "400"
     UNAUTHORISED = "401"
     NOT_FOUND = "404"
+    BAD_GATEWAY = "502"  # a proxy's web page
+    WEB_PAGE = "web_page"  # a page with status 200: the address of something else
+    ERROR_BODY = "error_body"  # status 200 around an error
+    FILTERED = "content_filter"
     QUOTA = "quota"  # 429 that never passes: the account is empty
     OVERFLOW = "context_length_exceeded"
     HANG = "hang"  # accepted, never answered
@@ -73,6 +77,8 @@ class ScriptedAnswer:
     finish: str = ""
     no_usage: bool = False
     is_unstreamed: bool = False  # plain JSON even where a stream was asked for
+    reasoning: str = ""
+    reasoning_key: str = "reasoning_content"
 
 
 Script: TypeAlias = "Callable[[Mapping[str, Any], int], ScriptedAnswer | str] | Sequence[ScriptedAnswer | str]"
@@ -188,6 +194,11 @@ class FakeOpenAI:
             return _refusal(ScriptedAnswer(fault=ModelFault.BAD_REQUEST))
         if answer.fault is ModelFault.HANG:
             await asyncio.Event().wait()
+        if answer.fault in _PAGES:
+            return web.Response(text=_PAGE, content_type="text/html", status=_PAGES[answer.fault])
+        if answer.fault is ModelFault.ERROR_BODY:
+            error = {"message": "Provider returned error", "code": 429}
+            return web.json_response({"error": error, "user_id": "u"})
         if answer.fault is ModelFault.DROP:
             _hang_up(request)
             return web.Response()
@@ -246,7 +257,10 @@ _STATUS: dict[ModelFault | None, tuple[int, str, str]] = {
     ModelFault.UNAUTHORISED: (401, "invalid_api_key", "Incorrect API key provided: sk-SECRET"),
     ModelFault.NOT_FOUND: (404, "model_not_found", "The model does not exist"),
     ModelFault.OVERFLOW: (400, "context_length_exceeded", OVERFLOW),
+    ModelFault.FILTERED: (400, "content_filter", "The prompt was filtered"),
 }
+_PAGES: dict[ModelFault | None, int] = {ModelFault.BAD_GATEWAY: 502, ModelFault.WEB_PAGE: 200}
+_PAGE = "<html><head><title>nginx</title></head><body></body></html>"
 
 
 _SOUNDS = frozenset({"flac", "mp3", "mp4", "mpeg", "mpga", "m4a", "ogg", "oga", "wav", "webm"})
@@ -316,6 +330,8 @@ def _content(answer: ScriptedAnswer) -> str | None:
 
 def _completion(body: Mapping[str, Any], answer: ScriptedAnswer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": _content(answer)}
+    if answer.reasoning:
+        message[answer.reasoning_key] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = _tool_calls(answer)
     choices = [{"index": 0, "message": message, "finish_reason": _finish(answer)}]
@@ -333,6 +349,8 @@ def _completion(body: Mapping[str, Any], answer: ScriptedAnswer) -> dict[str, An
 
 def _deltas(answer: ScriptedAnswer) -> Iterator[dict[str, Any]]:
     yield {"role": "assistant", "content": None if answer.fault is ModelFault.NULL else ""}
+    for start in range(0, len(answer.reasoning), answer.pieces):
+        yield {answer.reasoning_key: answer.reasoning[start : start + answer.pieces]}
     text = _content(answer) or ""
     for start in range(0, len(text), answer.pieces):
         yield {"content": text[start : start + answer.pieces]}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.llm.chat_model import ChatRequest, estimate
-from agent.llm.litellm_model import outgoing, without_pictures
+from agent.llm.request_messages import outgoing, without_pictures
 from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.conversation_cache import ConversationCache
 from agent.memory.prompt.prompt_snapshot import BACKGROUND_TOKENS, CHARS_PER_TOKEN, PICTURES, MemoryView, opening

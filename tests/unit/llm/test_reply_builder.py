@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.llm.chat_model import ChatRequest, ModelConfig, estimate
-from agent.llm.litellm_model import LitellmModel, outgoing
+from agent.llm.litellm_model import LitellmModel
 from agent.llm.provider_errors import map_provider_error
 from agent.llm.reply_builder import ReplyBuilder, clean
+from agent.llm.request_messages import outgoing
 from gateway.errors import (
     ContextOverflow,
     InvalidModelReply,

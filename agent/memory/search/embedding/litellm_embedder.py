@@ -63,7 +63,7 @@ class LitellmEmbedder:
         return await asyncio.to_thread(_rows, reply, len(texts), self.name)
 
     async def close(self) -> None:
-        """Do nothing: litellm owns the connections, and the chat model closes them."""
+        """Do nothing: litellm owns the connections (`close_litellm`)."""
 
 
 def _rows(reply: Any, count: int, model: str) -> Matrix:

@@ -1,4 +1,4 @@
-"""litellm for real, over HTTP, against a server with every fault: one request, one reply or the right error."""
+"""litellm and our own client over HTTP, before a server with every fault: one request, one reply or the right error."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ModelConfig, Sink, ToolCall, usage_of_error
-from agent.llm.litellm_model import LitellmModel, offered_tools
+from agent.llm.litellm_model import LitellmModel
 from agent.llm.model_client import ModelClient
+from agent.llm.openai_model import OpenAIModel
+from agent.llm.provider_model import ProviderModel
+from agent.llm.request_messages import offered_tools
 from gateway.errors import (
     ContextOverflow,
     EmptyModelReply,
@@ -39,28 +42,39 @@ class ModelConnection:
     """A model and the server at its other end."""
 
     server: FakeOpenAI
-    model: LitellmModel
+    model: ProviderModel
 
     async def ask(self, *said: str, sink: Sink | None = None) -> ChatReply:
         """Ask with the memory tools on offer."""
         return await self.model.complete(request(*(said or ("hello",)), tools=memory_tools().schemas), sink=sink)
 
 
-@asynccontextmanager
-async def line(script: Script, **config: Any) -> AsyncIterator[ModelConnection]:
-    """Connect a model to a server; both closed afterwards."""
-    async with open_server(script) as server:
-        settings = replace(ModelConfig(model="openai/test", api_base=server.base, api_key="sk-SECRET"), **config)
-        model = LitellmModel(settings, now=lambda: NOW)
-        await model.warm()
-        try:
-            yield ModelConnection(server, model)
-        finally:
-            await model.close()
+class OpenLine(Protocol):
+    """Connects a model to a server with a script; both closed afterwards."""
+
+    def __call__(self, script: Script, **config: Any) -> AbstractAsyncContextManager[ModelConnection]: ...
+
+
+@pytest.fixture(params=[OpenAIModel, LitellmModel], ids=["direct", "litellm"])
+def line(request: pytest.FixtureRequest) -> OpenLine:
+    """Each client in turn."""
+
+    @asynccontextmanager
+    async def connect(script: Script, **config: Any) -> AsyncIterator[ModelConnection]:
+        async with open_server(script) as server:
+            settings = replace(ModelConfig(model="openai/test", api_base=server.base, api_key="sk-SECRET"), **config)
+            model: ProviderModel = request.param(settings, now=lambda: NOW)
+            await model.warm()
+            try:
+                yield ModelConnection(server, model)
+            finally:
+                await model.close()
+
+    return connect
 
 
 @BOTH
-async def test_an_answer_with_its_tokens(sink: Sink | None) -> None:
+async def test_an_answer_with_its_tokens(line: OpenLine, sink: Sink | None) -> None:
     """Text, tokens and the cached part of them arrive as the provider said; an unknown model has no price."""
     async with line([ScriptedAnswer(text=TEXT, tokens=(1234, 56, 1024))]) as to:
         reply = await to.ask(sink=sink)
@@ -72,7 +86,7 @@ async def test_an_answer_with_its_tokens(sink: Sink | None) -> None:
 
 
 @BOTH
-async def test_a_known_model_has_its_price(sink: Sink | None) -> None:
+async def test_a_known_model_has_its_price(line: OpenLine, sink: Sink | None) -> None:
     """The bundled table prices a known model, and what came from the provider's cache costs less."""
     costs = []
     for cached in (0, 900_000):
@@ -84,7 +98,7 @@ async def test_a_known_model_has_its_price(sink: Sink | None) -> None:
     assert 0 < cheap < 0.1
 
 
-async def test_a_stream_grows_to_the_whole_text() -> None:
+async def test_a_stream_grows_to_the_whole_text(line: OpenLine) -> None:
     """Every state shown is a beginning of the answer; the last is all of it, and usage is asked for."""
     seen: list[str] = []
     async with line([ScriptedAnswer(text=TEXT, pieces=5, gap=0.002)]) as to:
@@ -95,7 +109,7 @@ async def test_a_stream_grows_to_the_whole_text() -> None:
     assert to.server.requests[0]["stream_options"] == {"include_usage": True}
 
 
-async def test_nobody_watching_means_no_stream() -> None:
+async def test_nobody_watching_means_no_stream(line: OpenLine) -> None:
     """Without a sink the call is a plain one, since streaming costs twice the CPU."""
     async with line(["hi"]) as to:
         await to.ask()
@@ -103,7 +117,7 @@ async def test_nobody_watching_means_no_stream() -> None:
 
 
 @BOTH
-async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
+async def test_tool_calls_come_whole_and_in_order(line: OpenLine, sink: Sink | None) -> None:
     """Arguments that come in pieces are put together, ids and order kept, next to the text."""
     calls = (
         ScriptedToolCall(name="memory_search", arguments='{"query": "Ann\'s birthday — 3 May 🎂"}', id="call_a"),
@@ -136,7 +150,7 @@ async def test_tool_calls_come_whole_and_in_order(sink: Sink | None) -> None:
 
 
 @BOTH
-async def test_garbage_arguments_are_handed_on_as_they_are(sink: Sink | None) -> None:
+async def test_garbage_arguments_are_handed_on_as_they_are(line: OpenLine, sink: Sink | None) -> None:
     """Arguments that are no JSON, and tools that do not exist, are the toolbox's business, not an error here."""
     calls = (
         ScriptedToolCall(name="memory_search", arguments='{"query": "cut of'),
@@ -154,6 +168,8 @@ FAULTS: list[tuple[ScriptedAnswer, type[ModelFailed]]] = [
     (ScriptedAnswer(fault=ModelFault.BUSY), ModelRateLimited),
     (ScriptedAnswer(fault=ModelFault.OVERLOADED), ModelRateLimited),
     (ScriptedAnswer(fault=ModelFault.QUOTA), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.FILTERED), ModelRefused),
+    (ScriptedAnswer(fault=ModelFault.BAD_GATEWAY), ModelUnreachable),
     (ScriptedAnswer(fault=ModelFault.ERROR), ModelUnreachable),
     (ScriptedAnswer(fault=ModelFault.DROP), ModelUnreachable),
     (ScriptedAnswer(fault=ModelFault.BAD_REQUEST), ModelRefused),
@@ -187,7 +203,7 @@ CASES = [
     ids=[f"{answer.fault or 'blank'}-{'streamed' if streamed else 'plain'}" for answer, _, streamed in CASES],
 )
 async def test_each_fault_has_its_error_and_one_request(
-    answer: ScriptedAnswer, error: type[ModelFailed], is_streamed: bool
+    line: OpenLine, answer: ScriptedAnswer, error: type[ModelFailed], is_streamed: bool
 ) -> None:
     """A fault is exactly one error of ours, after exactly one request, with nothing of the provider's in it."""
     async with line([answer]) as to:
@@ -200,7 +216,7 @@ async def test_each_fault_has_its_error_and_one_request(
     assert raised.value.__suppress_context__
 
 
-async def test_plain_json_in_place_of_a_stream_is_read() -> None:
+async def test_plain_json_in_place_of_a_stream_is_read(line: OpenLine) -> None:
     """A server that ignores `stream: true`: its words, calls and usage come with one request, and are shown once."""
     shown: list[str] = []
     call = ScriptedToolCall(name="save_memory", arguments='{"memory_update": "x"}')
@@ -224,7 +240,7 @@ UNSTREAMED_FAULTS = [
     ("answer", "error"), UNSTREAMED_FAULTS, ids=[each.fault or "endless" for each, _ in UNSTREAMED_FAULTS]
 )
 async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(
-    answer: ScriptedAnswer, error: type[ModelFailed]
+    line: OpenLine, answer: ScriptedAnswer, error: type[ModelFailed]
 ) -> None:
     """Half a body, none or an endless one: the same error as where no stream was asked for, and it ends in time."""
     async with line([answer]) as to:
@@ -234,7 +250,7 @@ async def test_what_is_wrong_with_plain_json_is_as_without_a_stream(
 
 
 @BOTH
-async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
+async def test_a_hang_ends_at_the_timeout(line: OpenLine, sink: Sink | None) -> None:
     """A model that never answers is given up after the timeout, its connection closed, the prompt's tokens noted."""
     async with line([ScriptedAnswer(fault=ModelFault.HANG)], timeout=1.0) as to:
         with pytest.raises(ModelTimeout) as raised:
@@ -247,7 +263,7 @@ async def test_a_hang_ends_at_the_timeout(sink: Sink | None) -> None:
     assert len(to.server.bodies) == 1
 
 
-async def test_silence_in_a_stream_ends_it() -> None:
+async def test_silence_in_a_stream_ends_it(line: OpenLine) -> None:
     """A stream that falls silent is given up after the silence, long before the timeout; its tokens are noted."""
     async with line([ScriptedAnswer(text=TEXT, fault=ModelFault.PAUSE)], timeout=60, stream_silence=0.5) as to:
         with pytest.raises(ModelTimeout) as raised:
@@ -258,7 +274,7 @@ async def test_silence_in_a_stream_ends_it() -> None:
     assert spent.tokens.output > 0
 
 
-async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
+async def test_a_slow_stream_that_keeps_coming_is_no_hang(line: OpenLine) -> None:
     """Pauses shorter than the allowed silence may add up to more than the timeout."""
     async with line([ScriptedAnswer(text="a b c d e f", pieces=1, gap=0.1)], timeout=1.0, stream_silence=60) as to:
         assert (await to.ask(sink=lambda _text: None)).text == "a b c d e f"
@@ -278,7 +294,7 @@ async def test_a_slow_stream_that_keeps_coming_is_no_hang() -> None:
     ],
     ids=["absent", "seconds", "fraction", "date", "past", "words", "negative", "nan"],
 )
-async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None:
+async def test_retry_after_is_read(line: OpenLine, header: str, delay: timedelta | None) -> None:
     """Retry-After may be seconds or a date; nonsense counts as absent."""
     async with line([ScriptedAnswer(fault=ModelFault.BUSY, retry_after=header)]) as to:
         with pytest.raises(ModelRateLimited) as raised:
@@ -287,7 +303,7 @@ async def test_retry_after_is_read(header: str, delay: timedelta | None) -> None
 
 
 @BOTH
-async def test_ten_megabytes_are_cut(sink: Sink | None) -> None:
+async def test_ten_megabytes_are_cut(line: OpenLine, sink: Sink | None) -> None:
     """An endless answer ends at the bound, is marked as cut, and the beginning is kept; a stream is left early."""
     async with line([ScriptedAnswer(text="x" * 10_000_000, pieces=20_000)]) as to:
         reply = await to.ask(sink=sink)
@@ -298,7 +314,7 @@ async def test_ten_megabytes_are_cut(sink: Sink | None) -> None:
 
 
 @BOTH
-async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None:
+async def test_ten_megabytes_of_arguments_are_refused(line: OpenLine, sink: Sink | None) -> None:
     """Arguments that long are no tool call; half of them would be a wrong one."""
     huge = ScriptedToolCall(name="remember", arguments=json.dumps({"fact": "x" * 10_000_000}))
     async with line([ScriptedAnswer(calls=(huge,), pieces=20_000)]) as to:
@@ -307,14 +323,14 @@ async def test_ten_megabytes_of_arguments_are_refused(sink: Sink | None) -> None
 
 
 @BOTH
-async def test_the_models_own_limit_is_said(sink: Sink | None) -> None:
+async def test_the_models_own_limit_is_said(line: OpenLine, sink: Sink | None) -> None:
     """An answer that stopped at the token limit is handed on, marked as cut."""
     async with line([ScriptedAnswer(text="and so on and", finish="length")]) as to:
         assert (await to.ask(sink=sink)).is_cut
 
 
 @BOTH
-async def test_missing_usage_is_estimated(sink: Sink | None) -> None:
+async def test_missing_usage_is_estimated(line: OpenLine, sink: Sink | None) -> None:
     """A server that counts nothing still costs something: usage is never zero for an answered call."""
     async with line([ScriptedAnswer(text=TEXT, no_usage=True)]) as to:
         reply = await to.ask(sink=sink)
@@ -322,7 +338,7 @@ async def test_missing_usage_is_estimated(sink: Sink | None) -> None:
     assert reply.tokens.output > 0
 
 
-async def test_surrogate_halves_are_joined() -> None:
+async def test_surrogate_halves_are_joined(line: OpenLine) -> None:
     """An emoji cut between two pieces of a stream comes out whole, and a lone half does no harm later."""
     async with line([ScriptedAnswer(text="a\U0001f600b\ud83d", pieces=100)]) as to:
         reply = await to.ask()
@@ -330,7 +346,7 @@ async def test_surrogate_halves_are_joined() -> None:
     assert reply.text.startswith("a\U0001f600b")
 
 
-async def test_connections_are_reused() -> None:
+async def test_connections_are_reused(line: OpenLine) -> None:
     """Twenty calls, plain and streamed, one after the other, go over one connection."""
     async with line([TEXT]) as to:
         for n in range(20):
@@ -338,7 +354,7 @@ async def test_connections_are_reused() -> None:
         assert len(to.server.peers) == 1
 
 
-async def test_cancelling_hangs_up() -> None:
+async def test_cancelling_hangs_up(line: OpenLine) -> None:
     """/stop during a call closes its connection, so that the provider stops too; the next call is not disturbed."""
     answers = [ScriptedAnswer(text=TEXT, fault=ModelFault.PAUSE), ScriptedAnswer(text="fine")]
     async with line(answers) as to:
@@ -352,7 +368,7 @@ async def test_cancelling_hangs_up() -> None:
         assert (await to.ask()).text == "fine"
 
 
-async def test_equal_histories_are_equal_bytes() -> None:
+async def test_equal_histories_are_equal_bytes(line: OpenLine) -> None:
     """The body of a longer conversation begins with the body of the shorter one, byte for byte."""
     calls = [{"id": "call_1", "type": "function", "function": {"name": "remember", "arguments": '{"fact":"ü 🎂"}'}}]
     history: list[Mapping[str, Any]] = [
@@ -385,7 +401,7 @@ def test_a_history_with_calls_is_never_without_a_tool_where_the_provider_refuses
     assert offered_tools(replace(called, tools=own), "bedrock/anthropic.claude-x") == [dict(each) for each in own]
 
 
-async def test_thinking_goes_back_to_its_own_model_only() -> None:
+async def test_thinking_goes_back_to_its_own_model_only(line: OpenLine) -> None:
     """What a model thought is sent to that model again, and left out for any other."""
     blocks = {"thinking_blocks": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
     for name, is_sent in (("openai/test", True), ("openai/other", False)):
@@ -401,7 +417,7 @@ async def test_thinking_goes_back_to_its_own_model_only() -> None:
         assert "thinking" not in sent
 
 
-async def test_no_log_line_holds_key_address_or_words(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_line_holds_key_address_or_words(line: OpenLine, caplog: pytest.LogCaptureFixture) -> None:
     """Neither httpx nor litellm nor we log the key, the address, or what a person wrote, also when it fails."""
     caplog.set_level(logging.INFO)
     async with line(
@@ -420,7 +436,7 @@ async def test_no_log_line_holds_key_address_or_words(caplog: pytest.LogCaptureF
     assert not any(word in said for word in ("SECRET", "private words", address, "Paris"))
 
 
-async def test_no_key_is_invented_for_an_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_key_is_invented_for_an_own_server(line: OpenLine, monkeypatch: pytest.MonkeyPatch) -> None:
     """OPENAI_API_KEY of the environment is not sent to another address, and none is needed there."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-ENVIRONMENT")
     async with line(["ok"], api_key="") as to:
@@ -428,7 +444,7 @@ async def test_no_key_is_invented_for_an_own_server(monkeypatch: pytest.MonkeyPa
     assert "sk-ENVIRONMENT" not in to.server.headers[0]["Authorization"]
 
 
-async def test_fallback_after_retries_counts_every_request() -> None:
+async def test_fallback_after_retries_counts_every_request(line: OpenLine) -> None:
     """Two attempts at the first model, then the second: three requests, one answer, one usage row per spent call."""
     usages = FakeUsageRecorder()
     pauses: list[float] = []

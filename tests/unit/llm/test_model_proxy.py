@@ -1,4 +1,4 @@
-"""Everything that litellm asks goes through the operator's proxy: answers, streams, embeddings, transcriptions."""
+"""Everything that models are asked goes through the operator's proxy, with litellm and without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from agent.attachments.transcription import LitellmTranscriber, UsageAttribution
 from agent.llm.chat_model import ModelConfig
-from agent.llm.litellm_model import LitellmModel, load_litellm
+from agent.llm.litellm_model import LitellmModel, close_litellm
+from agent.llm.openai_model import OpenAIModel
+from agent.llm.provider_model import ProviderModel
 from agent.memory.search.embedding.litellm_embedder import LitellmEmbedder
 from gateway.errors import ModelFailed, ModelUnreachable
 from gateway.events import PlatformAccount
@@ -18,6 +20,7 @@ from tests.fakes.openai_server import FakeOpenAI, open_server
 from tests.fakes.proxies import Names, open_http_proxy, open_socks
 
 pytestmark = pytest.mark.xdist_group("litellm")
+CLIENTS = pytest.mark.parametrize("client", [OpenAIModel, LitellmModel], ids=["direct", "litellm"])
 HOST = "models.example"
 BASE = f"http://{HOST}/v1"
 
@@ -33,8 +36,7 @@ async def server() -> AsyncIterator[FakeOpenAI]:
 async def model() -> AsyncIterator[None]:
     """Leave litellm as it was found."""
     yield
-    litellm = load_litellm()
-    await litellm.close_litellm_async_clients()
+    await close_litellm()
 
 
 def names(server: FakeOpenAI) -> Names:
@@ -42,14 +44,17 @@ def names(server: FakeOpenAI) -> Names:
     return {HOST: ("127.0.0.1", urlsplit(server.base).port or 0)}
 
 
+@CLIENTS
 @pytest.mark.parametrize("scheme", ["socks5h", "http"])
 @pytest.mark.usefixtures("model")
-async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, scheme: str) -> None:
+async def test_each_kind_of_call_goes_through_the_proxy(
+    server: FakeOpenAI, scheme: str, client: type[ProviderModel]
+) -> None:
     """A plain answer, a stream, an embedding and a transcription of a host that only the proxy knows."""
     opened = open_socks if scheme == "socks5h" else open_http_proxy
     async with opened(names(server), user="ann", password="secret") as proxy:
         address = proxy.url(scheme)
-        chat = LitellmModel(ModelConfig(model="openai/test", api_base=BASE, api_key="k", proxy=address))
+        chat = client(ModelConfig(model="openai/test", api_base=BASE, api_key="k", proxy=address))
         streamed: list[str] = []
         assert (await chat.complete(request("hello"))).text
         assert (await chat.complete(request("hello"), sink=streamed.append)).text == streamed[-1]
@@ -73,6 +78,7 @@ async def test_each_kind_of_call_goes_through_the_proxy(server: FakeOpenAI, sche
         assert proxy.hosts() == {HOST}
         assert "secret" not in repr(chat._config)
         await chat.close()
+        await close_litellm()
 
 
 PROVIDERS = {
@@ -91,24 +97,37 @@ async def test_every_provider_is_asked_for_at_the_proxy_and_nowhere_else() -> No
     async with open_socks() as proxy:
         for name, host in PROVIDERS.items():
             before = len(proxy.asked)
-            await _fails(name, proxy.url("socks5h"))
+            await _fails(LitellmModel, name, proxy.url("socks5h"))
             assert {asked for asked, _ in proxy.asked[before:]} == {host}, name
 
 
-async def test_a_model_of_ones_own_is_reached_past_the_proxy(server: FakeOpenAI, model: None) -> None:
+async def test_openai_is_asked_for_at_the_proxy_without_litellm() -> None:
+    """Without an address the model is OpenAI's own; its name is resolved by the proxy alone."""
+    async with open_socks() as proxy:
+        await _fails(OpenAIModel, "openai/gpt-5", proxy.url("socks5h"))
+        assert proxy.hosts() == {"api.openai.com"}
+
+
+@CLIENTS
+async def test_a_model_of_ones_own_is_reached_past_the_proxy(
+    server: FakeOpenAI, model: None, client: type[ProviderModel]
+) -> None:
     """An address on this machine is not the proxy's business; neither is it once there is no proxy any more."""
     async with open_socks() as proxy:
         for address in (proxy.url("socks5h"), ""):
-            chat = LitellmModel(ModelConfig(model="openai/test", api_base=server.base, api_key="k", proxy=address))
+            chat = client(ModelConfig(model="openai/test", api_base=server.base, api_key="k", proxy=address))
             assert (await chat.complete(request("hello"))).text
             await chat.close()
         assert proxy.asked == []
 
 
-async def test_a_proxy_that_is_down_is_a_model_that_is_not_reached(server: FakeOpenAI, model: None) -> None:
+@CLIENTS
+async def test_a_proxy_that_is_down_is_a_model_that_is_not_reached(
+    server: FakeOpenAI, model: None, client: type[ProviderModel]
+) -> None:
     """The turn is told what it is told when the network is gone, and is tried again as then."""
     async with open_socks(names(server)) as proxy:
-        chat = LitellmModel(ModelConfig(model="openai/test", api_base=BASE, api_key="k", proxy=proxy.url("socks5h")))
+        chat = client(ModelConfig(model="openai/test", api_base=BASE, api_key="k", proxy=proxy.url("socks5h")))
         proxy.is_down = True
         with pytest.raises(ModelUnreachable):
             await chat.complete(request("hello"))
@@ -117,8 +136,8 @@ async def test_a_proxy_that_is_down_is_a_model_that_is_not_reached(server: FakeO
         await chat.close()
 
 
-async def _fails(name: str, proxy: str) -> None:
-    chat = LitellmModel(ModelConfig(model=name, api_key="k", timeout=10, proxy=proxy))
+async def _fails(client: type[ProviderModel], name: str, proxy: str) -> None:
+    chat = client(ModelConfig(model=name, api_key="k", timeout=10, proxy=proxy))
     with pytest.raises(ModelFailed):
         await chat.complete(request("hello"))
     await chat.close()

@@ -1,0 +1,176 @@
+"""What the models behind an HTTP API share: one request per call, time limits, the reply, and errors of ours alone."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import structlog
+
+from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, TokenUsage, attach_usage, estimate
+from agent.llm.provider_errors import map_provider_error
+from agent.llm.reply_builder import ReplyBuilder, clean
+from agent.llm.request_messages import CACHED_PURPOSE, outgoing, without_pictures
+from gateway.errors import EmptyModelReply, InvalidModelReply, ModelFailed, ModelTimeout, ModelUnreachable
+
+log = structlog.get_logger(__name__)
+
+_SINK_PACE = 0.03  # seconds; a preview shows less often than that
+LONGEST_STREAM = 5  # times the timeout: a stream that keeps coming may take longer than a plain answer
+
+
+class ProviderStream(Protocol):
+    """The answer to a request that asked for a stream."""
+
+    body: Any  # the whole body of a provider that answers without a stream; None = iterate
+
+    @property
+    def is_finished(self) -> bool:
+        """Return True if the provider ended the stream itself, rather than the connection."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        """Iterate over the chunks."""
+        ...
+
+
+class ProviderModel(ABC):
+    """A `ChatModel`, except for how a request is sent and where prices and context windows come from."""
+
+    def __init__(self, config: ModelConfig, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.name = config.model
+        self._config = config
+        self._now = now
+        self._sees = {"on": True, "off": False}.get(config.vision)
+
+    @property
+    def sized_as(self) -> str:
+        """The name under which is kept how much the model takes: the settings' own for it."""
+        return self._config.label or self.name
+
+    async def sees(self) -> bool:
+        """Return True if the model accepts pictures: as configured, else as in litellm's table."""
+        if self._sees is None:
+            await self.warm()
+            self._sees = await asyncio.to_thread(self._look_up_vision)
+        return self._sees
+
+    async def window(self) -> int | None:
+        """Return the model's context window in tokens: as configured, else as in litellm's table."""
+        if self._config.context_window:
+            return self._config.context_window
+        await self.warm()
+        return await asyncio.to_thread(self._look_up_window)
+
+    @abstractmethod
+    async def warm(self) -> None:
+        """See `ChatModel.warm`."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """See `ChatModel.close`."""
+
+    @abstractmethod
+    def _look_up_vision(self) -> bool:
+        """Return True if the table says that the model accepts pictures. Runs in a thread."""
+
+    @abstractmethod
+    def _look_up_window(self) -> int | None:
+        """Return the table's context window. Runs in a thread."""
+
+    @abstractmethod
+    async def _fetch(self, request: ChatRequest) -> Any:
+        """Return the whole answer, OpenAI-shaped, with attributes."""
+
+    @abstractmethod
+    def _open_stream(self, request: ChatRequest) -> AbstractAsyncContextManager[ProviderStream]:
+        """Return a context manager that sends *request*, and hangs up on exit."""
+
+    @abstractmethod
+    def _cost(self, builder: ReplyBuilder, tokens: TokenUsage) -> float | None:
+        """Return the price in US dollars; None = unknown."""
+
+    def _builder(self) -> ReplyBuilder:
+        return ReplyBuilder(self.name)
+
+    async def complete(self, request: ChatRequest, *, sink: Sink | None = None) -> ChatReply:
+        """See `ChatModel.complete`."""
+        await self.warm()
+        gathered = self._builder()
+        try:
+            if sink is None:
+                async with asyncio.timeout(self._config.timeout):
+                    gathered.take(await self._fetch(request))
+            else:
+                await self._streamed(request, gathered, sink)
+            return self._reply(request, gathered)
+        except Exception as error:  # noqa: BLE001 - the provider's boundary: clients raise whatever their providers do
+            # Not chained: the provider's text may quote the key or the prompt, and tracebacks are logged.
+            raise self._failure(error, request, gathered) from None
+
+    def _failure(self, error: Exception, request: ChatRequest, reply: ReplyBuilder) -> ModelFailed:
+        """Return our error for *error*, with the call's usage if the model had started."""
+        if isinstance(error, ModelFailed):
+            known = error
+        elif isinstance(error, TimeoutError):
+            known = ModelTimeout(f"{self.name}: no answer in time")
+        else:
+            known = map_provider_error(error, self.name, self._now())
+        log.info("model.failed", model=self.name, error=type(error).__name__, means=type(known).__name__)
+        if reply.text or isinstance(known, InvalidModelReply | ModelTimeout):
+            tokens = self._tokens(request, reply)
+            cost = self._cost(reply, tokens)
+            return attach_usage(known, ChatReply(text="", tool_calls=(), model=self.name, tokens=tokens, cost=cost))
+        return known
+
+    async def _streamed(self, request: ChatRequest, builder: ReplyBuilder, sink: Sink) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._config.timeout * LONGEST_STREAM
+        shown = 0.0
+        async with asyncio.timeout(self._config.timeout) as limit, self._open_stream(request) as stream:
+            if stream.body is not None:
+                builder.take(stream.body)
+                sink(builder.final_text())
+                return
+            async for chunk in stream:
+                now = loop.time()
+                limit.reschedule(min(now + self._config.stream_silence, end))
+                if not builder.add(chunk):
+                    continue
+                if builder.is_full:
+                    break
+                if now - shown >= _SINK_PACE:
+                    shown = now
+                    sink(clean(builder.text))
+        if not (builder.is_full or builder.is_empty or stream.is_finished):
+            raise ModelUnreachable(f"{self.name}: the stream ended in the middle")
+        if not builder.is_empty:
+            sink(builder.final_text())
+
+    async def _messages(self, request: ChatRequest) -> list[dict[str, Any]]:
+        """Return the messages of *request* as sent, without pictures for a model that accepts none."""
+        messages = outgoing(request.messages, self.name, marks=request.purpose == CACHED_PURPOSE)
+        if any(isinstance(message.get("content"), list) for message in messages) and not await self.sees():
+            return [without_pictures(message) for message in messages]
+        return messages
+
+    def _reply(self, request: ChatRequest, builder: ReplyBuilder) -> ChatReply:
+        if builder.is_empty:
+            raise EmptyModelReply(f"{self.name}: an empty answer ({builder.finish or 'no reason given'})")
+        tokens = self._tokens(request, builder)
+        return ChatReply(
+            text=builder.final_text(),
+            tool_calls=builder.tool_calls(),
+            model=self.name,
+            tokens=tokens,
+            cost=self._cost(builder, tokens),
+            thinking=builder.thinking(),
+            is_cut=builder.is_cut,
+        )
+
+    def _tokens(self, request: ChatRequest, builder: ReplyBuilder) -> TokenUsage:
+        return builder.tokens() or estimate(request, builder.text)
