@@ -25,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "latency": lambda: asyncio.run(turns.latency()),
     "tools": lambda: asyncio.run(turns.tool_calls()),
     "litellm": lambda: asyncio.run(over_http.with_litellm()),
+    "clients": lambda: asyncio.run(over_http.with_each_client()),
     "start": start.start,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),

@@ -1,24 +1,57 @@
-"""The model's library is loaded beside the start, once, and by no message."""
+"""The model's library is loaded beside the start, once, and by no message; litellm only where a model needs it."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from tests.fakes.gateway import gateway
+import pytest
+
+from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import open_server
 
+# `parlour` as the command runs it, and afterwards what it has imported.
+PROBE = """
+import sys
+from gateway import cli
+try:
+    cli.main()
+except SystemExit:
+    pass
+print("LOADED", *[name for name in ("litellm", "openai", "tiktoken", "httpx") if name in sys.modules])
+"""
 
-async def test_the_library_is_loaded_by_the_start_and_by_no_message(tmp_path: Path) -> None:
-    """A gateway that nobody writes to loads it; two messages that come meanwhile do not load it again."""
+
+@pytest.mark.parametrize(
+    ("client", "loaded"), [("auto", "LOADED"), ("litellm", "LOADED litellm openai tiktoken httpx")]
+)
+async def test_the_library_is_loaded_by_the_start_and_by_no_message(client: str, loaded: str, tmp_path: Path) -> None:
+    """Two messages that come meanwhile do not load it again, and a gateway that nobody writes to loads it too.
+
+    Whole turns over a server with OpenAI's protocol import neither litellm nor what it brings.
+    """
     async with open_server() as model:
-        settings = {"MODEL": "openai/test", "API_BASE": model.base, "API_KEY": "x"}
+        settings = {"MODEL": "openai/test", "API_BASE": model.base, "API_KEY": "x", "CLIENT": client}
         variables = {f"PARLOUR_LLM__{name}": value for name, value in settings.items()}
-        async with gateway(tmp_path / "home", **variables) as process:
+        process = GatewayProcess(tmp_path / "home", free_port(), **variables)
+        process.program = (sys.executable, "-c", PROBE)
+        try:
+            await process.start()
             await process.command("send", "web:ann", "hello")
             await process.command("send", "web:ben", "hello")
             await process.wait_logged("turn.done", times=2)
             assert await process.stop() == 0
-            assert sum("model.library_loaded" in line for line in process.log) == 1
-        async with gateway(tmp_path / "quiet", **variables) as process:
+            events = [line for line in process.log if "app.ready" in line or "model.library_loaded" in line]
+            assert ["app.ready" in line for line in events] == [True, False]
+            assert process.log[-1] == loaded
+            assert len(model.bodies) == 2
+            if client == "litellm":
+                return  # what follows is the same start, and litellm takes its seconds
+            process.log.clear()
+            await process.start()
             await process.wait_logged("model.library_loaded")
             assert not any("turn.done" in line for line in process.log)
+            assert await process.stop() == 0
+            assert process.log[-1] == loaded
+        finally:
+            await process.close()

@@ -31,6 +31,7 @@ class GatewayProcess:
         self.home = home
         self.port = port
         self.log: list[str] = []
+        self.program: tuple[str, ...] = (COMMAND,)
         self.open_files: tuple[int, int] | None = None  # soft and hard limit it starts with; None = the tests' own
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")} | {
             "PARLOUR_HOME": str(home),
@@ -78,7 +79,7 @@ class GatewayProcess:
             return await fork_command(self._zygote, words, self.environment)
         pipe, also = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
         return await asyncio.create_subprocess_exec(
-            COMMAND, *words, env=self.environment, stdout=pipe, stderr=also, **more
+            *self.program, *words, env=self.environment, stdout=pipe, stderr=also, **more
         )
 
     async def run_to_its_end(self, *words: str) -> tuple[int, str]:

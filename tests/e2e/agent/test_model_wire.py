@@ -1,4 +1,4 @@
-"""The whole gateway before a model server, through the real litellm: streams, tools, fallback, every fault."""
+"""The whole gateway before a model server, with litellm and without: streams, tools, fallback, every fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from tests.fakes.openai_server import FakeOpenAI, ModelFault, Script, ScriptedAn
 
 pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")
+CLIENT = {"PARLOUR_LLM__CLIENT": "auto"}
 LONG = "A fairly long answer, with **bold** words, an é and a 🙂. " * 12
+
+
+@pytest.fixture(params=["auto", "litellm"], autouse=True)
+def _each_client(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CLIENT, "PARLOUR_LLM__CLIENT", request.param)
 
 
 @asynccontextmanager
@@ -36,6 +42,7 @@ async def open_wired_gateway(
             "PARLOUR_LLM__ATTEMPTS": "1",
             "PARLOUR_LLM__TIMEOUT_SECONDS": "1",
             "PARLOUR_LLM__STREAM_SILENCE_SECONDS": "1",
+            **CLIENT,
             **environment,
         }
         capabilities = STREAMING if streaming else PLAIN
