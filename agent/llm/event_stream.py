@@ -41,30 +41,30 @@ class EventStreamDecoder:
             piece = piece.removeprefix(b"\n")
         self._was_cr = piece.endswith(b"\r")
         *lines, rest = _LINE_END.split(piece)
-        found: list[ServerSentEvent] = []
+        events: list[ServerSentEvent] = []
         for line in lines:
             self._line += line
-            self._end_line(found)
+            self._end_line(events)
         self._line += rest
         self._check()
-        return found
+        return events
 
     def close(self) -> list[ServerSentEvent]:
         """Return the event that the end of the stream cut off before its blank line, if any."""
-        found: list[ServerSentEvent] = []
+        events: list[ServerSentEvent] = []
         if self._line:
-            self._end_line(found)
-        self._dispatch(found)
-        return found
+            self._end_line(events)
+        self._dispatch(events)
+        return events
 
-    def _end_line(self, found: list[ServerSentEvent]) -> None:
+    def _end_line(self, events: list[ServerSentEvent]) -> None:
         line = bytes(self._line)
         self._line.clear()
         if self._is_first:
             line = line.removeprefix(_BOM)
             self._is_first = False
         if not line:
-            self._dispatch(found)
+            self._dispatch(events)
             return
         field, _, value = line.partition(b":")  # a comment has an empty field
         value = value.removeprefix(b" ")
@@ -75,9 +75,9 @@ class EventStreamDecoder:
         elif field == b"event":
             self._name = value
 
-    def _dispatch(self, found: list[ServerSentEvent]) -> None:
+    def _dispatch(self, events: list[ServerSentEvent]) -> None:
         if self._data:
-            found.append(ServerSentEvent(self._name, b"\n".join(self._data)))
+            events.append(ServerSentEvent(self._name, b"\n".join(self._data)))
         self._name, self._data, self._size = b"", [], 0
 
     def _check(self) -> None:

@@ -67,7 +67,7 @@ class ModelFacts:
 
 
 def read_model_facts(provider: str, model: str) -> ModelFacts:
-    """Return what litellm's table has about *provider*'s *model*. Blocks for some milliseconds."""
+    """Return the facts about *provider*'s *model* in litellm's table. Blocks for some milliseconds."""
     spec = find_spec("litellm")  # finds it without running it
     if spec is None or spec.origin is None:
         return ModelFacts()

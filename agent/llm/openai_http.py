@@ -29,7 +29,7 @@ _DONE = b"[DONE]"
 
 
 class JsonObject(dict[str, Any]):
-    """A JSON object whose keys are attributes too; a missing one is None."""
+    """A JSON object whose keys are attributes too. Missing attributes read as None."""
 
     __slots__ = ()
 
@@ -165,7 +165,7 @@ class OpenAIStream:
         self._is_over = not piece
 
     def _take_last(self, data: bytes) -> None:
-        """Take an event without its end: a whole chunk, or part of one, which is no chunk."""
+        """Take an event that has no end: it is a whole chunk, or a part of one, which is dropped."""
         with suppress(InvalidModelReply):
             self._chunks.append(parse_object(data, self._model))
 
@@ -188,7 +188,7 @@ def parse_object(data: bytes, model: str, *, is_error: bool = False) -> JsonObje
 
 
 def error_in_body(error: object) -> ProviderHttpError:
-    """Return the error that an answer with the status 200 carries; without a status of its own it is the server's."""
+    """Return the error in the body of an answer with status 200; one without a code counts as HTTP 500."""
     code = error.get("code") if isinstance(error, Mapping) else None
     status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdigit() else 500
     return ProviderHttpError(status if is_http_error(status) else 500, json.dumps(error), {})

@@ -128,15 +128,15 @@ class OpenAIModel(ProviderModel):
         return self._facts.cost(tokens)
 
     async def _fetch(self, request: ChatRequest) -> Any:
-        return await self._opened().fetch(await self._body(request))
+        return await self._get_connection().fetch(await self._body(request))
 
     @asynccontextmanager
     async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
         body = await self._body(request, stream=True, stream_options={"include_usage": True})
-        async with self._opened().stream(body) as stream:
+        async with self._get_connection().stream(body) as stream:
             yield stream
 
-    def _opened(self) -> OpenAIConnection:
+    def _get_connection(self) -> OpenAIConnection:
         assert self._connection is not None  # noqa: S101 - `complete` warms first
         return self._connection
 

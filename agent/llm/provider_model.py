@@ -1,4 +1,4 @@
-"""What the models behind an HTTP API share: one request per call, time limits, the reply, and errors of ours alone."""
+"""Base of the models behind an HTTP API: one request per call, time limits, the reply, and errors mapped to our own."""
 
 from __future__ import annotations
 

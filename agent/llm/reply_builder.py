@@ -176,6 +176,6 @@ def _raw_json(arguments: object) -> str:
 
 
 def _count(source: object, name: str) -> int:
-    """Return a figure of the provider's; 0 for what is no number of tokens."""
+    """Return a figure of the provider's, or 0 if it is not a number of tokens."""
     value = getattr(source, name, None)
     return int(value) if isinstance(value, int | float) and 0 < value < 1e12 else 0
