@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -311,8 +312,19 @@ _GROUP_INTERVAL = 3.0
 _RESERVE = 6  # messages of a chat's burst that previews leave to answers
 
 
+class Decoration(IntEnum):
+    """Calls that may be dropped; the value is the number of the bot's calls that each leaves to what matters more."""
+
+    PREVIEW = 8
+    REACTION = 12
+    TYPING = 16
+
+
 class TelegramRateLimits:
-    """The limits of one bot: `calls` for every call, and one bucket for the messages of each chat."""
+    """The limits of one bot: `calls` for every call, and one bucket for the messages of each chat.
+
+    Answers wait for their call. A `Decoration` has one only while enough are left, so it never delays an answer.
+    """
 
     def __init__(self, clock: Clock = loop_time) -> None:
         self.calls = TokenBucket(_CALLS_PER_SECOND, 1 / _CALLS_PER_SECOND, clock=clock)
@@ -323,8 +335,16 @@ class TelegramRateLimits:
         return self.chats.of(chat).try_acquire()
 
     def try_acquire_preview(self, chat: str) -> bool:
-        """Count one preview edit and return True if enough of the burst is left; a preview can be dropped."""
-        return self.chats.of(chat).try_acquire(reserve=_RESERVE) == 0
+        """Count one preview edit and return True if the chat and the bot have enough left; a preview can be dropped."""
+        return (
+            self.calls.delay(reserve=Decoration.PREVIEW) == 0
+            and self.chats.of(chat).try_acquire(reserve=_RESERVE) == 0
+            and self.try_acquire_call(Decoration.PREVIEW) == 0
+        )
+
+    def try_acquire_call(self, decoration: Decoration) -> float:
+        """Count one call that may be dropped and return 0, or return the seconds until it could go."""
+        return self.calls.try_acquire(reserve=decoration)
 
 
 def _chat_interval(chat: str) -> float:

@@ -17,7 +17,7 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken, TelegramError
 
 from channels.kit.background import BackgroundTasks, RepeatedActivity, loop_time
 from channels.kit.parts import build_receipt
-from channels.telegram.api import TelegramRateLimits, entities_of, is_unchanged, map_send_errors
+from channels.telegram.api import Decoration, TelegramRateLimits, entities_of, is_unchanged, map_send_errors
 from channels.telegram.buttons import TelegramButtons, keyboard
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import OutgoingText, build_outgoing
@@ -84,7 +84,7 @@ class TelegramOutbound:
             if not _is_draft(part):
                 raise SendRefused("a draft cannot become a message")
             return await self._show_draft(part, int(message_id.removeprefix(_DRAFT)))
-        if not _is_preview(part):
+        if not (is_preview := _is_preview(part)):
             self._acquire(part.key)
         elif not self._limits.try_acquire_preview(part.key.parent.chat):
             # The next edit contains the whole text, and the last one is never dropped.
@@ -102,6 +102,7 @@ class TelegramOutbound:
                     link_preview_options=_NO_PREVIEW,
                     reply_markup=keyboard(part.choices),
                 ),
+                is_counted=is_preview,
             )
         except _UnchangedError:
             log.debug("telegram.unchanged", channel=self._name, part=part.id)
@@ -187,7 +188,8 @@ class TelegramOutbound:
         return build_receipt(part, f"{_DRAFT}{shown_id}")
 
     async def _send_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> None:
-        await self._limits.calls.acquire()
+        if self._limits.try_acquire_call(Decoration.PREVIEW):
+            return  # the next draft contains the whole text
         await self._bot.send_message_draft(
             int(key.parent.chat),
             draft_id,
@@ -197,7 +199,8 @@ class TelegramOutbound:
         )
 
     async def _send_typing(self, key: SessionKey) -> None:
-        await self._limits.calls.acquire()
+        if self._limits.try_acquire_call(Decoration.TYPING):
+            return
         chat = await self._chats.resolve_chat(key)
         await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=_topic(key))
 
@@ -206,10 +209,13 @@ class TelegramOutbound:
         if seconds:
             raise RetryLater(timedelta(seconds=seconds), "our own rate limit")
 
-    async def _call(self, part: MessagePart, key: SessionKey, call: Callable[[int], Awaitable[T]]) -> T:
+    async def _call(
+        self, part: MessagePart, key: SessionKey, call: Callable[[int], Awaitable[T]], *, is_counted: bool = False
+    ) -> T:
         """Make a call that delivers *part* to the current chat of *key*; raise SendFailed."""
         chat = await self._chats.resolve_chat(key)
-        await self._limits.calls.acquire()
+        if not is_counted:
+            await self._limits.calls.acquire()
         with map_send_errors(is_formatted=bool(part.payload)):
             try:
                 try:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 
 from telegram import Bot, LinkPreviewOptions
 
 from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
-from channels.telegram.api import TelegramRateLimits, map_send_errors
+from channels.telegram.api import Decoration, TelegramRateLimits, map_send_errors
 from channels.telegram.chats import TelegramChats
+from gateway.errors import RetryLater
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports import ChannelContext
 
@@ -27,9 +29,10 @@ class TelegramReactions:
         self.acks = AckReactions(context, self._react)
 
     def acknowledge(self, message: InboundMessage) -> None:
-        """React to a message that was accepted; edits and commands get no reaction."""
+        """React to a message that was accepted; edits and commands get no reaction, nor do messages of a crowd."""
         is_command = message.command.startswith(("/", "!"))
-        if self._emoji and message.message_id and not message.revision and not is_command:
+        is_crowded = self._limits.calls.delay(reserve=Decoration.REACTION) > 0
+        if self._emoji and message.message_id and not message.revision and not is_command and not is_crowded:
             self.acks.add(message.key, message.key.parent.chat, message.message_id)
 
     def send_line(self, key: SessionKey, line: str) -> None:
@@ -52,7 +55,10 @@ class TelegramReactions:
 
     async def _react(self, reaction: AckReaction, is_on: bool) -> None:
         chat, emoji = await self._chats.resolve_chat(reaction.key), self._emoji if is_on else None
-        await self._call(partial(self._bot.set_message_reaction, chat, int(reaction.message_id), emoji))
+        if seconds := self._limits.try_acquire_call(Decoration.REACTION):
+            raise RetryLater(timedelta(seconds=seconds), "answers need the bot's calls")
+        with map_send_errors():
+            await self._bot.set_message_reaction(chat, int(reaction.message_id), emoji)
 
     async def _send_line(self, key: SessionKey, line: str) -> None:
         await self._bot.send_message(

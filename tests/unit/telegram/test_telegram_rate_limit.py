@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 
 from channels.kit.background import BackgroundTasks
-from channels.telegram.api import TelegramRateLimits
+from channels.telegram.api import Decoration, TelegramRateLimits
 from channels.telegram.codec import OutgoingText
 from channels.telegram.outbound import TelegramActivity
 from gateway.events import SessionKey
@@ -54,6 +54,45 @@ async def test_all_calls_of_a_bot_share_thirty_a_second(clock: VirtualClock) -> 
     for _ in range(120):
         await pace.calls.acquire()
     assert round(loop.time() - begun, 3) == 3.0
+
+
+def test_what_decorates_leaves_calls_to_what_matters_more() -> None:
+    """Typing is dropped first, then reactions, then previews; answers have the rest. A second gives back thirty."""
+    now = [0.0]
+    pace = TelegramRateLimits(lambda: now[0])
+    assert [pace.try_acquire_call(Decoration.TYPING) == 0 for _ in range(30)].count(True) == 14
+    assert [pace.try_acquire_call(Decoration.REACTION) == 0 for _ in range(30)].count(True) == 4
+    assert [pace.try_acquire_preview(str(chat)) for chat in range(30)].count(True) == 4
+    assert [pace.calls.try_acquire() == 0 for _ in range(30)].count(True) == 8
+    now[0] += 2.0
+    assert [pace.calls.try_acquire() == 0 for _ in range(40)].count(True) == 30
+
+
+def test_a_preview_that_the_bot_cannot_show_counts_for_no_chat() -> None:
+    """Else a crowd elsewhere would use up the previews of a quiet chat."""
+    now = [0.0]
+    pace = TelegramRateLimits(lambda: now[0])
+    for _ in range(30):
+        pace.calls.try_acquire()
+    assert not any(pace.try_acquire_preview("42") for _ in range(100))
+    now[0] += 1.0
+    assert [pace.try_acquire_preview("42") for _ in range(20)].count(True) == 14
+
+
+async def test_a_crowd_of_answers_has_every_call(clock: VirtualClock) -> None:
+    """While three hundred answers wait, nothing is decorated beyond the first burst: they take nine seconds."""
+    pace = TelegramRateLimits()
+    loop, decorated = asyncio.get_running_loop(), 0
+    begun = loop.time()
+
+    async def answer() -> None:
+        nonlocal decorated
+        await pace.calls.acquire()
+        decorated += not pace.try_acquire_call(Decoration.REACTION)
+
+    await asyncio.gather(*(answer() for _ in range(300)))
+    assert loop.time() - begun < 9.7
+    assert decorated <= 18
 
 
 async def test_typing_and_draft_are_renewed_before_they_fade(clock: VirtualClock) -> None:
