@@ -65,6 +65,9 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     if found is None or not approvals.claim(found[0], context.turn.id):
         return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
     question, job = found
+    if not is_allowed and await approvals.is_allowed(question):  # by a press that a kill ended
+        approvals.release(question)
+        return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
     extra = _words(context)[1:]
     if extra and extra != [LASTING_YES if is_allowed else LASTING_NO]:
         approvals.release(question)

@@ -18,7 +18,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from agent.llm.chat_model import ToolCall
-from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey
+from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
 
@@ -156,6 +156,21 @@ def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[
     return "\n\n".join(texts), buttons
 
 
+def _allowed_message(question: ToolQuestion, now: datetime) -> InboundMessage:
+    """Return the message that runs the call of *question*; its id is the same each time."""
+    return InboundMessage(
+        key=SessionKey.parse(question.key),
+        message_id=f"{ALLOWED}{question.id}",
+        sender=Sender(id=question.sender, name=question.sender_name, team=question.team),
+        text=json.dumps(asdict(question)),
+        sent_at=now,
+        kind=InboundKind.JOB,
+        chat_kind=ChatKind(question.chat_kind),
+        is_private=question.is_private,
+        guild=question.guild,
+    )
+
+
 class ToolApprovals:
     """The questions that wait, and the decisions about them."""
 
@@ -195,19 +210,17 @@ class ToolApprovals:
 
         *by* is the name of the person who allowed it, as it is shown to the model.
         """
-        message = InboundMessage(
-            key=SessionKey.parse(question.key),
-            message_id=f"{ALLOWED}{question.id}",
-            sender=Sender(id=question.sender, name=question.sender_name, team=question.team),
-            text=json.dumps(asdict(replace(question, by=by))),
-            sent_at=now,
-            kind=InboundKind.JOB,
-            chat_kind=ChatKind(question.chat_kind),
-            is_private=question.is_private,
-            guild=question.guild,
-        )
+        message = _allowed_message(replace(question, by=by), now)
         accepted = await self._journal.accept(message, role=Role.MEMBER, is_control=False)
         return accepted.outcome is not AcceptOutcome.FULL
+
+    async def is_allowed(self, question: ToolQuestion) -> bool:
+        """Return True if the call was queued by a decision that is not committed yet: a kill came between the two."""
+        message = _allowed_message(question, question.asked_at)
+        queued = await self._journal.waiting_rows(message.key)
+        if any(row.message.message_id == message.message_id for row in queued):
+            return True
+        return await self._journal.trace(turn_id(message)) is not None
 
     def count(self, state: str) -> None:
         """Count a question that became *state*."""
