@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -26,8 +25,9 @@ from gateway.chat_locales import LANGUAGE, ZONE, ChatLocales
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, InboundMessage, PlatformAccount, Role, SessionKey
 from gateway.ports import AccountLinkStore, ChatOverride, LocaleProvider, MessageContext, ReplyPolicy
-from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
-from gateway.settings.settings_model import Settings, ToolRightsSettings, ToolSettings
+from gateway.ports.entry_points import load_entry_points
+from gateway.settings.disabled_tools import disabled_tools
+from gateway.settings.settings_model import Settings, ToolRightsSettings
 
 if TYPE_CHECKING:  # what is off is not imported
     from agent.web.web_pages import WebPages
@@ -35,9 +35,6 @@ if TYPE_CHECKING:  # what is off is not imported
 
 log = structlog.get_logger(__name__)
 
-_INTERPRETER = "pydantic_monty"
-_FILE_TOOLS = frozenset({"files_list", "file_read", "file_write", "file_delete"})
-_REMINDER_TOOLS = frozenset({"remind", "reminders", "reminder_change"})
 _INSTALLATION, _CHANNEL, _CHOSEN = "everywhere", "block", "chosen"  # origins, as the catalogue knows them
 
 
@@ -119,20 +116,6 @@ def _chat(scope: str) -> SessionKey | None:
         return SessionKey.parse(unquote(name))
     except ValueError:
         return None
-
-
-def disabled_tools(settings: ToolSettings) -> Mapping[str, str]:
-    """Return the reasons of the tools that the settings turn off or whose package is missing; they are not imported."""
-    disabled: dict[str, str] = {}
-    if not settings.files:
-        disabled |= dict.fromkeys(_FILE_TOOLS, "PARLOUR_TOOLS__FILES is false")
-    if not settings.reminders:
-        disabled |= dict.fromkeys(_REMINDER_TOOLS, "PARLOUR_TOOLS__REMINDERS is false")
-    if not settings.code.compute:
-        disabled["compute"] = "PARLOUR_TOOLS__CODE__COMPUTE is false"
-    elif find_spec(_INTERPRETER) is None:
-        disabled["compute"] = f"its package pydantic-monty is not installed: {HOW_TO_INSTALL}"
-    return disabled
 
 
 def list_disabled_tools(settings: Settings) -> Mapping[str, str]:

@@ -7,6 +7,7 @@ itself. The command line formats the lines.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
@@ -31,6 +32,7 @@ Receive: TypeAlias = Callable[[], Awaitable[Mapping[str, Any] | None]]
 Send: TypeAlias = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 _MOST_LINES = 1_000
+_CALL_NUMBER = re.compile(r"\.\d+\Z")
 _MOST_DEAD = 20
 NO_GATEWAY = "no gateway is running; start one with `parlour run`"
 
@@ -111,8 +113,8 @@ class GatewayOperations:
         yield {"turn": turn, "reference": short_turn_id(turn), "running": bool(self._app.channels)}
 
     async def turn(self, arguments: Line) -> AsyncIterator[Line]:
-        """Yield the trace of one turn."""
-        reference = str(arguments.get("reference", ""))
+        """Yield the trace of one turn, also for the reference of one of its calls (`t….1`)."""
+        reference = _CALL_NUMBER.sub("", str(arguments.get("reference", "")))
         trace = await self._app.store.journal.trace(reference) if reference else None
         if trace is None:
             raise UserError(

@@ -66,7 +66,7 @@ async def collect_findings(
     for finding in check_machine(report, environment):
         yield finding
     settings = report.settings
-    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), _reader(), *_compute(settings)):
+    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), _reader()):
         yield finding
     port = (settings.web.published_port or settings.web.port) if settings else 0
     async for finding in check_incidents(Home(report.home), port=port):
@@ -101,18 +101,6 @@ def _reader() -> DoctorFinding:
         " Landlock, on x86-64 or ARM64. Until then only its memory, its time and Python's audit hook limit it"
     )
     return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
-
-
-def _compute(settings: Settings | None) -> list[DoctorFinding]:
-    """Return whether the tool `compute` is installed, unless the settings turn it off."""
-    from gateway.app.chat_settings import disabled_tools
-
-    if settings is None or not settings.tools.code.compute:
-        return []
-    if reason := disabled_tools(settings.tools).get("compute"):
-        text = f"the tool is off: {reason}, or set PARLOUR_TOOLS__CODE__COMPUTE=false"
-        return [DoctorFinding(FindingLevel.WARN, "compute", text)]
-    return [DoctorFinding(FindingLevel.OK, "compute", "is installed")]
 
 
 def _transcripts(home: Home) -> list[DoctorFinding]:

@@ -19,6 +19,7 @@ from gateway.journal_file import journal_fault, lost_journal
 from gateway.ports.entry_points import HOW_TO_INSTALL, in_container, load_entry_points
 from gateway.preflight import before_start
 from gateway.settings import Settings, SettingsReport
+from gateway.settings.disabled_tools import disabled_tools
 
 _BEHIND = timedelta(hours=1)
 _MOST_FILES = 50_000  # that are looked at one by one
@@ -36,6 +37,7 @@ def check_machine(report: SettingsReport, environment: Mapping[str, str]) -> Ite
         yield from _start(home, report.settings)
         yield from _model(report.settings)
         yield from _meaning(report.settings)
+        yield from _compute(report.settings)
         yield from check_access(home, report.settings)
         yield from _timezone(report.settings, environment)
         yield from _isolation(home, report.settings)
@@ -179,6 +181,17 @@ def _meaning(settings: Settings) -> Iterator[DoctorFinding]:
         yield DoctorFinding(FindingLevel.WARN, "search", line)
     else:
         yield DoctorFinding(FindingLevel.OK, "search", f"{name} is installed")
+
+
+def _compute(settings: Settings) -> Iterator[DoctorFinding]:
+    """Yield whether the tool `compute` is installed, unless the settings turn it off."""
+    if not settings.tools.code.compute:
+        return
+    if reason := disabled_tools(settings.tools).get("compute"):
+        text = f"the tool is off: {reason}, or set PARLOUR_TOOLS__CODE__COMPUTE=false"
+        yield DoctorFinding(FindingLevel.WARN, "compute", text)
+    else:
+        yield DoctorFinding(FindingLevel.OK, "compute", "is installed")
 
 
 def _timezone(settings: Settings, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:

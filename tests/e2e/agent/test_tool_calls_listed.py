@@ -8,6 +8,7 @@ from pathlib import Path
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
+from gateway.app import build_operations
 from gateway.errors import ToolFailed
 from gateway.i18n import translate
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -68,6 +69,10 @@ async def test_each_outcome_is_listed_and_survives_a_restart(tmp_path: Path) -> 
             "`send_letter` `to=eve`: not run: another call waits for approval",
         ]
         await parlour.idle()
+        reference = re.search(r"`(t[a-z2-7]{7}\.1)`", listed)
+        assert reference
+        (trace,) = [each async for each in build_operations(parlour.app).by_name()["turn"]({"reference": reference[1]})]
+        assert trace["turn"].startswith(reference[1].partition(".")[0])
     async with gateway(home=home, model=HeldScriptModel("tea, as I said"), tools=tools) as parlour:
         assert await parlour.channel.ask("c", "/tools last") == listed
         denial = re.search(r"/tools deny q\w+", question)

@@ -12,11 +12,11 @@ from agent.attachments import process_confinement
 from agent.reminders.reminder import Reminder
 from agent.reminders.reminder_jobs import REVOKED
 from gateway.admission import policy_of
-from gateway.app import chat_settings
 from gateway.commands.doctor import collect_findings
 from gateway.doctor import FindingLevel
 from gateway.events import SessionKey
 from gateway.ports import StoreLimits
+from gateway.settings import disabled_tools
 from gateway.store import open_store
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
@@ -64,7 +64,7 @@ async def test_the_reader_is_confined_or_the_line_says_what_it_needs(
 async def test_compute_is_installed_missing_or_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A missing package is a warning that names it; a tool that is turned off is no finding."""
     assert (await look(tmp_path))["compute"] == (FindingLevel.OK, "is installed")
-    monkeypatch.setattr(chat_settings, "_INTERPRETER", "no_such_interpreter")
+    monkeypatch.setattr(disabled_tools, "_INTERPRETER", "no_such_interpreter")
     level, text = (await look(tmp_path))["compute"]
     assert level is FindingLevel.WARN
     assert text.startswith("the tool is off: its package pydantic-monty is not installed: run `make install`")

@@ -9,9 +9,9 @@ import pytest
 
 from agent.tools.rights import effective_rule
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.app import chat_settings
 from gateway.app.tool_operations import _describe_rights
 from gateway.events import ChatKind, Role
+from gateway.settings import disabled_tools
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
@@ -58,7 +58,7 @@ def test_each_reason_is_named(terminal: CommandTerminal, monkeypatch: pytest.Mon
     for name in ("FILES", "REMINDERS", "WEB__FETCH"):
         monkeypatch.setenv(f"PARLOUR_TOOLS__{name}", "false")
     monkeypatch.setenv("PARLOUR_TOOLS__WEB__SEARCH", "brave")
-    monkeypatch.setattr(chat_settings, "_INTERPRETER", "no_such_interpreter")
+    monkeypatch.setattr(disabled_tools, "_INTERPRETER", "no_such_interpreter")
     off = {each["tool"]: each["reason"] for each in terminal.lines("tools") if each.get("state") == "off"}
     assert off["file_write"] == "PARLOUR_TOOLS__FILES is false"
     assert off["remind"] == "PARLOUR_TOOLS__REMINDERS is false"

@@ -17,7 +17,7 @@ import pytest
 from agent.code.compute_tool import compute
 from agent.llm.chat_model import ToolCall
 from agent.tools.toolbox import Toolbox, ToolOutcome
-from gateway.app.chat_settings import disabled_tools
+from gateway.settings.disabled_tools import disabled_tools
 from gateway.settings.settings_model import CodeSettings, ToolSettings
 from tests.fakes.llm_context import context
 
@@ -159,9 +159,9 @@ def _is_worker(pid: str) -> bool:
 def test_it_is_off_where_it_is_not_installed_or_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its entry point is not loaded then."""
     assert "compute" in disabled_tools(ToolSettings(code=CodeSettings(compute=False)))
-    monkeypatch.setattr("gateway.app.chat_settings.find_spec", lambda _: None)
+    monkeypatch.setattr("gateway.settings.disabled_tools.find_spec", lambda _: None)
     assert "compute" in disabled_tools(ToolSettings())
-    monkeypatch.setattr("gateway.app.chat_settings.find_spec", lambda _: object())
+    monkeypatch.setattr("gateway.settings.disabled_tools.find_spec", lambda _: object())
     assert disabled_tools(ToolSettings()) == {}
 
 
