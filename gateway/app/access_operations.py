@@ -173,7 +173,11 @@ class AccessOperations:
         return {**chat, **line, "reason": call.rule, "paste": self._tool_settings(call)}
 
     def _tool_settings(self, call: RefusedCall) -> list[str]:
-        """Return the setting to change if the chat's settings turn the tool off."""
+        """Return the setting that would have let the call run, if one refused it."""
+        if call.rule == RefusalRule.ROLE:
+            return [f"in parlour.yaml: tools: {{rights: {{{call.tool}: {{who: member}}}}}}"]
+        if call.rule == RefusalRule.WHERE:
+            return [f"in parlour.yaml: tools: {{rights: {{{call.tool}: {{where: [direct, shared]}}}}}}"]
         if call.rule != RefusalRule.CHAT:
             return []
         guild = stored_guild(self._app.store.people, call.key)

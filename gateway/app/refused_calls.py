@@ -28,6 +28,7 @@ REFUSAL_WORDS: Mapping[str, str] = {
     RefusalRule.LIMIT: "the answer had as many calls of this kind as one answer may have",
     RefusalRule.REPEATED: "the model repeated the same call",
     RefusalRule.NEVER: "the person decided never to allow it in this chat (`/tools` lists and revokes such decisions)",
+    RefusalRule.CAP: "the person reached a daily limit (PARLOUR_CAPS__TOOLS__WEB, PARLOUR_CAPS__TOOLS__ACT)",
     RefusalRule.DOUBT: "the same call may have happened already",
 }
 QUESTION_WORDS: Mapping[str, str] = {

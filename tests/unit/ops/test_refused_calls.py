@@ -72,6 +72,7 @@ async def test_the_rule_and_its_setting_are_shown_after_a_restart(terminal: Comm
     assert "secret" not in str(found)
     stopped = await there(terminal.well, "why")
     assert "pocket:bob  bob (Bob): run_it did not run: the role of the person is not enough for this tool" in stopped
+    assert "    in parlour.yaml: tools: {rights: {run_it: {who: member}}}" in stopped
 
 
 def test_each_rule_is_explained() -> None:
