@@ -4,6 +4,7 @@ python -m tests.faults                      the relay, everything (an hour on tw
 python -m tests.faults --chats 1            one turn only
 python -m tests.faults --platform slack --mode kill_before reply_lost
 python -m tests.faults --stage pairing claim cap alert    decisions about people, killed at every call
+python -m tests.faults --stage question reminder    a call that a person allows, a reminder: killed at every call
 python -m tests.faults --chats 1 --list           every call of one turn, numbered; nothing is played
 python -m tests.faults --mode kill_before --at 57 --no-key    one scenario, its folder kept if it goes wrong
 python -m tests.faults --chats 50 --mode kill_before --from 420   go on with a run that was interrupted
@@ -21,7 +22,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.faults.access_plots import PLOTS
+from tests.faults.access_plots import PLOTS as ACCESS_PLOTS
 from tests.faults.matrix import cases, count, count_sends, kinds, losses, places, play_all, summary
 from tests.faults.platforms import PLATFORMS
 from tests.faults.plot_runner import format_outcomes, play_plot, points_of
@@ -30,7 +31,9 @@ from tests.faults.process_pool import ForkServer, open_zygote
 from tests.faults.progress import show_progress
 from tests.faults.scenario import FaultCase
 from tests.faults.shim import ShimMode
+from tests.faults.tool_plots import TOOL_PLOTS
 
+PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 LOST = "reply_lost"  # the platform's fault, not ours: done, and never told
 _OURS = {mode.name.lower(): mode for mode in ShimMode if mode is not ShimMode.COUNT}
 
@@ -68,7 +71,7 @@ async def play(zygote: ForkServer, options: argparse.Namespace) -> bool:
 
 
 async def play_stages(zygote: ForkServer, options: argparse.Namespace) -> bool:
-    """Play decisions about people; say whether everything held."""
+    """Play decisions about people and promises of tools; say whether everything held."""
     is_fine = True
     for name in options.stage:
         points = await points_of(zygote, PLOTS[name])
@@ -105,7 +108,7 @@ def main() -> None:
     """Read the command line; exit 1 when a promise was broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--platform", choices=(CHANNEL, *PLATFORMS), nargs="+", default=[CHANNEL])
-    parser.add_argument("--stage", choices=tuple(PLOTS), nargs="+", help="decisions about people instead of turns")
+    parser.add_argument("--stage", choices=tuple(PLOTS), nargs="+", help="decisions and promises instead of turns")
     parser.add_argument("--place", choices=("direct", "thread", "file"), help="of a platform; all without it")
     parser.add_argument("--strict", action="store_true", help="of a platform, under delivery.once: strict")
     parser.add_argument("--chats", type=int, nargs="+", default=[1, 50], help="of the relay")

@@ -10,6 +10,7 @@ import re
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gateway.i18n import translate
@@ -34,9 +35,18 @@ class AccessPlot(ABC):
     owner: ClassVar[str] = ""  # of the relay, by the settings; then nobody else is let in
     dies_first: ClassVar[bool] = False  # a life before is killed once it began, and the next one's start is counted too
     turns: ClassVar[int] = 0  # PERSON_TURNS_PER_10_MIN
+    hours: int | None = None  # that the gateway's clock is ahead, if it can be moved: an hour at each `later`
+    line: ChildConnection  # to the life that is led
 
-    def __init__(self, relay: RelayServer) -> None:
+    def __init__(self, relay: RelayServer, root: Path) -> None:
         self.relay = relay
+        self.root = root
+
+    @staticmethod
+    def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+        """Answer alike however often a kill has the same thing asked."""
+        said = next(str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user")
+        return ScriptedAnswer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
 
     @abstractmethod
     async def begin(self, line: ChildConnection) -> None:
@@ -105,9 +115,9 @@ class PairingPlot(AccessPlot):
         return [
             *self.shows(OWNER, _ANSWERS[HELLO], "/pair yes", "can now write to me"),
             *self.shows(MAL, "Your code is", translate("unknown_senders.welcome"), _ANSWERS[THANKS]),
-            *_rows(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
-            *_rows(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),
-            *_rows(journal, "SELECT count(*) FROM access_note WHERE name LIKE 'pair:%'", [(0,)]),
+            *rows_match(journal, "SELECT who, standing FROM access", [(MAL, "paired")]),
+            *rows_match(journal, "SELECT what, whom FROM audit", [("pair yes", f"relay:{MAL}")]),
+            *rows_match(journal, "SELECT count(*) FROM access_note WHERE name LIKE 'pair:%'", [(0,)]),
         ]
 
 
@@ -132,9 +142,9 @@ class OwnerClaimPlot(AccessPlot):
         """One owner, one line of the audit, one sentence; and the code was nobody's message."""
         return [
             *self.shows(OWNER, translate("people.owner_now")[:40]),
-            *_rows(journal, "SELECT who, standing FROM access", [(OWNER, "owner")]),
-            *_rows(journal, "SELECT what, whom FROM audit", [("owner claim", f"relay:{OWNER}")]),
-            *_rows(journal, "SELECT count(*) FROM inbox", [(0,)]),
+            *rows_match(journal, "SELECT who, standing FROM access", [(OWNER, "owner")]),
+            *rows_match(journal, "SELECT what, whom FROM audit", [("owner claim", f"relay:{OWNER}")]),
+            *rows_match(journal, "SELECT count(*) FROM inbox", [(0,)]),
         ]
 
 
@@ -161,8 +171,8 @@ class UsageCapPlot(AccessPlot):
         """One line, two refusals, and the model was asked no more."""
         return [
             *self.shows(MAL, _ANSWERS[HELLO], "in ten minutes"),
-            *_rows(journal, "SELECT state FROM inbox ORDER BY seq", [("answered",), ("refused",), ("refused",)]),
-            *_rows(journal, "SELECT count(*) FROM cap_told", [(1,)]),
+            *rows_match(journal, "SELECT state FROM inbox ORDER BY seq", [("answered",), ("refused",), ("refused",)]),
+            *rows_match(journal, "SELECT count(*) FROM cap_told", [(1,)]),
             *([] if asked == 1 else [f"the model was asked {asked} times"]),
         ]
 
@@ -190,17 +200,12 @@ class AlertPlot(AccessPlot):
         return [*self.shows(OWNER, _ANSWERS[HELLO]), *([] if told else ["the owner was never told"])]
 
 
-def answer(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
-    """Answer alike however often a kill has the same thing asked."""
-    said = next(str(each["content"]) for each in reversed(body["messages"]) if each["role"] == "user")
-    return ScriptedAnswer(text=_ANSWERS[THANKS if THANKS in said else HELLO])
-
-
 PLOTS: Mapping[str, type[AccessPlot]] = {
     plot.name: plot for plot in (PairingPlot, OwnerClaimPlot, UsageCapPlot, AlertPlot)
 }
 
 
-def _rows(journal: sqlite3.Connection, query: str, expected: Sequence[tuple[Any, ...]]) -> list[str]:
+def rows_match(journal: sqlite3.Connection, query: str, expected: Sequence[tuple[Any, ...]]) -> list[str]:
+    """Say what is wrong when *query* does not find exactly these rows."""
     found = journal.execute(query).fetchall()
     return [] if found == list(expected) else [f"{query}: {found}, not {list(expected)}"]

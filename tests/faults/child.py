@@ -10,13 +10,17 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
+from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, composition, open_app, run, serve
+from gateway.app.context import AppContext
 from gateway.errors import StoreUnavailable
+from gateway.ports import Job
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
 from tests.faults.minimal_model import ThinModel
@@ -32,7 +36,7 @@ _SPACE_RETURNS = 0.15  # seconds after the disk was first full
 
 
 def tools(root: Path) -> tuple[Tool, ...]:
-    """Return the tools of the test: one that leaves a trace and must not run twice, one that kills the process."""
+    """Return the tools of the test: two that leave a trace, the second asks first, and one that kills the process."""
 
     @tool("Put something on record.", kind=ToolKind.ACT, ask=AskRule.NEVER)
     async def put_on_record(context: ToolContext, what: Annotated[str, "what to write down"]) -> str:
@@ -46,7 +50,12 @@ def tools(root: Path) -> tuple[Tool, ...]:
         os.kill(os.getpid(), signal.SIGKILL)
         return "never said"
 
-    return put_on_record, die
+    @tool("Send a letter.", kind=ToolKind.ACT)
+    async def send_letter(context: ToolContext, to: str) -> str:
+        await asyncio.to_thread(_append, traces(root), json.dumps({"to": to}).encode() + b"\n")
+        return f"sent to {to}"
+
+    return put_on_record, die, send_letter
 
 
 def _append(path: Path, line: bytes) -> None:
@@ -89,7 +98,7 @@ def _relay(order: ProcessOrder) -> ExtraChannel:
 
 
 class GatewayChild:
-    """One life of the gateway, steered over a socket: it is told `arm`, `code`, `finish`, and says so."""
+    """One life of the gateway, steered over a socket: it is told `arm`, `later`, `code`, `finish`, and says so."""
 
     def __init__(self, order: ProcessOrder, connection: socket.socket) -> None:
         self._order = order
@@ -98,6 +107,7 @@ class GatewayChild:
         self._stop = asyncio.Event()
         self._app: GatewayApp | None = None
         self._settling: asyncio.Task[None] | None = None
+        self._ahead = timedelta(hours=order.hours or 0)
 
     async def live(self) -> None:
         """Run until told to finish."""
@@ -119,11 +129,23 @@ class GatewayChild:
 
     async def _serve(self) -> None:
         settings, plugins = settings_of(self._order), plugins_of(self._order)
+        if self._order.hours is not None:
+            vars(composition)["AppContext"] = partial(AppContext, now=self._now)
         if self._order.is_signalled:
             await run(settings, plugins=plugins, ready=self._ready)
             return
         async with open_app(settings, plugins=plugins) as app:
             await serve(app, self._stop, ready=self._ready)
+
+    def _now(self) -> datetime:
+        return datetime.now(UTC) + self._ahead
+
+    async def _move_clock(self) -> None:
+        """Let an hour pass, and wake what waits for its time."""
+        assert self._app is not None
+        self._ahead += timedelta(hours=1)
+        now = self._now()
+        await self._app.store.jobs.put(Job(id=f"wake:{now}", kind="wake", scope="", payload={}, due_at=now))
 
     def _arm(self) -> None:
         self._shim.arm(ShimMode(self._order.mode), self._order.at, self._order.of)
@@ -160,6 +182,8 @@ class GatewayChild:
             if what == "arm":
                 self._arm()
                 self._tell(armed=True)
+            elif what == "later":
+                await self._move_clock()
             elif what == "code":
                 self._tell(code=await self._owners_code())
             elif what == "finish":

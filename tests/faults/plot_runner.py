@@ -10,8 +10,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from tests.fakes.openai_server import FakeOpenAI, open_server
-from tests.fakes.relay import RelayServer, open_relay
-from tests.faults.access_plots import AccessPlot, answer
+from tests.fakes.relay import open_relay
+from tests.faults.access_plots import AccessPlot
 from tests.faults.process_order import ProcessOrder
 from tests.faults.process_pool import ChildConnection, ForkServer, open_line
 from tests.faults.shim import ShimMode
@@ -46,14 +46,14 @@ class PlotRun:
     async def run(self) -> PlotOutcome:
         """Play until a life ends well, and look at what is left."""
         ending = self._ending
-        async with open_relay() as relay, open_server(answer) as model:
-            plot = self._plot(relay)
+        async with open_relay() as relay, open_server(self._plot.answer) as model:
+            plot = self._plot(relay, self._folder / "root")
             is_done = False
             if plot.dies_first:
-                await self._die(plot, self._order(relay, model))
+                await self._die(plot, self._order(plot, model))
             while not is_done and ending.lives < _LIVES:
                 ending.lives += 1
-                is_done = await self._live(plot, self._order(relay, model))
+                is_done = await self._live(plot, self._order(plot, model))
             report = self._folder / "report"
             ending.struck = report.read_text().strip() if report.exists() else ""
             if is_done:
@@ -67,18 +67,19 @@ class PlotRun:
             shutil.rmtree(self._folder)
         return ending
 
-    def _order(self, relay: RelayServer, model: FakeOpenAI) -> ProcessOrder:
+    def _order(self, plot: AccessPlot, model: FakeOpenAI) -> ProcessOrder:
         order = ProcessOrder(
             root=str(self._folder / "root"),
             report=str(self._folder / "report"),
             log=str(self._folder / "log"),
-            base=relay.base,
+            base=plot.relay.base,
             model=model.base,
-            owner=self._plot.owner,
-            turns=self._plot.turns,
+            owner=plot.owner,
+            turns=plot.turns,
+            hours=plot.hours,
             is_thin=True,
-            is_later=not self._plot.dies_first,
-            whole_life=self._plot.dies_first and self._ending.lives == 1,
+            is_later=not plot.dies_first,
+            whole_life=plot.dies_first and self._ending.lives == 1,
         )
         is_faulty = self._ending.lives == 1 and self._ending.at
         return replace(order, mode=ShimMode.KILL_BEFORE, at=self._ending.at) if is_faulty else order
@@ -110,6 +111,8 @@ class PlotRun:
             await plot.begin(line)
             line.tell("arm")
             assert await line.wait("armed")
+
+        plot.line = line
 
         async def play() -> None:
             await plot.play()

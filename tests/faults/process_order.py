@@ -36,6 +36,7 @@ class ProcessOrder:
     is_thin: bool = False  # no litellm between the gateway and the model
     owner: str = ""  # of the relay: who alone may write, and decides
     turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual
+    hours: int | None = None  # that the clock is ahead; `later` moves it on by one. None = the machine's clock
     sabotage: str = ""  # which promise this gateway breaks (sabotage.py), to see that it is noticed
 
     def to_json(self) -> str:

@@ -1,8 +1,8 @@
-"""Crashes and decisions about people: let in, made the owner, told of a cap or a kill; told once.
+"""Crashes and decisions about people, calls that a person allows, and reminders: each once.
 
 The process dies at one of the calls that the decision makes, and the next life takes it up: nobody is told anything
 twice or not at all, one row and one line of the audit say what was decided, and no cap is passed. A spread of the
-points is played here; all of them: `python -m tests.faults --stage pairing claim cap alert`.
+points is played here; all of them: `python -m tests.faults --stage pairing claim cap alert question reminder`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.access_plots import PLOTS
+from tests.faults.access_plots import PLOTS as ACCESS_PLOTS
 from tests.faults.plot_runner import format_outcomes, play_plot, points_of
 from tests.faults.process_pool import ForkServer
+from tests.faults.tool_plots import TOOL_PLOTS
 
 # How many calls each makes at the least, and at which shares of them it is killed here: about a commit and a send.
-KILLS = {"pairing": (40, (0.2, 0.5, 0.7)), "claim": (5, (0.5,)), "cap": (10, (0.3, 0.7)), "alert": (10, (0.8,))}
+KILLS = {
+    "pairing": (40, (0.2, 0.5, 0.7)),
+    "claim": (5, (0.5,)),
+    "cap": (10, (0.3, 0.7)),
+    "alert": (10, (0.8,)),
+    "question": (60, (0.55, 0.7)),
+    "reminder": (100, (0.3, 0.6)),
+}
+PLOTS = {**ACCESS_PLOTS, **TOOL_PLOTS}
 
 Record = Callable[[str, object], None]
 
