@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
+from agent.commands import tool_calls
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
@@ -99,6 +102,21 @@ async def test_a_refused_call_says_why_in_the_language_of_the_chat() -> None:
     assert f": {german[RefusalRule.CHAT]} (" in found[1]
     assert f": {german[RefusalRule.LIMIT]} (" in found[-1]
     assert len(set(german.values())) == len(RefusalRule)
+
+
+async def test_an_allowed_call_is_a_call_of_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is done there; and no more turns are looked through than the limit."""
+    model = HeldScriptModel(calls(("send_letter", '{"to": "bob"}')), "asked", "sent")
+    async with gateway(model=model, tools=[send_letter], policy=OPEN) as parlour:
+        question = await parlour.channel.ask("-team", "write", sender="ann", group=True)
+        allow = re.search(r"/tools allow q[a-z2-7]{10}", question)
+        assert allow
+        await parlour.channel.ask("-team", allow[0], sender="ann", group=True)
+        await parlour.idle()
+        listed = await parlour.channel.ask("-team", "/tools last", sender="ann", group=True)
+        assert rows(listed) == ["`send_letter` `to=bob`: done"]
+        monkeypatch.setattr(tool_calls, "_LOOK_BACK", 1)  # the command before this one
+        assert await parlour.channel.ask("-team", "/tools last", sender="ann", group=True) == NOTHING
 
 
 async def test_a_member_sees_their_own_calls_and_an_admin_the_last_ones() -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import cast
 
 import pytest
 
+from agent.memory.storage import transcript_lines as build
+from agent.memory.stored_sessions import StoredSessions
 from agent.tools.rights import RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app.refused_calls import REFUSAL_WORDS
+from gateway.app.refused_calls import REFUSAL_WORDS, find_refused_calls
+from gateway.events import SessionKey
+from gateway.ports import Line, SessionInfo
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal
 
+NOW = datetime(2026, 11, 23, 8, tzinfo=UTC)
 OPEN = AdmissionPolicy(
     channel="pocket", entries=frozenset({AllowEntry(AdmissionGrant.EVERYONE)}), group_policy=GroupPolicy.OPEN
 )
@@ -73,6 +81,42 @@ async def test_the_rule_and_its_setting_are_shown_after_a_restart(terminal: Comm
     stopped = await there(terminal.well, "why")
     assert "pocket:bob  bob (Bob): run_it did not run: the role of the person is not enough for this tool" in stopped
     assert "    in parlour.yaml: tools: {rights: {run_it: {who: member}}}" in stopped
+
+
+class FullSessions:
+    """More of everything than is read: sessions, turns, tools."""
+
+    def __init__(self, sessions: int, turns: int, tools: int) -> None:
+        self.keys = [SessionKey("pocket", str(n)) for n in range(sessions)]
+        self.turns = turns
+        self.tools = tools
+        self.read: list[tuple[SessionKey, int]] = []
+
+    async def all(self) -> Sequence[SessionInfo]:
+        """Return the sessions."""
+        return [SessionInfo(key=key, transcript="x", messages=1, updated_at=NOW) for key in self.keys]
+
+    async def recent_turns(self, key: SessionKey, *, limit: int) -> Sequence[Sequence[Line]]:
+        """Return turns with a refused call of each tool."""
+        self.read.append((key, limit))
+        names = [f"{key.chat}.{n}" for n in range(self.tools)]
+        called = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in names]
+        lines: list[Line] = [
+            build.message(0, "t1", "user", "x", NOW),
+            build.message(1, "t1", "assistant", "", NOW, tool_calls=called),
+        ]
+        lines += [build.message(2, "t1", "tool", "no", NOW, tool_call_id=name, refused="role") for name in names]
+        return [lines] * min(self.turns, limit)
+
+
+async def test_the_list_and_its_reading_are_bounded() -> None:
+    """The 100 latest conversations, 20 turns of each, 50 lines; repeats are counted in one."""
+    full = FullSessions(sessions=101, turns=21, tools=1)
+    found = await find_refused_calls(cast("StoredSessions", full), "", "")
+    assert (len(full.read), {limit for _, limit in full.read}) == (100, {20})
+    assert (len(found), {each.times for each in found}) == (50, {20})
+    full = FullSessions(sessions=1, turns=1, tools=51)
+    assert len(await find_refused_calls(cast("StoredSessions", full), "", "")) == 50
 
 
 def test_each_rule_is_explained() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -144,8 +145,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def _workers() -> set[str]:
     """Return the running interpreters that are children of this process."""
-    tasks = Path(f"/proc/{os.getpid()}/task").iterdir()
-    pids = {pid for task in tasks for pid in (task / "children").read_text("ascii").split()}
+    pids: set[str] = set()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            pids.update((task / "children").read_text("ascii").split())
     return {pid for pid in pids if _is_worker(pid)}
 
 
