@@ -24,7 +24,7 @@ from agent.tools.rights import CallVerdict, RefusalRule
 from agent.tools.sources import encode_sources
 from agent.tools.standing_decisions import StandingDecisions
 from agent.tools.tool import OUTCOME_UNKNOWN, CallFacts, ToolContext, ToolKind, bind_recall
-from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion, question_id
+from agent.tools.tool_questions import LIFETIME, MOST_QUESTIONS, RUN_LIFETIME, ToolQuestion, question_id
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
@@ -392,6 +392,7 @@ class AgentLoop:
             is_tainted=draft.is_tainted_call(call),
             turn=turn.id,
             call=call.id,
+            sender=turn.message.sender.id,
             lines=lambda: [*context.conversation.lines, *draft.lines],
             exceeded_limit=exceeded.limit if exceeded is not None else 0,
             decisions=decisions,
@@ -407,6 +408,8 @@ class AgentLoop:
     def _question(self, turn: Turn, call: ToolCall, schema: str, verdict: CallVerdict) -> Mapping[str, Any]:
         """Return the record of the question about *call*, for the call's line and for its job."""
         message = turn.message
+        is_program = turn.profile.toolbox.kind_of(call) is ToolKind.RUN
+        lifetime = RUN_LIFETIME if is_program else LIFETIME
         return asdict(
             ToolQuestion(
                 id=question_id(turn.id, call.id),
@@ -425,6 +428,7 @@ class AgentLoop:
                 why=verdict.question,
                 subject=verdict.subject,
                 can_last=verdict.can_last,
+                seconds=int(lifetime.total_seconds()),
                 at=self._now().isoformat(timespec="seconds"),
             )
         )

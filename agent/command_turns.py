@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import secrets
+from collections.abc import Sequence
 
 from agent.commands import CommandContext, CommandReply, ParsedCommand
 from agent.commands.command_context import actor_of
 from agent.memory.jobs.approval_questions import question
 from agent.memory.storage import transcript_lines as build
 from agent.prompt_assembly import speaker_fields
-from agent.tools.tool_questions import jobs_prefix
+from agent.tools.tool_questions import ToolQuestion, denial_prefix, jobs_prefix
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -43,7 +44,7 @@ class CommandTurnRunner:
             draft,
             MessageOutcome.ANSWERED,
             _outbound(turn, reply),
-            ends=(*reply.ends, *((jobs_prefix(turn.key),) if reply.new_transcript else ())),
+            ends=(*reply.ends, *(_ended_by_new(turn) if reply.new_transcript else ())),
             jobs=reply.jobs,
             audit=self._audit(turn, reply.audit, reply.outcome, reply.whom),
             new_transcript=new_transcript() if reply.new_transcript else "",
@@ -112,6 +113,11 @@ class CommandTurnRunner:
         label = self._services.router.audit_label(command, self._context(turn, command)) if command is not None else ""
         return self._audit(turn, label, outcome.value)
 
+    def audit_questions(self, turn: Turn, questions: Sequence[ToolQuestion]) -> AuditEntry | None:
+        """Return the audit line of the calls that *turn* asks about; None if there are none."""
+        names = ", ".join(each.tool for each in questions)
+        return self._audit(turn, f"tools ask {names}", "asked") if questions else None
+
     def _audit(self, turn: Turn, label: str, outcome: str, subject: str = "") -> AuditEntry | None:
         if not label:
             return None
@@ -149,6 +155,11 @@ def _outbound(turn: Turn, reply: CommandReply) -> tuple[OutboundMessage, ...]:
         turn, reply.text, OutboundKind.NOTICE, reply.is_private, choices=reply.choices, settles=reply.settles
     )
     return (*answer, *reply.also)
+
+
+def _ended_by_new(turn: Turn) -> tuple[str, ...]:
+    """Return the prefixes of jobs that end with the transcript: its questions, and denials that nobody reads now."""
+    return (jobs_prefix(turn.key), denial_prefix(turn.key))
 
 
 def new_transcript() -> str:

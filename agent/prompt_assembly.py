@@ -21,11 +21,11 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import indent_lines
-from agent.tools.tool_questions import allowed_question
+from agent.tools.tool_questions import allowed_question, denials
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports import HistoryReader, InboxRow, Line
+from gateway.ports import HistoryReader, InboxRow, JobQueue, Line
 
 NAME_LENGTH = 64
 BACKGROUND_TOKENS = 4_000
@@ -48,11 +48,13 @@ class PromptAssembler:
         files: AttachmentLoader | None = None,
         history: HistoryReader | None = None,
         auto_recall: AutoRecall | None = None,
+        jobs: JobQueue | None = None,
     ) -> None:
         """*files* downloads attachments (without it only their facts are shown), *history* reads a group's background.
 
-        *auto_recall* searches memory before the model is asked.
+        *auto_recall* searches memory before the model is asked; *jobs* hold the denials that the model has not read.
         """
+        self._jobs = jobs
         self._memory = memory
         self._files = files
         self._history = history
@@ -86,6 +88,7 @@ class PromptAssembler:
             names.note(each.sender.id, clean_name(each.sender.name))
         at = draft.next_index
         lines = [self.note(draft, row, turn.zone, names) for row in notes]
+        lines += await self._denial_lines(draft, turn)
         lines += [
             self._user_line(draft, row, turn.zone, names, files, background if row is rows[0] else ())
             for row, files in zip(rows, facts, strict=True)
@@ -103,6 +106,19 @@ class PromptAssembler:
             replay_from=plan.replay_from,
         )
         draft.open([*turn_opening.lines, *lines, *plan.lines], turn_opening.blobs, rows)
+
+    async def _denial_lines(self, draft: TurnDraft, turn: Turn) -> list[Line]:
+        """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""
+        found = await denials(self._jobs, turn.scope, turn.key) if self._jobs is not None else ()
+        if not found:
+            return []
+        texts = [
+            f"[refused by {job.payload['name']}: {job.payload['tool']}, asked"
+            f" {local(datetime.fromisoformat(job.payload['at']), turn.zone)}]"
+            for job in found
+        ]
+        ids = [job.id for job in found]
+        return [draft.message("user", "\n".join(texts), turn.message.sent_at, origin="user", denials=ids)]
 
     async def render_messages(
         self, draft: TurnDraft, rows: Sequence[InboxRow], turn: Turn, conversation: Conversation

@@ -343,8 +343,9 @@ class TurnDraft:
 
     @property
     def ended_jobs(self) -> tuple[str, ...]:
-        """Prefixes of the ids of jobs that tools end with the turn's commit."""
-        return tuple(dict.fromkeys(prefix for line in self.lines for prefix in line.get("ends", ())))
+        """Prefixes of the ids of jobs that end with the turn's commit: what tools end, and the denials it has read."""
+        ends = [prefix for line in self.lines for prefix in (*line.get("ends", ()), *line.get("denials", ()))]
+        return tuple(dict.fromkeys(ends))
 
     def call_number(self, call: ToolCall) -> int:
         """Return the number of *call* among the turn's calls, from 1; the same after a restart."""

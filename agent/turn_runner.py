@@ -271,7 +271,10 @@ class TurnRunner:
         reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments, choices=buttons)
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)
-        await services.commit(context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply)
+        audit = self._commands.audit_questions(turn, draft.questions)
+        await services.commit(
+            context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply, audit=audit
+        )
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
                 await services.profiles.models.choose(turn.key, "")

@@ -32,6 +32,7 @@ class CommandReply:
     is_secret: bool = False  # holds a code: sent, but not stored in the transcript
     whom: str = ""  # for the audit line: "channel:id" that the decision is about
     outcome: str = "done"  # for the audit line
+    tool: str = ""  # for the audit line: the tool that the decision is about
     audit: str = ""  # label of the audit line, set by the router; "" = not a decision
 
 

@@ -25,6 +25,7 @@ class CommandNeed:
     single: Role | None = None  # with one memory for the whole installation (memory.isolation: shared)
     unless: Callable[[CommandContext], Awaitable[bool]] | None = None  # lets senders without the role
     looks: bool = False  # decides nothing: no audit line
+    is_audited: bool = False  # leaves an audit line although no role is required
 
     def role(self, context: CommandContext) -> Role:
         """Return the required role."""
@@ -42,7 +43,7 @@ class CommandNeed:
         if self.looks:
             return False
         acts_on_others = self.others is not None and context.turn.is_shared and self.may_all(context)
-        return self.role(context) is not Role.MEMBER or acts_on_others
+        return self.is_audited or self.role(context) is not Role.MEMBER or acts_on_others
 
 
 def first_word(args: str) -> str:

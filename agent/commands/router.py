@@ -75,7 +75,7 @@ class CommandRouter:
             text = context.translate(f"commands.only_{role}", command=label)
             return CommandReply(text=text, is_private=True, audit="" if need.looks else label, outcome="refused")
         reply = await command.run(replace(context, may_all=need.may_all(context)))
-        return replace(reply, audit=label if need.is_decision(context) else "")
+        return replace(reply, audit=f"{label} {reply.tool}".strip() if need.is_decision(context) else "")
 
     def audit_label(self, parsed: ParsedCommand, context: CommandContext) -> str:
         """Return the label of the command's audit line; "" if it is not a decision."""

@@ -7,7 +7,14 @@ from agent.commands.declaration import CommandNeed, command, first_word
 from agent.commands.tool_calls import list_last_calls
 from agent.prompt_assembly import clean_name
 from agent.tools.standing_decisions import build_decision, decision_job
-from agent.tools.tool_questions import LASTING_NO, LASTING_YES, MOST_QUESTIONS, format_questions
+from agent.tools.tool_questions import (
+    LASTING_NO,
+    LASTING_YES,
+    MOST_QUESTIONS,
+    ToolQuestion,
+    denial_job,
+    format_questions,
+)
 from gateway.events import Role
 
 _LONGEST_ID = 20
@@ -19,11 +26,15 @@ async def is_about_own(context: CommandContext) -> bool:
     return found is not None and found[0].sender == context.message.sender.id
 
 
-_DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own)
+_DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own, is_audited=True)
 _SEES_CALLS = CommandNeed(others=Role.ADMIN, looks=True)
 
 
-@command("tools", words={"allow": _DECIDES, "deny": _DECIDES, "last": _SEES_CALLS}, control_words=("allow", "deny"))
+_REVOKES = CommandNeed(is_audited=True)
+_WORDS = {"allow": _DECIDES, "deny": _DECIDES, "revoke": _REVOKES, "last": _SEES_CALLS}
+
+
+@command("tools", words=_WORDS, control_words=("allow", "deny"))
 async def tools(context: CommandContext) -> CommandReply:
     """List tools and questions, or the `last` calls; `allow <id>` runs the stored call, `deny <id>` drops it.
 
@@ -62,36 +73,44 @@ def _name(context: CommandContext) -> str:
 async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     approvals = context.services.approvals
     found = await approvals.find(context.key, _name(context))
+    settled = CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True, outcome="settled")
     if found is None or not approvals.claim(found[0], context.turn.id):
-        return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
+        return settled
     question, job = found
     if not is_allowed and await approvals.is_allowed(question):  # by a press that a kill ended
         approvals.release(question)
-        return CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True)
+        return settled
     extra = _words(context)[1:]
-    if extra and extra != [LASTING_YES if is_allowed else LASTING_NO]:
+    if extra and not _is_offered(question, extra, is_allowed=is_allowed):
         approvals.release(question)
-        return context.private_reply("tools.usage")
-    if extra and not (question.offers_yes if is_allowed else question.offers_no):
-        approvals.release(question)
-        return context.private_reply("tools.once_only", id=question.id)
+        text = context.translate("tools.once_only", id=question.id)
+        return CommandReply(text=text, is_private=True, outcome="refused", tool=question.tool)
     by = clean_name(context.message.sender.name) or context.message.sender.id
     if is_allowed and not await approvals.allow(question, by, context.now):
         approvals.release(question)
-        return context.private_reply("tools.queue_full")
+        text = context.translate("tools.queue_full")
+        return CommandReply(text=text, is_private=True, outcome="refused", tool=question.tool)
     approvals.count("allowed" if is_allowed else "denied")
     text = context.translate("tools.allowed" if is_allowed else "tools.denied", tool=question.tool)
-    if not extra:
-        return CommandReply(text=text, settles=True, ends=(job.id,))
-    decision = build_decision(question, context.account.name, context.now, is_allowed=is_allowed)
-    lasting = decision_job(decision, context.scope)
-    text += "\n" + decision.text(context.services.chats.locales.zone(context.scope), context.language)
-    return CommandReply(text=text, settles=True, ends=(job.id, lasting.id), jobs=(lasting,))
+    ends, jobs = [job.id], [] if is_allowed else [denial_job(question, by, job.scope, context.now)]
+    if extra:
+        decision = build_decision(question, context.account.name, context.now, is_allowed=is_allowed)
+        lasting = decision_job(decision, context.scope)
+        text += "\n" + decision.text(context.services.chats.locales.zone(context.scope), context.language)
+        ends, jobs = [*ends, lasting.id], [*jobs, lasting]
+    return CommandReply(text=text, settles=True, ends=tuple(ends), jobs=tuple(jobs), tool=question.tool)
+
+
+def _is_offered(question: ToolQuestion, extra: list[str], *, is_allowed: bool) -> bool:
+    """Return True if *extra*, the words after the id, decide about further calls as the question offers it."""
+    offered = (question.offers_yes, [LASTING_YES]) if is_allowed else (question.offers_no, [LASTING_NO])
+    return offered == (True, extra)
 
 
 async def _revoke(context: CommandContext) -> CommandReply:
     decisions = await context.services.decisions.read(context.scope, context.key, context.account.name)
     for decision, job in decisions:
         if decision.id == _name(context):
-            return CommandReply(text=context.translate("tools.revoked", what=decision.what), ends=(job.id,))
-    return context.private_reply("tools.no_decision")
+            text = context.translate("tools.revoked", what=decision.what)
+            return CommandReply(text=text, ends=(job.id,), tool=decision.tool)
+    return CommandReply(text=context.translate("tools.no_decision"), is_private=True, outcome="refused")

@@ -130,11 +130,33 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
         changed = CallVerdict("not run: the tool has changed since the person was asked", RefusalRule.CHANGED)
         return CallVerdict() if is_same else changed
     asks = tool.ask if tool.review is None else tool.review(arguments, facts)
-    is_asked = asks.covers(AskRule.TAINTED if facts.is_tainted else AskRule.FIRST)
-    return _verdict_in_question(tool, arguments, facts, asks) if is_asked else CallVerdict()
+    why = _reason_to_ask(tool, facts, asks)
+    return _verdict_in_question(tool, arguments, facts, asks, why) if why else CallVerdict()
 
 
-def _verdict_in_question(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts, asks: AskRule) -> CallVerdict:
+def _reason_to_ask(tool: Tool, facts: CallFacts, asks: AskRule) -> str:
+    """Return the catalogue key of the reason to ask; "" if the call needs no approval."""
+    if facts.is_tainted and asks.covers(AskRule.TAINTED):
+        return "tools.why_tainted"
+    if asks.covers(AskRule.FIRST):
+        return "tools.why_acts"
+    # Otherwise a member could use the rights of the person who writes next.
+    if tool.kind.has_effects and asks.covers(AskRule.TAINTED) and _has_other_members(facts):
+        return "tools.why_others"
+    return ""
+
+
+def _has_other_members(facts: CallFacts) -> bool:
+    """Return True if the prompt contains messages of other members of a shared chat."""
+    if facts.chat_kind is ChatKind.DIRECT:
+        return False
+    messages = (line for line in facts.lines() if line.get("role") == "user")
+    return any(line.get("quoted") or (line.get("by") or {}).get("id") not in (None, facts.sender) for line in messages)
+
+
+def _verdict_in_question(
+    tool: Tool, arguments: Mapping[str, Any], facts: CallFacts, asks: AskRule, why: str
+) -> CallVerdict:
     """Return the standing decision of `facts.decisions` about a call that asks, or the question."""
     subject = tool.subject(**arguments) if tool.subject is not None else ""
     is_for_people = facts.chat_kind is ChatKind.DIRECT and not facts.is_untyped and not facts.is_tainted
@@ -144,5 +166,4 @@ def _verdict_in_question(tool: Tool, arguments: Mapping[str, Any], facts: CallFa
         return CallVerdict("refused: the person does not want this here; `/tools` changes it", RefusalRule.NEVER)
     if decision and can_last:
         return CallVerdict()
-    why = "tools.why_tainted" if facts.is_tainted else "tools.why_acts"
     return CallVerdict(question=why, subject=subject, can_last=can_last)

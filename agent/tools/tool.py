@@ -99,6 +99,7 @@ class CallFacts:
     is_tainted: bool = False  # untrusted text was in the prompt when the model requested the call
     turn: str = ""
     call: str = ""  # the tool call's id
+    sender: str = ""  # platform id of the turn's person
     lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
     exceeded_limit: int = 0  # calls of this kind that the person may make in a day, if they are used up
     decisions: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)  # standing ones, see `review_call`

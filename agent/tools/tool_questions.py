@@ -23,9 +23,11 @@ from gateway.i18n import translate
 from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
 
 TOOL_QUESTION = "tool_question"
+TOOL_DENIAL = "tool_denial"
 ALLOWED = "job:allowed/"  # of a question's id; the text is the question
 LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
 LIFETIME = timedelta(hours=24)
+RUN_LIFETIME = timedelta(hours=1)  # of a question about a program
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
 LASTING_YES, LASTING_NO = "here", "never"  # words after the id in /tools allow and /tools deny
 _LONGEST_SUBJECT = 200  # characters
@@ -55,6 +57,7 @@ class ToolQuestion:
     by: str = ""  # who allowed it
     subject: str = ""  # what the call is about, as the tool names it
     can_last: bool = False  # a yes may hold for 30 days
+    seconds: int = int(LIFETIME.total_seconds())  # until it lapses
 
     @property
     def call(self) -> ToolCall:
@@ -141,7 +144,28 @@ def jobs_prefix(key: SessionKey) -> str:
 def question_job(record: Mapping[str, Any], *, scope: str, at: datetime) -> Job:
     """Return the job of a question, as the tool line of its call holds it; it is due when the question lapses."""
     name = f"{jobs_prefix(SessionKey.parse(record['key']))}{record['id']}"
-    return Job(id=name, kind=TOOL_QUESTION, scope=scope, payload=record, due_at=at + LIFETIME)
+    lifetime = timedelta(seconds=ToolQuestion(**record).seconds)
+    return Job(id=name, kind=TOOL_QUESTION, scope=scope, payload=record, due_at=at + lifetime)
+
+
+def denial_prefix(key: SessionKey) -> str:
+    """Return the beginning of the ids of the jobs that hold the denials which the model of *key* has not read."""
+    return f"denied:{key}:"
+
+
+def denial_job(question: ToolQuestion, by: str, scope: str, now: datetime) -> Job:
+    """Return the job that tells the model, at its next turn in the chat, that *by* denied the call."""
+    key = SessionKey.parse(question.key)
+    payload = {"key": question.key, "tool": question.tool, "sender": question.sender, "at": question.at, "name": by}
+    return Job(
+        id=f"{denial_prefix(key)}{question.id}", kind=TOOL_DENIAL, scope=scope, payload=payload, due_at=now + LIFETIME
+    )
+
+
+async def denials(jobs: JobQueue, scope: str, key: SessionKey) -> Sequence[Job]:
+    """Return the denials that the model of *key* has not read."""
+    prefix = denial_prefix(key)
+    return [each for each in await jobs.pending_in(scope) if each.kind == TOOL_DENIAL and each.id.startswith(prefix)]
 
 
 def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[str, tuple[MessageButton, ...]]:
@@ -225,6 +249,9 @@ class ToolApprovals:
     def count(self, state: str) -> None:
         """Count a question that became *state*."""
         self._meter.count("tool_questions", state=state)
+
+    async def end_denial(self, _: Job) -> None:
+        """End a denial that the model did not read in a day: the runner removes its job."""
 
     async def lapse(self, _: Job) -> None:
         """End a question without a decision: the runner removes its job."""

@@ -51,7 +51,7 @@ from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
-from agent.tools.tool_questions import TOOL_QUESTION, ToolApprovals
+from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION, ToolApprovals
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
 from gateway.events import SessionKey
@@ -392,11 +392,13 @@ def build_job_runner(
         writing=memory.jobs.writing,
         now=now,
     )
+    approvals = ToolApprovals(store.jobs, store.journal, context.meter)
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
-        TOOL_QUESTION: ToolApprovals(store.jobs, store.journal, context.meter).lapse,
+        TOOL_QUESTION: approvals.lapse,
+        TOOL_DENIAL: approvals.end_denial,
         STANDING_DECISION: StandingDecisions(store.jobs).expire,
         **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,

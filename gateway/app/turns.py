@@ -173,6 +173,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
         ),
         auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
+        jobs=store.jobs,
     )
 
     async def find_owner(channel: str) -> tuple[SessionKey, str] | None:

@@ -44,7 +44,7 @@ class AuditEntry:
     at: datetime
     by: str  # "channel:user_id", OPERATOR or CODE
     where: str  # session key, or "" for the command line
-    what: str  # the command and its declared word ("new", "memory undo", "allow"), never an argument
+    what: str  # the command and its declared word ("memory undo"), a tool's name, never an argument
     whom: str = ""  # "channel:who", for decisions about an account or chat
     outcome: str = "done"  # done, refused, or how the turn ended instead
 

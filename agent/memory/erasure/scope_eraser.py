@@ -204,7 +204,8 @@ class ScopeEraser:
             for name in DOCUMENTS:
                 is_changed = await self._clear_document(member, name) or is_changed
             for job in await self.jobs.pending_in(scope):
-                if {job.payload.get("by"), job.payload.get("person")} & member.accounts:
+                is_theirs = {job.payload.get("by"), job.payload.get("person")} & member.accounts
+                if is_theirs or job.payload.get("sender") in member.ids:
                     await self.jobs.finish(job)
             is_changed = await asyncio.to_thread(member.clear_files) or is_changed
             if is_changed:

@@ -34,7 +34,7 @@ from agent.memory.storage.transcript_lines import decode, kind_of
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder import REMIND
 from agent.tools.standing_decisions import STANDING_DECISION
-from agent.tools.tool_questions import TOOL_QUESTION
+from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION
 from gateway.events import PlatformAccount
 from gateway.ports import JobQueue, Line
 
@@ -48,7 +48,9 @@ _MOST_EXAMPLES = 5
 _MOST_WORDS = 20_000  # of a scope that are compared with a misspelled request
 _MOST_NEAR = 4
 _NEARNESS = 0.75  # of two spellings, from 0 to 1
-_JOBS = frozenset({REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE, TOOL_QUESTION, STANDING_DECISION})
+_JOBS = frozenset(
+    {REMEMBER, APPLY, APPLY_RAW, FLUSHED, EDIT, ASK_ERASURE, TOOL_QUESTION, TOOL_DENIAL, STANDING_DECISION}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ ROLES = (Role.MEMBER, Role.ADMIN, Role.OWNER)
 # For member, admin and owner: `yes` runs, `own` runs on what is the sender's own, `all` on everybody's, `no` is
 # refused. A star: an audit line is left. Nobody is less than an admin in a direct chat; it is stated all the same.
 OPEN = "yes yes yes"
+AUDITED = "yes* yes* yes*"
 OWNER = "no* no* yes*"
 ADMIN = "no* yes* yes*"
 LOOK = "no no yes"  # the owner's, but nothing is decided
@@ -78,11 +79,12 @@ TABLE: dict[str, tuple[str, str]] = {  # what is typed: (direct chat, shared cha
     "timezone Europe/Berlin": (OPEN, ADMIN),
     "tools": (OPEN, OPEN),
     "tools last": (EVERY, OWN_SEEN),
+    "tools revoke gabcdefgh12": (AUDITED, AUDITED),
     "tools allow qabcdefgh12": (
-        OPEN,
+        AUDITED,
         ADMIN,
     ),  # its requester without a role, too: tests/e2e/agent/test_tool_questions.py
-    "tools deny qabcdefgh12": (OPEN, ADMIN),
+    "tools deny qabcdefgh12": (AUDITED, ADMIN),
     "unlink": (OPEN, OPEN),  # as /export
     "unshare tea": (OWNER, OWNER),
     "usage": (OPEN, OPEN),
