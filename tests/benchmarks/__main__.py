@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from gateway.logs import configure_logs
-from tests.benchmarks import attacks, flood, over_http, reminders, start, sync_calls, turn_growth, turns
+from tests.benchmarks import attacks, flood, over_http, reminders, start, sync_calls, telegram_front, turn_growth, turns
 from tests.benchmarks.harness import cores, memory_mb, row
 
 
@@ -30,6 +30,9 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
     "reminders": lambda: asyncio.run(reminders.due_at_once()),
+    "telegram": lambda: asyncio.run(telegram_front.measured()),
+    "telegram-crowd": lambda: asyncio.run(telegram_front.crowded()),
+    "telegram-flood": lambda: asyncio.run(telegram_front.flooded()),
     "attacks": lambda: asyncio.run(attacks.attacked()),
     "flat": lambda: asyncio.run(turn_growth.hot()),
     "cold": lambda: asyncio.run(turn_growth.cold()),

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-def process_io() -> dict[str, int]:
-    """Return this process's I/O counters (Linux)."""
-    pairs = (line.split(": ") for line in Path("/proc/self/io").read_text("ascii").splitlines())
+def process_io(pid: int | str = "self") -> dict[str, int]:
+    """Return the I/O counters of a process (Linux)."""
+    pairs = (line.split(": ") for line in Path(f"/proc/{pid}/io").read_text("ascii").splitlines())
     return {name: int(value) for name, value in pairs}
 
 
