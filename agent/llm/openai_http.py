@@ -6,6 +6,7 @@ Imported in a thread (agent/llm/openai_model.py): aiohttp takes 0.15 s.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import ssl
 from collections import deque
@@ -25,6 +26,7 @@ _STREAM_BYTES = 16 * ANSWER_CHARS  # of an event, or of a body where a stream wa
 MOST_BYTES = 32_000_000  # of any other body
 _ERROR_BYTES = 64_000  # of the body of an error, in which only known phrases are searched
 _LAST_BYTES = 0.2  # seconds: after [DONE] the connection can be used again if the end of the response comes
+_LARGE_BYTES = 1 << 20
 _DONE = b"[DONE]"
 
 
@@ -79,11 +81,13 @@ class OpenAIConnection:
     @asynccontextmanager
     async def _post(self, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
         try:
-            response = await self._open_session().post(self._url, data=body, headers=self._headers)
+            # aiohttp writes bytes at once, which takes the event loop too long for pictures; a file, in pieces.
+            data = body if len(body) < _LARGE_BYTES else io.BytesIO(body)
+            response = await self._open_session().post(self._url, data=data, headers=self._headers)
         except aiohttp.ConnectionTimeoutError:
             raise ModelUnreachable(f"{self._model}: no connection within {self._connect_seconds:g} s") from None
         async with response:
-            if response.status != 200:
+            if not 200 <= response.status < 300:
                 raise ProviderHttpError(response.status, await _error_text(response), response.headers)
             yield response
 

@@ -241,7 +241,8 @@ async def test_streams_that_are_none(data: bytes, error: type[ModelFailed]) -> N
         (b'"Hi"', "application/json", 200, InvalidModelReply),
         (json.dumps(BUSY).encode(), "application/json", 200, ModelRateLimited),
         (b'{"choices": [7]}', "application/json", 200, InvalidModelReply),
-        (b"", "application/json", 204, ModelUnreachable),
+        (b"", "application/json", 204, InvalidModelReply),
+        (b"", "application/json", 304, ModelUnreachable),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True], ids=["plain", "streamed"])
@@ -283,6 +284,40 @@ async def test_a_stream_that_stays_open_after_its_end_is_not_waited_for() -> Non
     assert (await ask(model)).text == "Hi"
     await model.close()
     await runner.cleanup()
+
+
+async def test_a_request_of_many_megabytes_is_sent() -> None:
+    """Pictures make a request large; nothing warns of it, and all of it comes."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo" + "A" * 4_000_001}}
+    asked = replace(request(), messages=[{"role": "user", "content": [picture]}])
+    async with open_server(lambda _body, _n: "ok") as server:
+        model = OpenAIModel(ModelConfig(model="openai/x", api_base=server.base, vision="on"))
+        assert (await model.complete(asked)).text == "ok"
+        assert server.requests[0]["messages"][0]["content"] == [picture]
+        assert "Transfer-Encoding" not in server.headers[0]
+        await model.close()
+
+
+@pytest.mark.parametrize("client", [OpenAIModel, LitellmModel], ids=["direct", "litellm"])
+async def test_a_redirect_is_followed_without_the_key(client: type[ProviderModel]) -> None:
+    """The request goes to the new address, the key does not if that is another server."""
+    async with open_server(lambda _body, _n: "ok") as server:
+
+        async def answer(_: web.Request) -> web.Response:
+            return web.Response(status=307, headers={"Location": f"{server.base}/chat/completions"})
+
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        base = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        model = client(ModelConfig(model="openai/x", api_base=base, api_key="k"))
+        assert (await model.complete(request("hello"))).text == "ok"
+        assert "Authorization" not in server.headers[0]
+        await model.close()
+        await close_litellm()
+        await runner.cleanup()
 
 
 async def test_nothing_listens() -> None:
