@@ -25,17 +25,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import httpx
-import litellm._service_logger  # noqa: F401 - imported by the first answer, in every life anew
 import uvicorn
-from litellm.types.utils import ModelResponseStream
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 
 from agent.llm.chat_model import ModelConfig
-from agent.llm.litellm_model import LitellmModel
+from agent.llm.openai_model import OpenAIModel
 from agent.memory.storage import disk
 from gateway.cli import main as parlour
 from gateway.errors import UserError
@@ -46,26 +41,6 @@ from tests.faults.process_order import ProcessOrder
 _CRASHED = 70
 _ORDER_BYTES = 1 << 20
 _GROUPS = ("parlour.channels", "parlour.stores", "parlour.models", "parlour.commands", "parlour.tools")
-# One question and one piece of an answer, with everything in them that a turn has.
-_CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-_ASKED = cast(
-    "list[ChatCompletionMessageParam]",
-    [
-        {"role": "system", "content": "a"},
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "a", "tool_calls": [_CALL]},
-        {"role": "tool", "tool_call_id": "a", "content": "a"},
-    ],
-)
-_TOOLS: list[ChatCompletionToolUnionParam] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
-_CHUNK = {
-    "id": "c",
-    "object": "chat.completion.chunk",
-    "created": 1,
-    "model": "m",
-    "choices": [{"index": 0, "delta": {"role": "assistant", "content": "a", "tool_calls": [{"index": 0, **_CALL}]}}],
-    "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
-}
 
 
 def main() -> None:
@@ -122,13 +97,13 @@ def _kill(children: Iterable[int]) -> None:
 def _import_the_rest() -> None:
     """Import what the gateway puts off until it is asked for.
 
-    A child finds out what that is, since warming litellm also starts threads, which a fork would not have.
+    A child finds out what that is, since warming a model also starts threads, which a fork would not have.
     """
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         os.dup2(2, 1)  # stdout says when the zygote is ready, and nothing else
-        asyncio.run(LitellmModel(ModelConfig(model="openai/warm")).warm())
+        asyncio.run(OpenAIModel(ModelConfig(model="openai/warm")).warm())
         uvicorn.Config(_nothing).load()
         for group in _GROUPS:
             for entry in entry_points(group=group):
@@ -147,21 +122,6 @@ def _import_the_rest() -> None:
         if name not in sys.modules and name != "__mp_main__":
             with suppress(ImportError):  # made at run time, not to be found again
                 importlib.import_module(name)
-    asyncio.run(_answer_once())
-
-
-async def _answer_once() -> None:
-    """Have the model library's types built, which it puts off to the first answer: a fifth of what a life costs."""
-    transport = httpx.MockTransport(_answer)
-    async with AsyncOpenAI(api_key="none", http_client=httpx.AsyncClient(transport=transport)) as client:
-        stream = await client.chat.completions.create(model="m", messages=_ASKED, tools=_TOOLS, stream=True)
-        async for chunk in stream:
-            ModelResponseStream(**chunk.model_dump())
-
-
-def _answer(request: httpx.Request) -> httpx.Response:
-    body = f"data: {json.dumps(_CHUNK)}\n\ndata: [DONE]\n\n"
-    return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=body)
 
 
 async def _nothing(scope: object, receive: object, send: object) -> None:
