@@ -18,7 +18,6 @@ from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCa
 
 TURNS = 50
 CHAT, OTHER = "main", "second"
-pytestmark = pytest.mark.xdist_group("litellm")
 
 
 @dataclass(frozen=True, slots=True)

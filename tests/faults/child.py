@@ -23,7 +23,6 @@ from gateway.errors import StoreUnavailable
 from gateway.ports import Job
 from gateway.settings import Settings
 from tests.fakes.relay import RelayKind, RelaySettings
-from tests.faults.minimal_model import ThinModel
 from tests.faults.process_order import CHANNEL, ProcessOrder, traces
 from tests.faults.real_channels import is_up, platform_channel
 from tests.faults.sabotage import SABOTAGES
@@ -84,9 +83,8 @@ def settings_of(order: ProcessOrder) -> Settings:
 
 def plugins_of(order: ProcessOrder) -> ExtraPlugins:
     """Return the channel of the platform, and the tools."""
-    models = (ThinModel(order.model),) if order.is_thin else ()
     channel = _relay(order) if order.platform == CHANNEL else platform_channel(order)
-    return ExtraPlugins(channels=(channel,), tools=tools(Path(order.root)), models=models)
+    return ExtraPlugins(channels=(channel,), tools=tools(Path(order.root)))
 
 
 def _relay(order: ProcessOrder) -> ExtraChannel:

@@ -77,7 +77,6 @@ class PlotRun:
             owner=plot.owner,
             turns=plot.turns,
             hours=plot.hours,
-            is_thin=True,
             is_later=not plot.dies_first,
             whole_life=plot.dies_first and self._ending.lives == 1,
         )

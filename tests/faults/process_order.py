@@ -33,7 +33,6 @@ class ProcessOrder:
     preview_seconds: float = 0.01
     grace: float = 25.0
     is_signalled: bool = False  # run as the command does, and end by SIGTERM
-    is_thin: bool = False  # no litellm between the gateway and the model
     owner: str = ""  # of the relay: who alone may write, and decides
     turns: int | None = 0  # that a person may take in ten minutes; 0 = any (ann writes in 25 chats), None = the usual
     hours: int | None = None  # that the clock is ahead; `later` moves it on by one. None = the machine's clock

@@ -175,7 +175,6 @@ class FaultScenario:
             of=self._case.of,
             whole_life=self._case.whole_life,
             send_key=self._case.send_key,
-            is_thin=self._case.chats > 1,
             sabotage=self._case.sabotage,
             preview_seconds=_PACE if self._case.chats == 1 else _SLOW_PACE,
         )

@@ -53,7 +53,7 @@ async def run_until_idle(
     gateway: StoppedGateway, model_calls: CrashingModel, *, kill_at: int = 0, relay: RelayServer | None = None
 ) -> int:
     """Lead one life, to its kill or until nothing waits any more, at *relay* neither; return its exit status."""
-    async with gateway.start(is_thin=True) as line:
+    async with gateway.start() as line:
         model_calls.begin_life(line.pid, kill_at=kill_at)
         while (news := await line.read()) is not None:
             if "ready" in news and not kill_at:

@@ -35,7 +35,7 @@ class StoppedGateway:
 
     @asynccontextmanager
     async def start(
-        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0, is_thin: bool = False
+        self, *, grace: float = 25.0, is_signalled: bool = False, turns: int | None = 0
     ) -> AsyncIterator[ChildConnection]:
         """Start a life; the block begins when it is ready, unless it is gone before. *turns* None = the usual cap."""
         order = ProcessOrder(
@@ -47,7 +47,6 @@ class StoppedGateway:
             grace=grace,
             is_signalled=is_signalled,
             turns=turns,
-            is_thin=is_thin,
         )
         async with open_line(self._zygote, order) as line:
             yield line

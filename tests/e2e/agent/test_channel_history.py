@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from gateway.admission import AdmissionPolicy, AllowEntry
 from gateway.events import ChatKind, InboundKind, SessionKey
 from tests.fakes.held_model import HeldScriptModel
@@ -18,7 +16,6 @@ from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugi
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, open_server
 
-pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "g")
 SCOPE = "chats/pocket%3ag"
 

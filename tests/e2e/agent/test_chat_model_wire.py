@@ -9,14 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.e2e.test_prompt_prefix import RequestBody
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
 
 CHAT = "main"
-pytestmark = pytest.mark.xdist_group("litellm")
 
 
 def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:

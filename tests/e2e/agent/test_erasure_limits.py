@@ -63,7 +63,6 @@ async def test_what_the_terminal_saved_is_named_to_whoever_talks_there() -> None
         assert SAVED not in await erase(parlour.channel.ask, "ann", "/forget zeppelin --purge")
 
 
-@pytest.mark.xdist_group("litellm")
 async def test_what_was_overheard_of_somebody_who_never_wrote_to_the_bot_is_named() -> None:
     """It stands under a name alone, so forgetting an account does not find it; what is named to do takes it out."""
     async with group() as here:

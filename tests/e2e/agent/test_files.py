@@ -1,4 +1,4 @@
-"""Files in, through the whole gateway: a platform that keeps them, the real litellm, a model that sees."""
+"""Files in, through the whole gateway: a platform that keeps them, a real model server, a model that sees."""
 
 from __future__ import annotations
 

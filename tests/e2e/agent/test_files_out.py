@@ -8,15 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
 from tests.fakes.inprocess_gateway import PLAIN, gateway
 from tests.fakes.openai_server import ScriptedAnswer, ScriptedToolCall
-
-pytestmark = pytest.mark.xdist_group("litellm")
 
 
 def sends(*files: Mapping[str, str]) -> ScriptedAnswer:

@@ -22,8 +22,6 @@ from agent.memory.scopes import quote
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
-pytestmark = pytest.mark.xdist_group("litellm")
-
 SCOPE = "people/pocket%3aann"
 Operations = Sequence[Mapping[str, Any]]
 

@@ -9,16 +9,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from agent.memory.history.history_log import HistoryLog
 from agent.memory.storage.transcript_lines import kind_of
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
-
-pytestmark = pytest.mark.xdist_group("litellm")
 
 WINDOW = 8_192  # what the server's refusal names
 CHAT = "ann"

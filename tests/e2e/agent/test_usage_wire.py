@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.events import SessionKey
 from tests.fakes.inprocess_gateway import STREAMING, gateway
 from tests.fakes.openai_server import ModelFault, ScriptedAnswer, ScriptedToolCall, open_server
 
-pytestmark = pytest.mark.xdist_group("litellm")
 KEY = SessionKey("pocket", "c")
 
 
