@@ -32,8 +32,8 @@ REFUSAL_WORDS: Mapping[str, str] = {
     RefusalRule.DOUBT: "the same call may have happened already",
 }
 QUESTION_WORDS: Mapping[str, str] = {
-    "tools.why_acts": "a person was asked: it changes something outside the chat",
-    "tools.why_tainted": "a person was asked: text from other sources was in the conversation",
+    "tools.why_acts": "it changes something outside the chat",
+    "tools.why_tainted": "text from other sources was in the conversation",
 }
 
 
@@ -72,7 +72,7 @@ def _of_turn(key: SessionKey, sender: str, name: str, records: Iterable[ToolCall
         if each.at is None or each.outcome not in (CallOutcome.REFUSED, CallOutcome.ASKED):
             continue
         is_asked = each.outcome is CallOutcome.ASKED
-        words = QUESTION_WORDS.get(each.why, "a person was asked") if is_asked else REFUSAL_WORDS.get(each.rule, "")
+        words = QUESTION_WORDS.get(each.why, "its rule says so") if is_asked else REFUSAL_WORDS.get(each.rule, "")
         yield RefusedCall(
             key=key,
             sender=sender,

@@ -201,7 +201,8 @@ def _refusal_rows(line: Line) -> Iterable[str]:
     who = f"  {line['sender']}" if line["sender"] else ""
     name = f" ({line['name']})" if line["name"] else ""
     times = f", {line['times']} times since {_time(line['first_at'])}" if line["times"] > 1 else ""
-    tool = f"{line['tool']} did not run: " if "tool" in line else ""
+    verb = "asked a person first" if line["reason"] == "asked" else "did not run"
+    tool = f"{line['tool']} {verb}: " if "tool" in line else ""
     yield f"{_time(line['last_at'])}  {where}{who}{name}: {tool}{line['words']} ({line['reason']}{times})"
     for paste in line["paste"]:
         yield f"    {paste}"

@@ -38,7 +38,9 @@ async def test_each_address_rule_is_tried(tmp_path: Path, monkeypatch: pytest.Mo
     assert "does not refuse 240.0.0.1 (a reserved address); set" in text
     monkeypatch.undo()
     proxied = load_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_PROXY": "http://127.0.0.1:9"})
-    assert [each.level for each in await check_addresses(proxied)] == [FindingLevel.OK, FindingLevel.WARN]
+    refused, warned = await check_addresses(proxied)
+    assert (refused.level, warned.level, warned.id) == (FindingLevel.OK, FindingLevel.WARN, "web.proxy")
+    assert "configure it so that it does not reach internal networks, or set PARLOUR_TOOLS__WEB__FETCH=" in warned.text
 
 
 async def test_the_search_engine_is_asked(tmp_path: Path) -> None:

@@ -76,10 +76,11 @@ async def test_the_rule_and_its_setting_are_shown_after_a_restart(terminal: Comm
         ("-team", "bob", "send_letter", "chat", 1),
         ("bob", "bob", "run_it", "role", 2),
     ]
-    assert found[0]["words"] == "a person was asked: text from other sources was in the conversation"
+    assert found[0]["words"] == "text from other sources was in the conversation"
     assert "secret" not in str(found)
     stopped = await there(terminal.well, "why")
     assert "pocket:bob  bob (Bob): run_it did not run: the role of the person is not enough for this tool" in stopped
+    assert "send_letter asked a person first: text from other sources was in the conversation (asked)" in stopped
     assert "    in parlour.yaml: tools: {rights: {run_it: {who: member}}}" in stopped
 
 
