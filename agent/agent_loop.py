@@ -428,6 +428,7 @@ class AgentLoop:
                 why=verdict.question,
                 subject=verdict.subject,
                 can_last=verdict.can_last,
+                is_for_owner=verdict.is_for_owner,
                 seconds=int(lifetime.total_seconds()),
                 at=self._now().isoformat(timespec="seconds"),
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ from agent.reminders.reminder_turns import (
 )
 from agent.tools.rights import RefusalRule
 from agent.tools.sources import format_sources
-from agent.tools.tool_questions import format_questions
+from agent.tools.tool_questions import ToolQuestion, format_questions
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import TurnDraft
 from agent.turn_services import TurnServices, build_reply
@@ -262,9 +262,10 @@ class TurnRunner:
             *self._tool_cap_lines(draft, turn),
             *([sources] if sources else []),
         ]
-        questions, buttons = format_questions(draft.questions, language)
-        if questions:
-            below.append(questions)
+        asked_here = [each for each in draft.questions if not each.is_for_owner]
+        asked_owner, notices = await self._ask_owner(turn, [each for each in draft.questions if each.is_for_owner])
+        questions, buttons = format_questions(asked_here, language)
+        below += [each for each in (asked_owner, questions) if each]
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}".strip()
@@ -273,12 +274,45 @@ class TurnRunner:
             reply = tuple(call_person(turn, each) for each in reply)
         audit = self._commands.audit_questions(turn, draft.questions)
         await services.commit(
-            context.running, turn, context.conversation, draft, MessageOutcome.ANSWERED, reply, audit=audit
+            context.running,
+            turn,
+            context.conversation,
+            draft,
+            MessageOutcome.ANSWERED,
+            (*reply, *notices),
+            audit=audit,
         )
         if active.lost:  # said once; after a crash before this line, or with a store that is down, once more
             with suppress(StoreUnavailable):
                 await services.profiles.models.choose(turn.key, "")
         return MessageOutcome.ANSWERED
+
+    async def _ask_owner(
+        self, turn: Turn, questions: Sequence[ToolQuestion]
+    ) -> tuple[str, tuple[OutboundMessage, ...]]:
+        """Return the line for the chat and the question for the owner; both are empty without *questions*.
+
+        If no owner has a direct chat, the line names the command that lists the questions.
+        """
+        if not questions:
+            return "", ()
+        names = ", ".join(f"`{each.tool}`" for each in questions)
+        owner = await self._services.find_owner(turn.key.channel)
+        if owner is None:
+            return translate("tools.for_owner", turn.language, names=names), ()
+        key, visible_to = owner
+        language = self._services.locales.language(key)
+        text, buttons = format_questions(questions, language)
+        text = f"{translate('tools.asked_for', language, chat=short(str(turn.key)))}\n\n{text}"
+        question = OutboundMessage(
+            id=f"{turn.id}.2",
+            key=key,
+            text=text,
+            kind=OutboundKind.NOTICE,
+            visible_to=visible_to,
+            choices=buttons,
+        )
+        return translate("tools.asked_owner", turn.language, names=names), (question,)
 
     def _tool_cap_lines(self, draft: TurnDraft, turn: Turn) -> list[str]:
         """Return a line for each daily cap on tool calls that refused a call of the turn."""

@@ -22,8 +22,13 @@ _LONGEST_ID = 20
 
 async def is_about_own(context: CommandContext) -> bool:
     """Return True if the sender requested the call, and may then decide without a role."""
-    found = await context.services.approvals.find(context.key, _name(context))
+    found = await context.services.approvals.find(context.key, _name(context), is_owners=_is_owners(context))
     return found is not None and found[0].sender == context.message.sender.id
+
+
+def _is_owners(context: CommandContext) -> bool:
+    """Return True in the direct chat of an owner."""
+    return context.turn.role is Role.OWNER and not context.turn.is_shared
 
 
 _DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own, is_audited=True)
@@ -56,8 +61,8 @@ async def tools(context: CommandContext) -> CommandReply:
     zone = context.services.chats.locales.zone(context.scope)
     if decisions:
         lines.append("\n".join(f"- {each.text(zone, context.language)}" for each, _ in decisions))
-    waiting = [question for question, _ in await context.services.approvals.pending(context.key)][:MOST_QUESTIONS]
-    text, buttons = format_questions(waiting, context.language)
+    waiting = await context.services.approvals.pending(context.key, is_owners=_is_owners(context))
+    text, buttons = format_questions([question for question, _ in waiting][:MOST_QUESTIONS], context.language)
     return CommandReply(text="\n\n".join([*lines, text] if text else lines), is_private=True, choices=buttons)
 
 
@@ -72,8 +77,11 @@ def _name(context: CommandContext) -> str:
 
 async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     approvals = context.services.approvals
-    found = await approvals.find(context.key, _name(context))
+    found = await approvals.find(context.key, _name(context), is_owners=_is_owners(context))
     settled = CommandReply(text=context.translate("tools.settled"), is_private=True, settles=True, outcome="settled")
+    if found is not None and found[0].is_for_owner and context.turn.role is not Role.OWNER:
+        text = context.translate("commands.only_owner", command="tools")
+        return CommandReply(text=text, is_private=True, outcome="refused", tool=found[0].tool)
     if found is None or not approvals.claim(found[0], context.turn.id):
         return settled
     question, job = found

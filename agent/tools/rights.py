@@ -75,6 +75,7 @@ class CallVerdict:
     question: str = ""  # catalogue key of the reason to ask a person
     subject: str = ""  # of the call in question
     can_last: bool = False  # a yes to the question may hold for 30 days
+    is_for_owner: bool = False  # the question belongs into an owner's direct chat
 
 
 def apply_rights(tools: Iterable[Tool], rights: Mapping[str, OperatorRights]) -> Sequence[Tool]:
@@ -166,4 +167,5 @@ def _verdict_in_question(
         return CallVerdict("refused: the person does not want this here; `/tools` changes it", RefusalRule.NEVER)
     if decision and can_last:
         return CallVerdict()
-    return CallVerdict(question=why, subject=subject, can_last=can_last)
+    is_for_owner = facts.chat_kind is not ChatKind.DIRECT and (tool.who or RIGHTS[tool.kind].who) is Role.OWNER
+    return CallVerdict(question=why, subject=subject, can_last=can_last, is_for_owner=is_for_owner)

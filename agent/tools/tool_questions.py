@@ -57,6 +57,7 @@ class ToolQuestion:
     by: str = ""  # who allowed it
     subject: str = ""  # what the call is about, as the tool names it
     can_last: bool = False  # a yes may hold for 30 days
+    is_for_owner: bool = False  # asked in an owner's direct chat, and decided by owners
     seconds: int = int(LIFETIME.total_seconds())  # until it lapses
 
     @property
@@ -205,18 +206,18 @@ class ToolApprovals:
         # The turn of the command that decides, by question; its commit ends the question.
         self._deciding: LRUCache[str, str] = LRUCache(maxsize=_MOST_DECIDED)
 
-    async def pending(self, key: SessionKey) -> Sequence[tuple[ToolQuestion, Job]]:
-        """Return the questions of *key* with their jobs, the oldest first."""
-        prefix = jobs_prefix(key)
-        return [
-            (ToolQuestion(**job.payload), job)
-            for job in await self._jobs.pending_of(TOOL_QUESTION)
-            if job.id.startswith(prefix)
-        ]
+    async def pending(self, key: SessionKey, *, is_owners: bool = False) -> Sequence[tuple[ToolQuestion, Job]]:
+        """Return the questions of *key* with their jobs, the oldest first.
 
-    async def find(self, key: SessionKey, name: str) -> tuple[ToolQuestion, Job] | None:
-        """Return the question *name* of *key*; None if it was decided or has lapsed."""
-        return next((each for each in await self.pending(key) if each[0].id == name), None)
+        In an owner's direct chat (*is_owners*) also those of other chats that are for owners.
+        """
+        prefix = jobs_prefix(key)
+        found = [(ToolQuestion(**job.payload), job) for job in await self._jobs.pending_of(TOOL_QUESTION)]
+        return [each for each in found if each[1].id.startswith(prefix) or (is_owners and each[0].is_for_owner)]
+
+    async def find(self, key: SessionKey, name: str, *, is_owners: bool = False) -> tuple[ToolQuestion, Job] | None:
+        """Return the question *name* of those that `pending` returns; None if it was decided or has lapsed."""
+        return next((each for each in await self.pending(key, is_owners=is_owners) if each[0].id == name), None)
 
     def claim(self, question: ToolQuestion, turn: str) -> bool:
         """Return True if the command of *turn* decides *question*; False if another one already does.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from agent.llm.scripted_model import ScriptEntry
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.errors import SettingsError
+from gateway.events import Role
 from tests.e2e.agent.test_tool_questions import ARGUMENTS, OPEN, OutsideWorld, decide
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
@@ -75,3 +77,37 @@ async def test_a_weaker_rule_stops_the_start() -> None:
     with pytest.raises(SettingsError, match=r"tools\.rights\.act\.ask: tainted asks less than act does; write first"):
         async with gateway(environment=environment):
             pass
+
+
+async def test_an_owners_tool_asks_in_the_owners_direct_chat() -> None:
+    """The group reads that an owner was asked, and no argument; an admin of the group cannot decide, the owner can."""
+    sent: list[str] = []
+
+    @tool("Send money.", kind=ToolKind.ACT, name="send_money", who=Role.OWNER)
+    async def send_money(context: ToolContext, to: str) -> str:
+        sent.append(to)
+        return "sent"
+
+    policy = replace(OPEN, owners=frozenset({"ann"}))
+    call = calls(("send_money", '{"to": "bob"}'))
+    model = HeldScriptModel(call, "I may not.", call, "One moment.", "Done.")
+    async with gateway(model=model, tools=[send_money], policy=policy) as parlour:
+        ask = parlour.channel.ask
+        assert await ask("g", "send it", group=True, sender="eve") == "I may not."
+        assert "only an owner" in results(model.asked[1])[-1]
+        shown = await ask("g", "send it", group=True, sender="ann")
+        assert shown == (
+            "One moment.\n\nI've asked an owner of this bot, in a direct message, whether I may run `send_money`."
+        )
+        question = (await parlour.channel.posted("ann", 1))[0].text
+        assert question.startswith("From the chat `pocket:g`:\n\nMay I run `send_money`")
+        assert '{"to": "bob"}' in question
+        press = decide(question)
+        refused = await ask("g", press, group=True, sender="eve", is_admin=True)
+        assert refused.startswith("Only an owner of this bot")
+        assert press in await ask("ann", "/tools", sender="ann")
+        assert press not in await ask("bob", "/tools", sender="bob")
+        assert await ask("ann", press, sender="ann") == "Allowed: `send_money` runs now."
+        await parlour.idle()
+        assert "Done." in parlour.channel.texts["g"]
+    assert sent == ["bob"]

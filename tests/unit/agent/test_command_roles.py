@@ -141,7 +141,7 @@ class NobodysStaging:
 class NobodysApprovals:
     """No questions about tool calls."""
 
-    async def find(self, key: SessionKey, name: str) -> None:
+    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> None:
         """Find nothing."""
 
 
