@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import reminders_in
 from agent.tools.tool import Tool, ToolContext, ToolKind, tool
+from agent.web.web_pages import WebPages
+from agent.web.web_search import WebHit
+from agent.web.web_tools import build_fetch_tool, build_search_tool
 from gateway.events import InboundKind, SessionKey
+from tests.e2e.agent.test_tool_questions import OutsideWorld
+from tests.e2e.agent.test_web_tools import ListEngine
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
+from tests.fakes.public_site import PublicSite, open_site
 
 TURNS = 50
 CHAT, OTHER = "main", "second"
@@ -109,6 +119,124 @@ async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.Captur
     assert len(steered) == 1
     # The deltas of memory edits, own and the other session's, are in the conversation and broke nothing.
     assert any(b"[memory]" in body.before for body in bodies)
+
+
+TOOL_WISHES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "remind me": ("remind", {"what": "stand-up", "in_minutes": 60}),
+    "snooze that": ("reminder_change", {"snooze_minutes": 30}),
+    "write to bob": ("send_letter", {"to": "bob"}),
+    "read": ("web_fetch", {}),
+    "search": ("web_search", {"query": "ferries"}),
+    "count": ("count_up", {}),
+    "go on": ("read_result", {"page": 2}),
+}
+
+
+def tool_script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
+    """Call the tool that the last message asks for, otherwise answer differently each time."""
+    last, said = body["messages"][-1], str(body["messages"][-1]["content"])
+    wish = next((each for each in TOOL_WISHES if each in said), "") if last["role"] == "user" else ""
+    if not wish or "[allowed by" in said:
+        return ScriptedAnswer(text=f"answer {n} with some words, é and 🙂")
+    name, arguments = TOOL_WISHES[wish]
+    if name == "web_fetch":
+        arguments = {"url": re.findall(r"http://\S+", said)[0]}
+    if name == "reminder_change":
+        arguments = {**arguments, "id": re.findall(r"reminder (r[a-z2-7]{8})", json.dumps(body["messages"]))[0]}
+    if name == "read_result":
+        arguments = {**arguments, "result": re.findall(r'read_result\(\\*"(r\w+)', json.dumps(body["messages"]))[0]}
+    return ScriptedAnswer(
+        text="", calls=(ScriptedToolCall(name=name, arguments=json.dumps(arguments), id=f"call_{n}"),)
+    )
+
+
+@tool("Count.", kind=ToolKind.LOOK)
+async def count_up(context: ToolContext) -> str:
+    """Return a result of several pages."""
+    return " ".join(map(str, range(4_000)))
+
+
+async def test_tools_keep_the_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over fifty turns no tool breaks it, and the schemas are the same.
+
+    Pages, searches, long results, calls that a person allows and denies, a reminder that fires, is snoozed by button
+    and in words and is stopped, and a restart.
+    """
+    pages = {f"/{n}": f"<title>Page {n}</title><body><p>Only a few words on page {n}.</p>" for n in range(TURNS)}
+    world = OutsideWorld()
+    async with open_server(tool_script) as server, open_site(monkeypatch, pages) as site:
+        found = ListEngine(WebHit(title="Ferries", url=site.url("/9"), snippet="timetable"))
+        tools = (build_fetch_tool(WebPages(client=site.client)), build_search_tool(found), world.tool, count_up)
+        environment = _environment(server) | {"PARLOUR_TOOLS__WEB__FETCH": "false"}
+        environment["PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW"] = "1000"
+        for start in (0, 30):
+            async with gateway(home=tmp_path / "home", environment=environment, tools=tools) as parlour:
+                for n in range(start, TURNS if start else 30):
+                    await _tool_turn(parlour, site, n)
+                    await parlour.idle()
+    bodies = [RequestBody.of(data) for data in server.bodies]
+    breaks = [n for n in range(1, len(bodies)) if not _extends(bodies[n - 1], bodies[n])]
+    with capsys.disabled():
+        print(f"\nprefix with tools: {len(bodies)} bodies, broken at {breaks}")
+    assert breaks == []
+    prompt = bodies[-1].before.decode()
+    assert len(world.sent) == 2
+    assert len(site.requests) >= 5
+    for words in ("[allowed by Ann", "⏰ stand-up", "waiting for approval", "Only a few words on page", "3998 3999"):
+        assert words in prompt, words
+
+
+async def _tool_turn(parlour: InProcessGateway, site: PublicSite, n: int) -> None:
+    """One turn of the script of events."""
+    ask = parlour.channel.ask
+    match n:
+        case 2:
+            await ask(CHAT, "remind me of the stand-up in an hour")
+        case 4 | 33:
+            await _fire(parlour)
+            await ask(CHAT, f"plain text of turn {n}")
+        case 5 | 48:
+            (reminder, *_) = reminders_in(await parlour.app.store.jobs.pending_of("remind"))
+            command = f"snooze {reminder.id} 10" if n == 5 else f"stop {reminder.id}"
+            await parlour.channel.say(CHAT, f"/reminders {command}", kind=InboundKind.BUTTON)
+            await ask(CHAT, f"plain text of turn {n}")
+        case 7 | 9 | 27:
+            await ask(CHAT, f"write to bob, turn {n}")
+            await _decide(parlour, "deny" if n == 9 else "allow")
+        case 12 | 13 | 22 | 38 | 44:
+            await ask(CHAT, f"read {site.url(f'/{n}')} in turn {n}")
+        case 16:
+            await ask(CHAT, "search for ferries")
+        case 19:
+            await ask(CHAT, "count, please")
+        case 20:
+            await ask(CHAT, "go on")
+        case 25:  # a page is in the prompt, so it asks
+            await ask(CHAT, "snooze that for half an hour")
+            await _decide(parlour, "allow")
+        case _:
+            await ask(CHAT, f"plain text of turn {n}")
+
+
+async def _fire(parlour: InProcessGateway) -> None:
+    """Have the reminder fire now."""
+    jobs = parlour.app.store.jobs
+    (job, reminder) = next(
+        (job, each) for job in await jobs.pending_of("remind") for each in reminders_in([job]) if not each.is_fired
+    )
+    now = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=1)
+    count = len(parlour.channel.posts[CHAT])
+    await jobs.advance(job, replace(reminder, at=slot_of(now, reminder.zone)).to_job(job.scope))
+    await parlour.channel.until(lambda: any("⏰" in post.text for post in parlour.channel.posts[CHAT][count:]))
+
+
+async def _decide(parlour: InProcessGateway, word: str) -> None:
+    """Press a button of the one question, and return when its call has ended."""
+    ((question, _),) = await parlour.app.commands.approvals.pending(_key(parlour))
+    await parlour.channel.ask(CHAT, f"/tools {word} {question.id}")
+    await parlour.idle()
 
 
 def _extends(earlier: RequestBody, later: RequestBody) -> bool:

@@ -11,10 +11,13 @@ import pytest
 from aiohttp import web
 
 from agent.llm.scripted_model import ScriptEntry
+from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.tool import Tool
+from agent.tools.toolbox import GROUP as TOOL_ENTRY_POINTS
 from agent.web.web_pages import WebPages
 from agent.web.web_search import SearchAge, WebHit
 from agent.web.web_tools import build_fetch_tool, build_search_tool
+from gateway.ports.entry_points import load_entry_points
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.public_site import PublicSite, open_site
@@ -208,6 +211,20 @@ async def test_the_tools_are_what_the_settings_say(tmp_path: Path) -> None:
         names = {each["function"]["name"] for each in request.tools}
         assert names & {"web_fetch", "web_search"} == offered
         assert missing in str(request.messages[0]["content"])
+
+
+async def test_what_the_tools_take_of_every_prompt() -> None:
+    """All that we install, with a search engine: at most 1,800 tokens beside the memory's, by our own estimate."""
+    environment = {"PARLOUR_TOOLS__WEB__SEARCH": "brave", "PARLOUR_TOOLS__WEB__SEARCH_KEY": "k"}
+    model = HeldScriptModel("hello")
+    async with gateway(model=model, environment=environment) as parlour:
+        await parlour.channel.ask("c", "hi")
+    tools = {each["function"]["name"]: each for each in model.asked[-1].tools}
+    assert tools.keys() >= {each.name for each in load_entry_points(TOOL_ENTRY_POINTS)} | {"web_fetch", "web_search"}
+    memory = {"memory_edit", "memory_get", "memory_search", "vector_search", "remember"}
+    assert memory <= tools.keys()
+    assert 1_000 < estimate_messages(each for name, each in tools.items() if name not in memory) <= 1_800
+    assert estimate_messages(tools.values()) <= 2_400
 
 
 async def test_the_prefix_stays_the_same_while_pages_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
