@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import structlog
 
 from agent.attachments.image_inliner import ImageInliner
-from agent.files.outgoing_files import OutgoingFiles
+from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.files.turn_files import FileServices, TurnFiles
 from agent.llm.chat_model import ChatReply, ChatRequest, TokenUsage, ToolCall
 from agent.memory.messages.token_estimate import estimate_message, estimate_messages
@@ -29,7 +29,7 @@ from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
 from agent.turn_memory import TurnMemoryTools
-from gateway.errors import ContextOverflow, ModelFailed
+from gateway.errors import ContextOverflow, ModelFailed, ToolFailed
 from gateway.events import InboundKind
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
@@ -361,8 +361,7 @@ class AgentLoop:
         elif (verdict := toolbox.review(call, facts)).refusal:
             text, rule = verdict.refusal, verdict.rule
         elif verdict.question:
-            effects.ask = self._question(turn, call, toolbox.schema_digest(call), verdict)
-            text = _WAITING
+            text, rule = await self._ask(context, call, verdict, effects)
         else:
             if (kind := toolbox.kind_of(call)) is not None:
                 self._caps.count(kind, turn=turn.id, account=turn.account, chat=str(turn.key))
@@ -379,6 +378,29 @@ class AgentLoop:
             is_untrusted, is_error = outcome.is_untrusted or effects.is_untrusted, outcome.is_error
         return _CallResult(text, effects, is_untrusted=is_untrusted, is_error=is_error, rule=rule)
 
+    async def _ask(
+        self, context: LoopContext, call: ToolCall, verdict: CallVerdict, effects: StagedEffects
+    ) -> tuple[str, RefusalRule | None]:
+        """Stage the question about *call*, with a file if its arguments are long; return the call's result."""
+        turn, toolbox = context.turn, context.turn.profile.toolbox
+        question = self._question(turn, call, toolbox.schema_digest(call), verdict)
+        if question.attached:
+            try:
+                await self._bind_files(context, effects)(question.file_name, question.attached)
+            except ToolFailed as error:
+                return f"not run: a person must be shown the whole call, and {error}", RefusalRule.LENGTH
+        effects.ask = asdict(question)
+        return _WAITING, None
+
+    def _bind_files(self, context: LoopContext, effects: StagedEffects) -> BoundFileSender:
+        """Return the sender of files that go with the turn's answer."""
+        turn, draft = context.turn, context.draft
+
+        def lines() -> list[Line]:
+            return [*context.conversation.lines, *draft.lines]
+
+        return self._outgoing.bind(turn.scope, turn.key, lines, effects.send, sent_count=len(draft.attachments))
+
     async def _call_facts(self, context: LoopContext, call: ToolCall) -> CallFacts:
         turn, draft, allowed = context.turn, context.draft, context.turn.allowed
         decisions = await self._decisions_about(turn, call)
@@ -394,6 +416,7 @@ class AgentLoop:
             call=call.id,
             sender=turn.message.sender.id,
             lines=lambda: [*context.conversation.lines, *draft.lines],
+            can_attach=self._outgoing.can_send(turn.key),
             exceeded_limit=exceeded.limit if exceeded is not None else 0,
             decisions=decisions,
             allowed_schema=allowed.schema if allowed is not None and call.id == allowed.id else "",
@@ -405,33 +428,30 @@ class AgentLoop:
             return {}
         return await self._decisions.verdicts(turn.scope, turn.key, turn.account.name)
 
-    def _question(self, turn: Turn, call: ToolCall, schema: str, verdict: CallVerdict) -> Mapping[str, Any]:
-        """Return the record of the question about *call*, for the call's line and for its job."""
+    def _question(self, turn: Turn, call: ToolCall, schema: str, verdict: CallVerdict) -> ToolQuestion:
         message = turn.message
         is_program = turn.profile.toolbox.kind_of(call) is ToolKind.RUN
         lifetime = RUN_LIFETIME if is_program else LIFETIME
-        return asdict(
-            ToolQuestion(
-                id=question_id(turn.id, call.id),
-                key=str(turn.key),
-                turn=turn.id,
-                sender=message.sender.id,
-                sender_name=clean_name(message.sender.name),
-                team=message.sender.team,
-                chat_kind=str(message.chat_kind),
-                is_private=message.is_private,
-                guild=message.guild,
-                is_untyped=_is_untyped(turn),
-                tool=call.name,
-                arguments=call.arguments,
-                schema=schema,
-                why=verdict.question,
-                subject=verdict.subject,
-                can_last=verdict.can_last,
-                is_for_owner=verdict.is_for_owner,
-                seconds=int(lifetime.total_seconds()),
-                at=self._now().isoformat(timespec="seconds"),
-            )
+        return ToolQuestion(
+            id=question_id(turn.id, call.id),
+            key=str(turn.key),
+            turn=turn.id,
+            sender=message.sender.id,
+            sender_name=clean_name(message.sender.name),
+            team=message.sender.team,
+            chat_kind=str(message.chat_kind),
+            is_private=message.is_private,
+            guild=message.guild,
+            is_untyped=_is_untyped(turn),
+            tool=call.name,
+            arguments=call.arguments,
+            schema=schema,
+            why=verdict.question,
+            subject=verdict.subject,
+            can_last=verdict.can_last,
+            is_for_owner=verdict.is_for_owner,
+            seconds=int(lifetime.total_seconds()),
+            at=self._now().isoformat(timespec="seconds"),
         )
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
@@ -477,13 +497,7 @@ class AgentLoop:
             stage_job=effects.jobs.append,
             end_jobs=effects.ends.append,
             schedule=ReminderAccess(self._jobs, turn, self._now, effects.taint),
-            send=self._outgoing.bind(
-                turn.scope,
-                turn.key,
-                lines,
-                effects.send,
-                sent_count=len(draft.attachments),
-            ),
+            send=self._bind_files(context, effects),
         )
 
     async def _add_messages(self, context: LoopContext, rows: Sequence[InboxRow]) -> None:

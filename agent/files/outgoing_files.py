@@ -44,6 +44,10 @@ class OutgoingFiles:
         self._most = most
         self._limit = limit
 
+    def can_send(self, key: SessionKey) -> bool:
+        """Return True if the chat takes files."""
+        return min(self._limit(key.channel), self._most) > 0
+
     def bind(
         self,
         scope: str,

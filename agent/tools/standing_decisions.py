@@ -43,7 +43,7 @@ class StandingDecision:
         return format_subject(self.tool, self.subject)
 
     def text(self, zone: str, language: str) -> str:
-        """Return one line: what is decided, until when, and how to revoke it."""
+        """Return one line with the decision, its end, and the command that revokes it."""
         until = format_moment(datetime.fromisoformat(self.until), zone, language)
         key = "tools.standing_yes" if self.is_allowed else "tools.standing_no"
         return translate(key, language, what=self.what, until=until, id=self.id)
@@ -93,7 +93,7 @@ class StandingDecisions:
         return [each for each in found if each[0].key == str(key.parent) and each[0].by == account]
 
     async def verdicts(self, scope: str, key: SessionKey, account: str) -> Mapping[tuple[str, str, str], bool]:
-        """Return what *account* decided in the chat of *key*, by tool, subject and digest of the tool's schema."""
+        """Return the decisions of *account* in the chat of *key*, by tool, subject and digest of the tool's schema."""
         found = await self.read(scope, key, account)
         return {(each.tool, each.subject, each.schema): each.is_allowed for each, _ in found}
 

@@ -101,6 +101,7 @@ class CallFacts:
     call: str = ""  # the tool call's id
     sender: str = ""  # platform id of the turn's person
     lines: Callable[[], Sequence[Line]] = tuple  # of the conversation, this turn's included
+    can_attach: bool = False  # the chat takes files: long arguments are shown as one
     exceeded_limit: int = 0  # calls of this kind that the person may make in a day, if they are used up
     decisions: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)  # standing ones, see `review_call`
     allowed_schema: str = ""  # digest of the tool's schema when a person allowed this call; "" = it was not asked

@@ -25,7 +25,8 @@ from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
 ALLOWED = "job:allowed/"  # of a question's id; the text is the question
-LONGEST_SHOWN = 1_500  # characters of arguments: what cannot be shown in full is not asked
+LONGEST_SHOWN = 1_500  # characters of arguments in the question: what cannot be shown in full is not asked
+LONGEST_ATTACHED = 20_000  # in a file with the question
 LIFETIME = timedelta(hours=24)
 RUN_LIFETIME = timedelta(hours=1)  # of a question about a program
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
@@ -71,6 +72,17 @@ class ToolQuestion:
         return datetime.fromisoformat(self.at)
 
     @property
+    def attached(self) -> str:
+        """The content of the file that shows the arguments; "" if the question itself shows them."""
+        shown = show_escapes(self.arguments)
+        return shown if len(shown) > LONGEST_SHOWN else ""
+
+    @property
+    def file_name(self) -> str:
+        """The name of that file."""
+        return f"{self.id}.json"
+
+    @property
     def offers_yes(self) -> bool:
         """True if the person may allow further calls about the subject."""
         return self.can_last and self.offers_no
@@ -89,6 +101,8 @@ class ToolQuestion:
             fence += "`"
         reason = translate(self.why, language)
         lines = [translate("tools.allow", language, tool=self.tool, why=reason), f"{fence}json\n{shown}\n{fence}"]
+        if self.attached:
+            lines[1] = translate("tools.attached", language, name=self.file_name)
         what = format_subject(self.tool, self.subject)
         if self.offers_yes:
             lines.append(translate("tools.about_yes", language, button=translate("tools.days", language), what=what))

@@ -32,7 +32,7 @@ from agent.tools.tool import (
     ToolContext,
     ToolKind,
 )
-from agent.tools.tool_questions import LONGEST_SHOWN, digest_schema, show_escapes
+from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN, digest_schema, show_escapes
 from gateway.errors import NothingHappened, SettingsError, ToolFailed
 from gateway.ports import MetricsRecorder
 from gateway.ports.entry_points import load_entry_points
@@ -207,8 +207,10 @@ class Toolbox:
         except ToolFailed:
             return CallVerdict()
         verdict = review_call(found, arguments, facts)
-        if verdict.question and len(show_escapes(call.arguments)) > LONGEST_SHOWN:
-            text = f"not run: a person must be shown the whole call, and it is longer than {LONGEST_SHOWN} characters"
+        # A file would go to the chat, which does not see a question for an owner.
+        limit = LONGEST_ATTACHED if facts.can_attach and not verdict.is_for_owner else LONGEST_SHOWN
+        if verdict.question and len(show_escapes(call.arguments)) > limit:
+            text = f"not run: a person must be shown the whole call, and it is longer than {limit} characters"
             return CallVerdict(text, RefusalRule.LENGTH)
         return verdict
 
