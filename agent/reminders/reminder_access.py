@@ -85,8 +85,7 @@ class ReminderAccess:
     ) -> Reminder:
         """Return a new reminder. Raises ToolFailed."""
         turn, text = self._turn, " ".join(what.split()) if kind == SAY else what.strip()
-        if is_reminder(turn.message):
-            raise ToolFailed("not allowed here: a reminder sets no reminder; ask the person to write")
+        self._require_person()
         if not text:
             raise ToolFailed("say what to remind of")
         if len(text) > LONGEST_TEXT:
@@ -124,6 +123,7 @@ class ReminderAccess:
 
     def reschedule(self, reminder: Reminder, at: str) -> Reminder:
         """Return the reminder at another time; one that is over is set again. Raises ToolFailed."""
+        self._require_person()
         slot = self.slot_at(at)
         current = replace(
             reminder, zone=self._turn.zone, is_fired=False, is_snoozed=False, paused="", missed=0, is_elapsed=False
@@ -136,6 +136,7 @@ class ReminderAccess:
 
     def snooze(self, reminder: Reminder, minutes: int) -> Reminder:
         """Return an extra slot of the reminder so many minutes from now. Raises ToolFailed."""
+        self._require_person()
         return snooze_reminder(reminder, self.slot_in(minutes), self._turn.zone)
 
     def rule(self, repeat: str, kind: str) -> RecurrenceRule:
@@ -170,6 +171,11 @@ class ReminderAccess:
 
     def _wrong_time(self) -> str:
         return f"at is a local time such as 2026-11-23T09:00: it is now {self.moment}"
+
+    def _require_person(self) -> None:
+        """Raise ToolFailed in the turn of a reminder: it could start itself again and again. Cancelling is allowed."""
+        if is_reminder(self._turn.message):
+            raise ToolFailed("not allowed here: a reminder sets and moves no reminder; ask the person to write")
 
     async def _check_limits(self) -> None:
         names = {each.name for each in (self._turn.account, *self._turn.accounts)}

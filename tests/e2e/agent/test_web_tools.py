@@ -18,6 +18,7 @@ from agent.web.web_pages import WebPages
 from agent.web.web_search import SearchAge, WebHit
 from agent.web.web_tools import build_fetch_tool, build_search_tool
 from gateway.ports.entry_points import load_entry_points
+from tests.fakes import sample_files
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.public_site import PublicSite, open_site
@@ -111,6 +112,27 @@ async def test_other_texts_and_what_is_no_text(monkeypatch: pytest.MonkeyPatch) 
         "error: only http and https addresses can be opened",
         "error: port 6379 is not opened",
     ]
+
+
+async def test_documents_are_read_paged_and_cited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A PDF and a Word document have parts like any page, and stand below the answer; a picture is named."""
+    files: dict[str, web.Response | str | bytes] = {
+        "/ferry-plan.pdf": sample_files.pdf(*[f"Pier {n}: ferries leave at noon. " * 20 for n in range(40)]),
+        "/prices.docx": sample_files.docx(sample_files.paragraph("A ticket costs 3 crowns.")),
+        "/pier.png": sample_files.picture(form="PNG"),
+    }
+    async with open_site(monkeypatch, files) as site:
+        plan, prices, pier = (site.url(path) for path in files)
+        found, answer = await play(
+            site, "read them", calls(fetch(plan, page=2), fetch(plan, find="pier 39"), fetch(prices), fetch(pier))
+        )
+    assert "ferries leave at noon" in found[0]
+    assert re.search(r"\(part 2 of \d; the next one: page=3\)", found[0])
+    assert "Pier 39: ferries" in found[1]
+    assert "A ticket costs 3 crowns." in found[2]
+    assert re.fullmatch(r"error: this is a picture \(\d+ bytes\), not a page with text", found[3])
+    assert f"[ferry-plan.pdf]({plan})" in answer
+    assert f"[prices.docx]({prices})" in answer
 
 
 async def test_a_hijacked_model_opens_only_what_was_named_or_offered(monkeypatch: pytest.MonkeyPatch) -> None:
