@@ -10,8 +10,9 @@ import io
 import json
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -45,7 +46,7 @@ class OpenAIConnection:
     def __init__(self, model: str, api_base: str, api_key: str, *, proxy: str, connect_seconds: float) -> None:
         self._model = model
         self._url = f"{api_base.rstrip('/')}/chat/completions"
-        self._proxy = proxy
+        self._connector = _connector_for(proxy)
         self._connect_seconds = connect_seconds
         self._headers = {
             "Accept": "application/json",
@@ -96,13 +97,9 @@ class OpenAIConnection:
             # The time limits are the caller's; only that of a connection, of which there may be several, is not.
             limits = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds)
             options: dict[str, Any] = {"limit": 0} | ({"ssl": self._ssl} if self._ssl is not None else {})
-            if self._proxy:
-                from gateway.net.aiohttp_proxy import connector  # brings two more packages
-
-                pool = connector(self._proxy, **options)
-            else:
-                pool = aiohttp.TCPConnector(**options)
-            self._session = aiohttp.ClientSession(connector=pool, timeout=limits, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                connector=self._connector(**options), timeout=limits, cookie_jar=aiohttp.DummyCookieJar()
+            )
         return self._session
 
     async def _read(self, response: aiohttp.ClientResponse, limit: int) -> bytes:
@@ -196,6 +193,15 @@ def error_in_body(error: object) -> ProviderHttpError:
     code = error.get("code") if isinstance(error, Mapping) else None
     status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdigit() else 500
     return ProviderHttpError(status if is_http_error(status) else 500, json.dumps(error), {})
+
+
+def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:
+    """Return what makes a connector on the event loop: through *proxy*, or direct if that is empty."""
+    if not proxy:
+        return aiohttp.TCPConnector
+    from gateway.net.aiohttp_proxy import connector  # brings two more packages
+
+    return partial(connector, proxy)
 
 
 def _certificates() -> ssl.SSLContext:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 from agent.llm.chat_model import ANSWER_CHARS, TokenUsage, ToolCall
@@ -89,7 +90,8 @@ class ReplyBuilder:
         """Return the provider data that the same model expects back with its message."""
         kept: dict[str, Any] = {"thinking_blocks": self._blocks} if self._blocks else {}
         if self._calls and not kept:
-            kept |= {key: clean(text) for key, text in self._reasoning.items() if len(text) <= ANSWER_CHARS}
+            whole = ((key, clean(text)) for key, text in self._reasoning.items() if len(text) <= ANSWER_CHARS)
+            kept |= dict(islice(whole, 1))  # a server that sends both keys sends the same text
         return {"model": self._model, "message": kept} if kept else None
 
     def tokens(self) -> TokenUsage | None:

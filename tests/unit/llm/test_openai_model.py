@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from agent.llm.chat_model import ChatReply, ChatRequest, ModelConfig, Sink, usage_of_error
+from agent.llm.chat_model import ANSWER_CHARS, ChatReply, ChatRequest, ModelConfig, Sink, usage_of_error
 from agent.llm.litellm_model import LitellmModel, close_litellm
 from agent.llm.model_registry import open_model
 from agent.llm.openai_http import MOST_BYTES
@@ -366,6 +366,24 @@ async def test_reasoning_goes_back_with_its_calls_alone(key: str, sink: Sink | N
         assert server.requests[1]["messages"][0][key] == "I think"
         assert (said.text, said.thinking) == ("Hi", None)
         await model.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"reasoning": "x", "reasoning_content": "x"}, {"reasoning_content": "x"}),
+        ({"reasoning": "x" * (ANSWER_CHARS + 1)}, None),
+        ({"reasoning": {"text": "x"}}, None),
+    ],
+    ids=["both keys", "too long", "no text"],
+)
+async def test_reasoning_is_kept_once_and_within_a_limit(fields: dict[str, Any], kept: dict[str, str] | None) -> None:
+    """Two keys hold the same text; reasoning beyond the bound of an answer is dropped, and its call is not."""
+    chunk = delta("", "tool_calls", tool_calls=[{"index": 0, **CALL}], **fields)
+    async with answering(events(chunk)) as model:
+        reply = await ask(model)
+    assert reply.thinking == (kept and {"model": "openai/test", "message": kept})
+    assert len(reply.tool_calls) == 1
 
 
 async def test_reasoning_alone_is_an_empty_answer() -> None:
