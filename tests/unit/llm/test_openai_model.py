@@ -382,7 +382,7 @@ async def test_reasoning_is_kept_once_and_within_a_limit(fields: dict[str, Any],
     chunk = delta("", "tool_calls", tool_calls=[{"index": 0, **CALL}], **fields)
     async with answering(events(chunk)) as model:
         reply = await ask(model)
-    assert reply.thinking == (kept and {"model": "openai/test", "message": kept})
+    assert (reply.thinking or {}).get("message") == kept
     assert len(reply.tool_calls) == 1
 
 
