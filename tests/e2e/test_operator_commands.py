@@ -144,6 +144,7 @@ async def _say_and_search(operator: CommandLineOperator) -> None:
     hits = await operator.lines("search", "oolong", "--scope", "web:owner")
     assert any("oolong" in hit["text"] for hit in hits)
     assert "oolong" in await operator.type("search", "oolong", "--scope", "web:owner")
+    assert {each["state"] for each in await operator.lines("tools")} == {"on", "off"}
     assert await operator.lines("usage") == await operator.lines("usage", "--by", "day")
 
 
