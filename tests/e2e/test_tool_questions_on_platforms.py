@@ -93,7 +93,7 @@ async def test_on_discord() -> None:
         (question,) = asked()
         assert discord_buttons(question) == ROW
         discord.interactions.press(question["id"], DISCORD_ANN, f"/tools deny {await stored_question(parlour)} never")
-        await discord.until(lambda: any("is refused here without asking" in text for text in discord.chat(direct)))
+        await discord.until(lambda: any("is refused here where I would ask" in text for text in discord.chat(direct)))
     assert world.sent == []
 
 

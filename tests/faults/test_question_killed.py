@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
+from agent.tools.standing_decisions import STANDING_DECISION
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import TOOL_QUESTION
 from gateway.events import InboundKind
@@ -45,7 +46,7 @@ class LetterBox:
         self.sent = sent
         self.running = asyncio.Event()
 
-        @tool("Send a letter.", kind=ToolKind.ACT)
+        @tool("Send a letter.", kind=ToolKind.ACT, subject=lambda to: to)
         async def send_letter(context: ToolContext, to: str) -> str:
             call()
             self.sent += 1
@@ -60,7 +61,10 @@ class LetterBox:
 
 @dataclass
 class QuestionLife:
-    """A person asks for a letter and presses *words*, one behind the other; the steps may have been done before."""
+    """A person asks for a letter and presses *words*, one behind the other; the steps may have been done before.
+
+    A second word, `here` or `never`, is stored with the decision: there in the end, once.
+    """
 
     words: tuple[str, ...]
     is_stopped: bool = False
@@ -86,6 +90,8 @@ class QuestionLife:
                 await act(inside)
                 await _wait_idle(inside)
         assert await _questions(inside) == ()
+        standing = [job.payload["is_allowed"] for job in await inside.app.store.jobs.pending_of(STANDING_DECISION)]
+        assert standing == [word == "allow" for word, _, extra in (each.partition(" ") for each in self.words) if extra]
 
     async def _ask(self, inside: InProcessGateway) -> None:
         await inside.channel.say("c", "write to bob", number="1")
@@ -94,8 +100,9 @@ class QuestionLife:
         self.question = str(job.payload["id"])
 
     async def _press(self, inside: InProcessGateway) -> None:
-        for number, word in enumerate(self.words, 2):
-            command = f"/tools {word} {self.question}"
+        for number, words in enumerate(self.words, 2):
+            word, _, extra = words.partition(" ")
+            command = f"/tools {word} {self.question} {extra}".strip()
             await inside.channel.say("c", command, kind=InboundKind.BUTTON, number=str(number))
         if self.is_stopped:
             ends = [asyncio.ensure_future(each) for each in (self.box.running.wait(), self._wait_settled(inside))]
@@ -117,7 +124,7 @@ class QuestionLife:
     def broken(self, parts: dict[str, str]) -> str:
         """Return which promise is broken; "" if none is."""
         texts = sorted(parts.values())
-        allowed, denied = texts.count(ALLOWED), texts.count(DENIED)
+        allowed, denied = (sum(text.startswith(start) for text in texts) for start in (ALLOWED, DENIED))
         least = 0 if any(UNKNOWN in text for text in texts) else allowed
         if allowed + denied != 1:
             return f"{allowed} times allowed, {denied} times denied: {texts}"
@@ -141,6 +148,8 @@ async def _wait_idle(inside: InProcessGateway) -> None:
 LIVES = {
     "yes": (("allow",), (), False, 8),
     "no": (("deny",), (), False, 4),
+    "yes for 30 days": (("allow here",), (), False, 4),
+    "never": (("deny never",), (), False, 4),
     "yes and no at once": (("allow", "deny"), (), False, 8),
     "no and yes at once": (("deny", "allow"), (), False, 4),
     # Killed twice between the accepted call and the commit of the press, the press runs last, behind a new one.
