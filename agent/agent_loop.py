@@ -496,7 +496,13 @@ class AgentLoop:
             ),
             stage_job=effects.jobs.append,
             end_jobs=effects.ends.append,
-            schedule=ReminderAccess(self._jobs, turn, self._now, effects.taint),
+            schedule=ReminderAccess(
+                self._jobs,
+                turn,
+                self._now,
+                effects.taint,
+                lambda: draft.jobs(turn.account.name, self._now(), turn.scope),
+            ),
             send=self._bind_files(context, effects),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from agent.reminders.reminder import (
 )
 from gateway.errors import ToolFailed
 from gateway.events import Role
-from gateway.ports import JobQueue
+from gateway.ports import Job, JobQueue
 
 if TYPE_CHECKING:  # a turn's tools have this class
     from agent.turn import Turn
@@ -44,11 +44,20 @@ class ReminderAccess:
     """Reads the reminders of a turn's chat, and builds and checks new ones. Errors are ToolFailed, for the model."""
 
     def __init__(
-        self, jobs: JobQueue, turn: Turn, now: Callable[[], datetime], taint: Callable[[], None] = lambda: None
+        self,
+        jobs: JobQueue,
+        turn: Turn,
+        now: Callable[[], datetime],
+        taint: Callable[[], None] = lambda: None,
+        staged_jobs: Callable[[], Iterable[Job]] = tuple,
     ) -> None:
-        """*taint* is called when a reminder is read that was set from untrusted text."""
+        """*taint* is called when a reminder is read that was set from untrusted text.
+
+        *staged_jobs* returns the jobs of the turn, which count towards the limits although they are not stored yet.
+        """
         self._jobs = jobs
         self._taint = taint
+        self._staged_jobs = staged_jobs
         self._turn = turn
         self._now = now
 
@@ -179,7 +188,10 @@ class ReminderAccess:
 
     async def _check_limits(self) -> None:
         names = {each.name for each in (self._turn.account, *self._turn.accounts)}
+        staged = reminders_in(self._staged_jobs())
+        moved = {each.id for each in staged}
         every = [each for each in reminders_in(await self._jobs.pending_of(REMIND)) if not each.is_fired]
+        every = [*(each for each in every if each.id not in moved), *staged]
         if sum(each.person in names for each in every) >= MOST_OF_PERSON:
             raise ToolFailed(f"limit reached: {MOST_OF_PERSON} reminders")
         here = self._turn.key.parent

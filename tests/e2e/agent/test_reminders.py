@@ -22,6 +22,7 @@ from gateway.app.context import AppContext
 from gateway.errors import ModelFailed
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
+from tests.fakes.account_linking import link, unlink
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.staged_changes import erase
 
@@ -237,6 +238,51 @@ async def test_limits_of_a_person_and_a_chat(clock: MovableClock) -> None:
         assert "limit reached: 200 reminders in this chat" in result
 
 
+async def test_the_reminders_of_one_turn_count(clock: MovableClock) -> None:
+    """Of three set in one turn by a person who has 48, two are set; one that the turn moves is not counted twice."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="tea", at="2026-11-23T09:00")
+        (set_,) = await ann.reminders()
+        jobs = ann.inside.app.store.jobs
+        (job,) = await jobs.pending_of("remind")
+        for n in range(47):
+            await jobs.put(replace(set_, id=f"r{n}").to_job(job.scope))
+        ann.model.queue = [
+            ("reminder_change", {"id": set_.id, "at": "2026-11-24T09:00"}),
+            *[("remind", {"what": f"cup {n}", "in_minutes": 5 + n}) for n in range(3)],
+            "done",
+        ]
+        await ann.inside.channel.ask("c", "remind me of three cups")
+        assert "limit reached: 50 reminders" in ann.model.result
+        found = await ann.reminders()
+        assert len(found) == 50
+        assert {each.text for each in found if "cup" in each.text} == {"cup 0", "cup 1"}
+
+
+async def test_linked_accounts_share_reminders_and_take_their_own_along(clock: MovableClock) -> None:
+    """Either chat lists both; each fires where it was set; apart again, each account has its own."""
+
+    async def listed(account: str) -> str:
+        return str(await ann.inside.channel.ask(account, "/reminders", sender=account))
+
+    async with talk(clock) as ann:
+        for account, text in (("ann", "stand-up"), ("bob", "laundry")):
+            await ann.call("remind", what=text, in_minutes=60, chat=account, sender=account, repeat="FREQ=DAILY")
+        await link(ann.inside, "bob", "ann")
+        for account in ("ann", "bob"):
+            assert ("stand-up" in await listed(account), "laundry" in await listed(account)) == (True, True)
+        await ann.move(minutes=61)
+        assert [text for text in ann.texts("ann") if "⏰" in text] == ["⏰ stand-up"]
+        assert [text for text in ann.texts("bob") if "⏰" in text] == ["⏰ laundry"]
+        await unlink(ann.inside, "ann")
+        for account, own, other in (("ann", "stand-up", "laundry"), ("bob", "laundry", "stand-up")):
+            found = await listed(account)
+            assert (own in found, other in found) == (True, False)
+        await ann.move(days=1)
+        assert [text for text in ann.texts("ann") if "⏰" in text] == ["⏰ stand-up"] * 2
+        assert [text for text in ann.texts("bob") if "⏰" in text] == ["⏰ laundry"] * 2
+
+
 async def test_in_a_group_only_its_person_or_an_admin_changes_it(clock: MovableClock) -> None:
     """It names its person; another member can neither cancel nor snooze it, in words or by button."""
     async with talk(clock, policy=MEMBERS) as group:
@@ -269,6 +315,27 @@ async def test_access_lost_pauses_it_and_the_owner_reads_one_line(clock: Movable
         assert [each.paused for each in await group.reminders()] == ["access"]
         lines = [text for text in group.texts("boss") if "no longer has access" in text]
         assert len(lines) == 1
+
+
+async def test_a_person_who_is_blocked_is_reminded_again_once_admitted(clock: MovableClock) -> None:
+    """Blocked by the owner, their reminder pauses without a word in the group; admitted again, a button resumes it."""
+    async with talk(clock, policy=MEMBERS) as group:
+        ask = group.inside.channel.ask
+        hall: dict[str, Any] = {"chat": "-hall", "group": True, "sender": "bob"}
+        await ask("boss", "hello", sender="boss")
+        await group.call("remind", what="a", in_minutes=5, repeat="FREQ=DAILY", **hall)
+        (set_,) = await group.reminders()
+        await ask("boss", "/block bob", sender="boss")
+        before = group.texts("-hall")
+        await group.move(minutes=6)
+        await group.move(days=2)
+        assert group.texts("-hall") == before
+        assert [each.paused for each in await group.reminders()] == ["access"]
+        assert sum("no longer has access" in text for text in group.texts("boss")) == 1
+        await ask("boss", "/allow bob", sender="boss", sent_at=clock())
+        assert "continues" in await group.press(f"/reminders resume {set_.id}", **hall, sent_at=clock())
+        await group.move(days=1)
+        assert [text for text in group.texts("-hall") if "⏰" in text] == ["Ann: ⏰ a"]
 
 
 async def test_a_request_is_a_turn_and_nothing_sends_nothing(clock: MovableClock) -> None:

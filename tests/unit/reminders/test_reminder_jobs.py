@@ -244,6 +244,22 @@ async def test_a_clock_that_jumps_a_day_and_back_fires_no_slot_again(scene: Remi
     assert len(ids) == len(set(ids)) == 3  # Monday, early; Tuesday; Wednesday
 
 
+async def test_a_clock_that_is_set_back_a_day_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
+    """What fired at nine is not due at the next nine, which is the same one; the days after it come on time."""
+    await scene.set(reminder(repeat="FREQ=DAILY"), reminder(id="rsame", text="once"))
+    wall.move_to(NINE)
+    async with scene.at_work():
+        await asyncio.sleep(1)
+        assert len(await scene.accepted()) == 2
+        wall.offset -= timedelta(days=1)
+        await asyncio.sleep(86_400 + 3600)
+        assert len(await scene.accepted()) == 2
+        await asyncio.sleep(2 * 86_400)
+    assert [each.message_id for each in (await scene.accepted())[2:]] == [
+        f"job:remind/r7k2m4qa/2026-11-{day}T09:00" for day in (24, 25)
+    ]
+
+
 async def test_count_ends_it(scene: ReminderScene) -> None:
     """COUNT slots, whatever was missed."""
     await scene.set(reminder(repeat="FREQ=DAILY", left=2))
