@@ -515,6 +515,13 @@ class TerminalTyping:
         """Type a line."""
         os.write(self._master, f"{text}\n".encode())
 
+    def interrupt(self) -> None:
+        """Press Ctrl-C, and again if nothing happens: a signal right before Python's read waits for the next one."""
+        ready: list[int] = []
+        while not ready and self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
+            ready, _, _ = select.select([self._master], [], [], 10)
+
     def close(self) -> int:
         """Read to the end, and return the exit code."""
         while True:
@@ -547,7 +554,7 @@ def test_on_a_real_terminal_a_key_is_not_echoed(model: FakeOpenAI, home: Path) -
         hands.until("Key")
         hands.type(KEY)
         hands.until(r"answered in[^?]*(Connect|Owner)")
-        os.killpg(hands.process.pid, signal.SIGINT)
+        hands.interrupt()
         assert hands.close() == 130
         assert "run `parlour init` to continue" in hands.screen
         assert "canary" not in hands.screen

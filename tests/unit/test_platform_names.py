@@ -24,6 +24,7 @@ LOCAL_NAMES = {
     ("agent/web/search_engines.py", "web"),
     ("agent/web/web_tools.py", "web"),
     ("gateway/doctor/web_checks.py", "web"),
+    ("gateway/settings/cross_checks.py", "web"),
     ("agent/tools/toolbox.py", "web"),
 }
 
