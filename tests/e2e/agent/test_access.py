@@ -88,7 +88,7 @@ async def test_a_kill_between_a_decision_and_its_commit_costs_no_line(tmp_path: 
         _let(parlour)
     async with open_gateway(copy) as parlour:
         await parlour.idle()
-        told = [post.text for post in parlour.channel.posts[OWNER] if BOB in post.text]
+        told = [post.text for post in parlour.channel.posts[OWNER] if f"pocket:{BOB}" in post.text]
         assert told == [f"`pocket:{BOB}` can already write to me."]
         assert [(what, whom, outcome) for _, _, what, whom, outcome in await lines(parlour)] == [
             ("allow", f"pocket:{BOB}", "done")
