@@ -36,8 +36,8 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
 
 
 @tool(
-    "Calculate exactly with a small Python (math, json, re, datetime, decimal, random) for 1 second, without files,"
-    " network or other modules. Returns what is printed and the last value.",
+    "Calculate exactly with a small Python (math, json, re, datetime, decimal, random; no other modules, no files, no"
+    " network) for 1 second. Returns what is printed and the last value.",
     kind=ToolKind.COMPUTE,
     timeout=timedelta(seconds=15),
     gives=["compute"],

@@ -94,7 +94,6 @@ class ReminderAccess:
     ) -> Reminder:
         """Return a new reminder. Raises ToolFailed."""
         turn, text = self._turn, " ".join(what.split()) if kind == SAY else what.strip()
-        self._require_person()
         if not text:
             raise ToolFailed("say what to remind of")
         if len(text) > LONGEST_TEXT:
@@ -184,7 +183,7 @@ class ReminderAccess:
     def _require_person(self) -> None:
         """Raise ToolFailed in the turn of a reminder: it could start itself again and again. Cancelling is allowed."""
         if is_reminder(self._turn.message):
-            raise ToolFailed("not allowed here: a reminder sets and moves no reminder; ask the person to write")
+            raise ToolFailed("not allowed here: a reminder moves no reminder; ask the person to write")
 
     async def _check_limits(self) -> None:
         names = {each.name for each in (self._turn.account, *self._turn.accounts)}

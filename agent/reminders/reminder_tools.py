@@ -16,9 +16,8 @@ _MOST_SHOWN = 60
 
 
 @tool(
-    "Remind the person here at a time, or once or repeatedly do something then. Repeat the time that the result names."
-    " `say`: the text is sent as it is; `do`: you get the text as a request then, with tools, and answer NOTHING to"
-    " send nothing.",
+    "Remind the person here at a time, once or repeatedly. Repeat the time that the result names. `say`: the text is"
+    " sent as it is; `do`: you get it as a request then, with tools; the answer NOTHING sends nothing.",
     kind=ToolKind.KEEP,
     ask=AskRule.TAINTED,
     gives=["reminders"],
@@ -28,7 +27,7 @@ async def remind(
     what: Annotated[str, "the text, or the request"],
     at: Annotated[str, "local time, as 2026-11-23T09:00"] = "",
     in_minutes: Annotated[int, "instead of at"] = 0,
-    repeat: Annotated[str, "RRULE, as FREQ=WEEKLY;INTERVAL=2;BYDAY=TU; first time from `at`"] = "",
+    repeat: Annotated[str, "RRULE, as FREQ=WEEKLY;INTERVAL=2;BYDAY=TU; first from `at`"] = "",
     kind: Literal["say", "do"] = "say",
 ) -> str:
     """Stage a reminder; it is set with the turn's commit. Raises ToolFailed."""
@@ -47,7 +46,7 @@ async def remind(
     return f"reminder {reminder.id} is set {_ON_SEND}: {when_words(reminder, context.now)}{then}"
 
 
-@tool("List the reminders of this chat.", kind=ToolKind.LOOK, gives=["reminders"])
+@tool("List the reminders here.", kind=ToolKind.LOOK, gives=["reminders"])
 async def reminders(context: ToolContext) -> str:
     """Return a line for each reminder of the chat."""
     found = await _schedule(context).read_all()
@@ -58,8 +57,9 @@ async def reminders(context: ToolContext) -> str:
 
 
 @tool(
-    "Move, snooze or cancel a reminder of this chat. Repeat the time that the result names.",
+    "Move, snooze or cancel a reminder here. Repeat the time that the result names.",
     kind=ToolKind.KEEP,
+    is_for_untyped=True,  # to cancel
     ask=AskRule.TAINTED,
     gives=["reminders"],
 )
@@ -67,7 +67,7 @@ async def reminder_change(
     context: ToolContext,
     id: Annotated[str, "as `reminders` lists it"],  # noqa: A002 - what the model calls it
     at: Annotated[str, "new local time"] = "",
-    snooze_minutes: Annotated[int, "remind again in so many minutes"] = 0,
+    snooze_minutes: int = 0,
     cancel: bool = False,
 ) -> str:
     """Stage the change; it is made with the turn's commit. Raises ToolFailed."""

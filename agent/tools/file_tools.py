@@ -18,16 +18,17 @@ _DAYS = 7
 
 
 @tool(
-    "Send a file with your answer: one made of `text` (a table as CSV, a long text as Markdown), or, without it, one"
-    " that exists here, by its name. Do not repeat its content in the answer.",
+    "Send a file with your answer: a new one of `text` (a table as CSV, a long text as Markdown), else one that exists"
+    " here. Do not repeat its content.",
     kind=ToolKind.KEEP,
+    is_for_untyped=True,
     ask=AskRule.NEVER,
     gives=["files"],
 )
 async def send_file(
     context: ToolContext,
-    name: Annotated[str, "the file's name with its ending, such as prices.csv"],
-    text: Annotated[str, "the content of a new file"] = "",
+    name: Annotated[str, "with its ending, as prices.csv"],
+    text: str = "",
 ) -> str:
     """Stage the file; it is sent with the turn's commit, once, however often the turn is tried."""
     if not name.strip():
@@ -37,7 +38,7 @@ async def send_file(
 
 
 @tool("List the files here. Those that people sent are in received/.", kind=ToolKind.LOOK, gives=["files"])
-async def files_list(context: ToolContext, glob: Annotated[str, "such as *.csv or trips/*"] = "*") -> str:
+async def files_list(context: ToolContext, glob: Annotated[str, "as *.csv or trips/*"] = "*") -> str:
     """Return one line for each file: the changed ones first, then the received ones, the newest first."""
     if len(glob) > _LONGEST_PATTERN:
         raise ToolFailed(f"a glob has at most {_LONGEST_PATTERN} characters")
@@ -86,23 +87,30 @@ def split_pages(text: str) -> list[str]:
 
 # Of a tainted call the file is marked instead of a question: it taints the turns that read it.
 @tool(
-    "Write a text file that stays here for later: notes, lists, tables as CSV.",
+    "Write a text file that stays here: notes, lists, tables as CSV.",
     kind=ToolKind.KEEP,
+    is_for_untyped=True,
     ask=AskRule.NEVER,
     gives=["files"],
 )
 async def file_write(
     context: ToolContext,
-    name: Annotated[str, "with its ending and, if useful, folders: trips/rome.md"],
+    name: Annotated[str, "with its ending, folders if useful: trips/rome.md"],
     text: str,
-    mode: Annotated[WriteMode, "append adds at the end"] = "new",
+    mode: WriteMode = "new",
 ) -> str:
     """Write the file at once. The same call again has no effect."""
     change = await _files(context).write(name.strip(), text, mode)
     return f"{name.strip()} is stored ({format_size(change.size)}){_restore_hint(context, change)}"
 
 
-@tool("Delete a file. Files in received/ cannot be deleted.", kind=ToolKind.KEEP, ask=AskRule.NEVER, gives=["files"])
+@tool(
+    "Delete a file. Files in received/ cannot be deleted.",
+    kind=ToolKind.KEEP,
+    is_for_untyped=True,
+    ask=AskRule.NEVER,
+    gives=["files"],
+)
 async def file_delete(context: ToolContext, name: Annotated[str, "as files_list names it"]) -> str:
     """Move the file to the trash. The same call again has no effect."""
     change = await _files(context).delete(name.strip())

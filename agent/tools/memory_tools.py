@@ -39,14 +39,14 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 
 @tool(
-    "Search memory, notes, summaries and earlier conversations. Use it to recall past conversations, decisions, facts"
-    " and preferences. Hits are lines of `place date who: text`, best first.",
+    "Search memory, notes and summaries. Use it to recall past conversations, decisions, facts and preferences. Hits"
+    " are lines of `place date who: text`, best first.",
     kind=ToolKind.LOOK,
     gives=["memory"],
 )
 async def memory_search(
     context: ToolContext,
-    query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
+    query: Annotated[str, "a question, keywords or a description"],
     since: Annotated[str, "from this date or time on, as 2026-05-03T14:00"] = "",
     until: Annotated[str, "up to this date, inclusive, or time"] = "",
     page: Annotated[int, "of the hits"] = 1,
@@ -72,8 +72,8 @@ async def memory_search(
 @tool("Search the documents of a project (a folder under docs/).", kind=ToolKind.LOOK)
 async def vector_search(
     context: ToolContext,
-    query: Annotated[str, "a question, keywords, or a description of what you are looking for"],
-    project: Annotated[str, "the project's name"],
+    query: Annotated[str, "a question, keywords or a description"],
+    project: str,
 ) -> str:
     """Return the best hits among the documents of *project*. Raises ToolFailed, naming the projects there are."""
     wanted = _required_query(query)
@@ -87,14 +87,14 @@ async def vector_search(
 
 
 @tool(
-    "Read more of one place that a search named: the whole of it, and what stands or was said around it.",
+    "Read a place that a search named in full, and what stands or was said around it.",
     kind=ToolKind.LOOK,
 )
 async def memory_get(
     context: ToolContext,
-    source: Annotated[str, "the source as the search named it, not its short name"],
-    line: Annotated[int, "the line as the search named it"],
-    project: Annotated[str, "the project, for documents; empty for memory"] = "",
+    source: Annotated[str, "as the search named it, not its short name"],
+    line: int,
+    project: Annotated[str, "for documents"] = "",
 ) -> str:
     """Return the passage at *place* with its surroundings, in order. Raises ToolFailed if it does not exist."""
     hits = await context.recall.read(source, line, project=project or MEMORY)
@@ -188,7 +188,7 @@ def _required_query(query: str) -> str:
 
 
 @tool(
-    "Keep a fact for later conversations. Use it when somebody asks you to remember something.",
+    "Keep a fact for later conversations, when somebody asks you to remember something.",
     kind=ToolKind.KEEP,
     gives=["memory"],
 )
@@ -215,12 +215,12 @@ class MemoryEditOperation(BaseModel):
     text: str = ""
     under: Annotated[str, Field(description="heading")] = ""
     document: Literal["MEMORY.md", "USER.md"] = "MEMORY.md"
-    keys: Annotated[str, Field(description="other words to find text by: class of a thing, spellings of a name")] = ""
+    keys: Annotated[str, Field(description="other words to find text by: class, spellings")] = ""
 
 
 @tool(
     "Correct or forget lines of your memory when a person asks or corrects you; say how to undo it. `erase`: words to"
-    " erase from messages too, after the person has confirmed.",
+    " erase from messages too, once the person confirms.",
     kind=ToolKind.KEEP,
     gives=["memory"],
 )

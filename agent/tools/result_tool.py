@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from agent.tools.result_pages import LONGEST_RESULT
 from agent.tools.tool import ToolContext, ToolKind, tool
 
 
 @tool("Read a further page of a long result, as its last line says.", kind=ToolKind.LOOK, page=LONGEST_RESULT)
-async def read_result(context: ToolContext, result: Annotated[str, 'such as "r1a2b3c4"'], page: int) -> str:
+async def read_result(context: ToolContext, result: str, page: int) -> str:
     """Return the page; it is untrusted if the result was."""
     return await context.read_page(result.strip(), page)

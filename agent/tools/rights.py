@@ -29,7 +29,7 @@ class RightsRule:
 
 RIGHTS: Mapping[ToolKind, RightsRule] = {
     ToolKind.LOOK: RightsRule(),
-    ToolKind.KEEP: RightsRule(),
+    ToolKind.KEEP: RightsRule(is_for_untyped=False),  # tools of files say otherwise
     ToolKind.WEB: RightsRule(),
     ToolKind.COMPUTE: RightsRule(),
     ToolKind.SPEND: RightsRule(is_for_untyped=False),
@@ -110,7 +110,11 @@ def _apply_rule(tool: Tool, rule: OperatorRights | None) -> Tool:
 def effective_rule(tool: Tool) -> RightsRule:
     """Return the row of *tool*: its own fields, else those of its kind."""
     rule = RIGHTS[tool.kind]
-    return replace(rule, who=tool.who or rule.who, where=rule.where if tool.where is None else tool.where)
+    return RightsRule(
+        who=tool.who or rule.who,
+        where=rule.where if tool.where is None else tool.where,
+        is_for_untyped=rule.is_for_untyped if tool.is_for_untyped is None else tool.is_for_untyped,
+    )
 
 
 def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> CallVerdict:

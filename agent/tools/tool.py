@@ -261,6 +261,7 @@ class Tool:
     review: CallReview | None  # when this call asks, where the arguments decide it; at least as `ask` says
     who: Role | None  # the least role; None = by kind
     where: frozenset[ChatKind] | None  # kinds of chat; None = by kind
+    is_for_untyped: bool | None  # also in turns that a job started; None = by kind
     timeout: timedelta
     page: int  # characters of a result that the model sees at once
     is_deferred: bool  # not in the prompt until it is searched for
@@ -279,6 +280,7 @@ def tool(
     review: CallReview | None = None,
     who: Role | None = None,
     where: Collection[ChatKind] | None = None,
+    is_for_untyped: bool | None = None,
     timeout: timedelta = timedelta(seconds=60),
     page: int = 12_000,
     is_deferred: bool = False,
@@ -315,6 +317,7 @@ def tool(
             review=review,
             who=who,
             where=None if where is None else frozenset(where),
+            is_for_untyped=is_for_untyped,
             timeout=timeout,
             page=page,
             is_deferred=is_deferred,
@@ -365,8 +368,9 @@ def _without_references(schema: Any, definitions: Mapping[str, Any] | None = Non
 
 
 def _plain(schema: Any, *, is_named: bool = False) -> Any:
-    """Drop pydantic's titles and sort keys, so that another pydantic gives the same bytes.
+    """Drop what tells a model nothing, and sort keys, so that another pydantic gives the same bytes.
 
+    That is: titles, empty defaults, and that there are no other parameters, which is checked when the tool is called.
     The names of parameters (*is_named*) keep their order, which is the signature's.
     """
     if isinstance(schema, list):
@@ -375,7 +379,12 @@ def _plain(schema: Any, *, is_named: bool = False) -> Any:
         return schema
     if is_named:
         return {name: _plain(schema[name]) for name in schema}
-    return {name: _plain(schema[name], is_named=name in _NAMED) for name in sorted(schema) if name != "title"}
+    return {
+        name: _plain(schema[name], is_named=name in _NAMED)
+        for name in sorted(schema)
+        if name != "title" and not any(name == silent and schema[name] == value for silent, value in _SILENT)
+    }
 
 
 _NAMED = frozenset({"properties"})
+_SILENT: Sequence[tuple[str, object]] = (("additionalProperties", False), ("default", ""), ("default", []))

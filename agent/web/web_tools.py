@@ -27,9 +27,9 @@ def build_fetch_tool(pages: WebPages) -> Tool:
 
     async def web_fetch(
         context: ToolContext,
-        url: Annotated[str, "the whole address"],
-        page: Annotated[int | Literal["all"], "of a long text; all: everything, also menus and lists"] = 1,
-        find: Annotated[str, "words: only the passages with them"] = "",
+        url: str,
+        page: Annotated[int | Literal["all"], "of a long text; all: also menus and lists"] = 1,
+        find: Annotated[str, "only passages with these words"] = "",
     ) -> ToolResult:
         """Return a part of the page as text."""
         context.progress(host_of(url))
@@ -38,7 +38,7 @@ def build_fetch_tool(pages: WebPages) -> Tool:
         return ToolResult(text=text, sources=(ToolSource(found.url, found.title),))
 
     return tool(
-        "Open a web page, PDF or text file on the internet and read it. Cite what you use.",
+        "Read a web page, PDF or text file on the internet. Cite what you use.",
         name=FETCH,
         kind=ToolKind.WEB,
         brings=ResultContent.WORDS,
@@ -55,7 +55,7 @@ def build_search_tool(engine: SearchEngine) -> Tool:
     async def web_search(
         context: ToolContext,
         query: str,
-        since: Annotated[SearchAge, "how old at most"] = "",
+        since: Annotated[SearchAge, "of this age at most"] = "",
     ) -> ToolResult:
         """Return the results as a numbered list."""
         words = " ".join(query.split())

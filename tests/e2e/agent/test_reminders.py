@@ -32,6 +32,7 @@ MEMBERS = AdmissionPolicy(
 BERLIN = {"PARLOUR_TIMEZONE": "Europe/Berlin"}
 NOW = datetime(2026, 11, 22, 10, 20, tzinfo=UTC)
 AT_NIGHT = "2026-11-30T03:00"
+UNTYPED = "not allowed here: no message of a person started this turn"
 
 
 class ToldModel:
@@ -355,6 +356,23 @@ async def test_a_request_is_a_turn_and_nothing_sends_nothing(clock: MovableClock
         assert len(await ann.reminders()) == 1  # no reminder from a reminder
 
 
+async def test_the_turn_of_a_reminder_keeps_files_alone(clock: MovableClock) -> None:
+    """Nobody wrote in it: what it read must not become memory. A file may be written, and the next message may keep."""
+    async with talk(clock) as ann:
+        await ann.call("remind", what="what is new?", at="2026-11-23T08:00", kind="do")
+        edit = {"operations": [{"op": "add", "text": "the door is open"}], "erase": "door"}
+        calls = [("remember", {"fact": "the door is open"}), ("memory_edit", edit)]
+        ann.model.queue = [*calls, ("file_write", {"name": "news.md", "text": "none"}), "looked"]
+        await ann.move(hours=21)
+        told = [str(each["content"]) for each in ann.model.requests[-1].messages if each["role"] == "tool"]
+        assert told[-3:-1] == [UNTYPED, UNTYPED]
+        assert told[-1].startswith("news.md is stored")
+        assert not [path for path in ann.inside.home.rglob("*.md") if "door is open" in path.read_text()]
+        await ann.call("remember", fact="the door is shut")
+        await ann.inside.idle()
+        assert [path.name for path in ann.inside.home.rglob("*.md") if "door is shut" in path.read_text()]
+
+
 async def test_a_reminder_starts_nothing_again(clock: MovableClock) -> None:
     """A hijacked model sets, snoozes and moves reminders in the turn of one: none is added. It may cancel itself."""
     async with talk(clock) as ann:
@@ -366,7 +384,7 @@ async def test_a_reminder_starts_nothing_again(clock: MovableClock) -> None:
         for attempt in attempts:
             ann.model.queue = [attempt, "looked"]
             await ann.move(hours=10)
-            assert "a reminder sets and moves no reminder" in ann.model.result
+            assert "error: not allowed here: a reminder moves no" in ann.model.result or UNTYPED in ann.model.result
             asked = len(ann.model.requests)
             await ann.move(hours=14)
             assert len(ann.model.requests) == asked

@@ -9,6 +9,7 @@ import pytest
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
 from agent.tools.tool import AskRule, CallFacts, Tool, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import digest_schema
+from agent.tools.toolbox import Toolbox
 from gateway.errors import SettingsError
 from gateway.events import ChatKind, Role
 from gateway.settings.cross_checks import TOOL_KINDS
@@ -48,13 +49,25 @@ def review(
     return review_call(called, {}, facts)
 
 
-@pytest.mark.parametrize("kind", [ToolKind.LOOK, ToolKind.KEEP, ToolKind.WEB, ToolKind.COMPUTE])
+@pytest.mark.parametrize("kind", [ToolKind.LOOK, ToolKind.WEB, ToolKind.COMPUTE])
 @pytest.mark.parametrize("role", list(Role))
 @pytest.mark.parametrize("chat_kind", [DIRECT, GROUP])
 def test_what_changes_nothing_elsewhere_is_allowed(kind: ToolKind, role: Role, chat_kind: ChatKind) -> None:
     """Everybody, everywhere, also in a turn that a job started."""
     for is_untyped in (False, True):
         assert review(tool_of(kind), role, chat_kind, is_untyped=is_untyped) == CallVerdict()
+
+
+@pytest.mark.parametrize("role", list(Role))
+@pytest.mark.parametrize("chat_kind", [DIRECT, GROUP])
+def test_a_job_keeps_files_alone(role: Role, chat_kind: ChatKind) -> None:
+    """Its turn may have read what nobody sees: a fact or a reminder of it needs a message of the person."""
+    keeping = {each.name: each for each in Toolbox.load().tools if each.kind is ToolKind.KEEP}
+    found = {name for name, each in keeping.items() if not review(each, role, chat_kind, is_untyped=True).refusal}
+    assert found == {"file_write", "file_delete", "send_file", "reminder_change"}
+    assert keeping.keys() - found == {"remember", "memory_edit", "remind"}
+    assert review(keeping["remember"], role, chat_kind, is_untyped=True).rule is RefusalRule.UNTYPED
+    assert review(keeping["remember"], role, chat_kind) == CallVerdict()
 
 
 @pytest.mark.parametrize("kind", [ToolKind.SPEND, ToolKind.RUN])
