@@ -21,11 +21,11 @@ from agent.memory.prompt.conversation import Conversation
 from agent.memory.prompt.prompt_snapshot import ScopeMemory, opening, system_prompt
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_lines import indent_lines
-from agent.tools.tool_questions import allowed_question, denials
+from agent.tools.tool_questions import ToolApprovals, allowed_question
 from agent.turn import Turn
 from agent.turn_draft import TurnDraft
 from gateway.events import InboundKind, InboundMessage
-from gateway.ports import HistoryReader, InboxRow, JobQueue, Line
+from gateway.ports import HistoryReader, InboxRow, Line
 
 NAME_LENGTH = 64
 BACKGROUND_TOKENS = 4_000
@@ -45,16 +45,17 @@ class PromptAssembler:
         self,
         memory: ScopeMemory,
         *,
+        approvals: ToolApprovals,
         files: AttachmentLoader | None = None,
         history: HistoryReader | None = None,
         auto_recall: AutoRecall | None = None,
-        jobs: JobQueue | None = None,
     ) -> None:
-        """*files* downloads attachments (without it only their facts are shown), *history* reads a group's background.
+        """*approvals* know the denials that the model has not read. *files* downloads attachments.
 
-        *auto_recall* searches memory before the model is asked; *jobs* hold the denials that the model has not read.
+        Without *files* only facts of attachments are shown. *history* reads a group's background; *auto_recall*
+        searches memory before the model is asked.
         """
-        self._jobs = jobs
+        self._approvals = approvals
         self._memory = memory
         self._files = files
         self._history = history
@@ -109,7 +110,7 @@ class PromptAssembler:
 
     async def _denial_lines(self, draft: TurnDraft, turn: Turn) -> list[Line]:
         """Return the line that tells which calls were denied since the last turn; its jobs end with the turn."""
-        found = await denials(self._jobs, turn.scope, turn.key) if self._jobs is not None else ()
+        found = await self._approvals.denials(turn.scope, turn.key)
         if not found:
             return []
         texts = [

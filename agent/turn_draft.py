@@ -343,7 +343,7 @@ class TurnDraft:
 
     @property
     def ended_jobs(self) -> tuple[str, ...]:
-        """Prefixes of the ids of jobs that end with the turn's commit: what tools end, and the denials it has read."""
+        """Prefixes of the ids of jobs that end with the turn's commit: those of tools, and denials it has read."""
         ends = [prefix for line in self.lines for prefix in (*line.get("ends", ()), *line.get("denials", ()))]
         return tuple(dict.fromkeys(ends))
 

@@ -7,10 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from agent.agent_loop import LoopContext, LoopResult, PromptFitter
+from agent.agent_loop import LoopResult
 from agent.attachments.file_facts import fact_of
 from agent.command_turns import CommandTurnRunner
 from agent.commands.model import model_gone_line
+from agent.loop_context import LoopContext, PromptFitter
 from agent.memory.jobs.approval_questions import question_scope, short
 from agent.memory.messages.sender_names import SenderNames
 from agent.memory.storage import transcript_lines as build
@@ -403,7 +404,7 @@ def _doubt_lines(draft: TurnDraft, turn: Turn) -> list[str]:
 
 
 def _edit_lines(draft: TurnDraft, turn: Turn, text: str = "") -> list[str]:
-    """Return a line for each memory change of the turn that says how to undo it, unless *text* names the version."""
+    """Return a line with the undo command for each memory change of the turn, unless *text* names the version."""
     lines = []
     for change in draft.memory_changes:
         versions = [str(each) for each in change["versions"]]

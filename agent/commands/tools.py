@@ -12,7 +12,6 @@ from agent.tools.tool_questions import (
     LASTING_YES,
     MOST_QUESTIONS,
     ToolQuestion,
-    denial_job,
     format_questions,
 )
 from gateway.events import Role
@@ -100,7 +99,7 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
         return CommandReply(text=text, is_private=True, outcome="refused", tool=question.tool)
     approvals.count("allowed" if is_allowed else "denied")
     text = context.translate("tools.allowed" if is_allowed else "tools.denied", tool=question.tool)
-    ends, jobs = [job.id], [] if is_allowed else [denial_job(question, by, job.scope, context.now)]
+    ends, jobs = [job.id], [] if is_allowed else [await approvals.deny(question, by, job.scope, context.now)]
     if extra:
         decision = build_decision(question, context.account.name, context.now, is_allowed=is_allowed)
         lasting = decision_job(decision, context.scope)

@@ -57,6 +57,14 @@ class RefusalRule(StrEnum):
     NEVER = "never"  # the person has said no for good
 
 
+class QuestionReason(StrEnum):
+    """Why a person is asked about a tool call: a key of the catalogue; stored in the line of its result."""
+
+    TAINTED = "tools.why_tainted"
+    ACTS = "tools.why_acts"
+    OTHERS = "tools.why_others"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRights:
     """The operator's rule for a tool or a kind of tools; None = as the tool or its kind says."""
@@ -72,7 +80,7 @@ class CallVerdict:
 
     refusal: str = ""  # for the model to read
     rule: RefusalRule | None = None  # that refused it
-    question: str = ""  # catalogue key of the reason to ask a person
+    question: QuestionReason | None = None  # why a person is asked
     subject: str = ""  # of the call in question
     can_last: bool = False  # a yes to the question may hold for 30 days
     is_for_owner: bool = False  # the question belongs into an owner's direct chat
@@ -139,16 +147,16 @@ def review_call(tool: Tool, arguments: Mapping[str, Any], facts: CallFacts) -> C
     return _verdict_in_question(tool, arguments, facts, asks, why) if why else CallVerdict()
 
 
-def _reason_to_ask(tool: Tool, facts: CallFacts, asks: AskRule) -> str:
-    """Return the catalogue key of the reason to ask; "" if the call needs no approval."""
+def _reason_to_ask(tool: Tool, facts: CallFacts, asks: AskRule) -> QuestionReason | None:
+    """Return the reason to ask; None if the call needs no approval."""
     if facts.is_tainted and asks.covers(AskRule.TAINTED):
-        return "tools.why_tainted"
+        return QuestionReason.TAINTED
     if asks.covers(AskRule.FIRST):
-        return "tools.why_acts"
+        return QuestionReason.ACTS
     # Otherwise a member could use the rights of the person who writes next.
     if tool.kind.has_effects and asks.covers(AskRule.TAINTED) and _has_other_members(facts):
-        return "tools.why_others"
-    return ""
+        return QuestionReason.OTHERS
+    return None
 
 
 def _has_other_members(facts: CallFacts) -> bool:
@@ -160,7 +168,7 @@ def _has_other_members(facts: CallFacts) -> bool:
 
 
 def _verdict_in_question(
-    tool: Tool, arguments: Mapping[str, Any], facts: CallFacts, asks: AskRule, why: str
+    tool: Tool, arguments: Mapping[str, Any], facts: CallFacts, asks: AskRule, why: QuestionReason
 ) -> CallVerdict:
     """Return the standing decision of `facts.decisions` about a call that asks, or the question."""
     subject = tool.subject(**arguments) if tool.subject is not None else ""

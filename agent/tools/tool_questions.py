@@ -168,21 +168,6 @@ def denial_prefix(key: SessionKey) -> str:
     return f"denied:{key}:"
 
 
-def denial_job(question: ToolQuestion, by: str, scope: str, now: datetime) -> Job:
-    """Return the job that tells the model, at its next turn in the chat, that *by* denied the call."""
-    key = SessionKey.parse(question.key)
-    payload = {"key": question.key, "tool": question.tool, "sender": question.sender, "at": question.at, "name": by}
-    return Job(
-        id=f"{denial_prefix(key)}{question.id}", kind=TOOL_DENIAL, scope=scope, payload=payload, due_at=now + LIFETIME
-    )
-
-
-async def denials(jobs: JobQueue, scope: str, key: SessionKey) -> Sequence[Job]:
-    """Return the denials that the model of *key* has not read."""
-    prefix = denial_prefix(key)
-    return [each for each in await jobs.pending_in(scope) if each.kind == TOOL_DENIAL and each.id.startswith(prefix)]
-
-
 def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[str, tuple[MessageButton, ...]]:
     """Return one text about all of *questions*, and their buttons, numbered if there are several."""
     is_one = len(questions) == 1
@@ -211,7 +196,7 @@ def _allowed_message(question: ToolQuestion, now: datetime) -> InboundMessage:
 
 
 class ToolApprovals:
-    """The questions that wait, and the decisions about them."""
+    """The questions that wait, and the decisions about them. One object serves a gateway: it notes the denials."""
 
     def __init__(self, jobs: JobQueue, journal: Journal, meter: MetricsRecorder) -> None:
         self._jobs = jobs
@@ -219,6 +204,9 @@ class ToolApprovals:
         self._meter = meter
         # The turn of the command that decides, by question; its commit ends the question.
         self._deciding: LRUCache[str, str] = LRUCache(maxsize=_MOST_DECIDED)
+        # Sessions with a denial that their model may not have read; None until those of earlier runs are read.
+        # None is ever taken out: a turn may look for a denial before the command that stores it is committed.
+        self._denied: set[SessionKey] | None = None
 
     async def pending(self, key: SessionKey, *, is_owners: bool = False) -> Sequence[tuple[ToolQuestion, Job]]:
         """Return the questions of *key* with their jobs, the oldest first.
@@ -252,6 +240,28 @@ class ToolApprovals:
         message = _allowed_message(replace(question, by=by), now)
         accepted = await self._journal.accept(message, role=Role.MEMBER, is_control=False)
         return accepted.outcome is not AcceptOutcome.FULL
+
+    async def deny(self, question: ToolQuestion, by: str, scope: str, now: datetime) -> Job:
+        """Return the job that tells the model, at its next turn in the chat, that *by* denied the call."""
+        key = SessionKey.parse(question.key)
+        (await self._denied_sessions()).add(key)
+        payload = {"key": question.key, "tool": question.tool, "sender": question.sender, "at": question.at, "name": by}
+        name = f"{denial_prefix(key)}{question.id}"
+        return Job(id=name, kind=TOOL_DENIAL, scope=scope, payload=payload, due_at=now + LIFETIME)
+
+    async def denials(self, scope: str, key: SessionKey) -> Sequence[Job]:
+        """Return the denials that the model of *key* has not read; without any, the store is not asked."""
+        if key not in await self._denied_sessions():
+            return ()
+        prefix, found = denial_prefix(key), await self._jobs.pending_in(scope)
+        return [each for each in found if each.kind == TOOL_DENIAL and each.id.startswith(prefix)]
+
+    async def _denied_sessions(self) -> set[SessionKey]:
+        if self._denied is None:
+            stored = await self._jobs.pending_of(TOOL_DENIAL)
+            # Another turn may have come first.
+            self._denied = (self._denied or set()) | {SessionKey.parse(job.payload["key"]) for job in stored}
+        return self._denied
 
     async def is_allowed(self, question: ToolQuestion) -> bool:
         """Return True if the call was queued by a decision that is not committed yet: a kill came between the two."""

@@ -44,10 +44,11 @@ class ToolCallTracker:
     def exceeded(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
         """Return the cap that a further call of *kind* would exceed; None if it may run."""
         allowance = self._allowance(kind, accounts)
-        if allowance is None or allowance.used < allowance.limit:
-            return None
+        return None if allowance is None or allowance.used < allowance.limit else allowance
+
+    def note_refusal(self, kind: str) -> None:
+        """Count a call of *kind* that its cap refused."""
         self._meter.count("cap_refusals", cap=f"{kind}-calls")
-        return allowance
 
     def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
         """Count a call that runs now; its row is stored before any later commit."""

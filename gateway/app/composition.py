@@ -15,6 +15,7 @@ from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder_jobs import ReminderJobs
 from agent.tools.result_pages import ToolResultPages
+from agent.tools.tool_questions import ToolApprovals
 from gateway.access.refusal_log import SilenceReason
 from gateway.alerts.alert_sources import ModelSource
 from gateway.app.access import AccessServices, build_access
@@ -164,9 +165,11 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         now=now,
         meter=context.meter,
     )
+    approvals = ToolApprovals(store.jobs, store.journal, context.meter)
     jobs = build_job_runner(
         context,
         memory,
+        approvals=approvals,
         reminders=reminders.quick if settings.tools.reminders else {},
         model=models.memory,
         token_budget=usage.token_budget,
@@ -197,6 +200,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         raw_archives=raw_archives,
         jobs=jobs,
         reminders=reminders,
+        approvals=approvals,
         slots=slots,
     )
 

@@ -336,6 +336,7 @@ def build_job_runner(
     raw_archives: RawArchiveJobs,
     exports: ExportJobs,
     reminders: Mapping[str, Handler],
+    approvals: ToolApprovals,
     zone: Callable[[str], str],
     slots: WorkerSlots,
 ) -> JobRunner:
@@ -392,7 +393,6 @@ def build_job_runner(
         writing=memory.jobs.writing,
         now=now,
     )
-    approvals = ToolApprovals(store.jobs, store.journal, context.meter)
     quick: Mapping[str, Handler] = {
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from agent.memory.stored_sessions import StoredSessions
 from agent.tools.call_record import CallOutcome, ToolCallRecord, call_records, sender_of
-from agent.tools.rights import RefusalRule
+from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool_questions import LONGEST_SHOWN, MOST_QUESTIONS
 from gateway.events import SessionKey
 
@@ -32,8 +32,9 @@ REFUSAL_WORDS: Mapping[str, str] = {
     RefusalRule.DOUBT: "the same call may have happened already",
 }
 QUESTION_WORDS: Mapping[str, str] = {
-    "tools.why_acts": "it changes something outside the chat",
-    "tools.why_tainted": "text from other sources was in the conversation",
+    QuestionReason.ACTS: "it changes something outside the chat",
+    QuestionReason.TAINTED: "text from other sources was in the conversation",
+    QuestionReason.OTHERS: "other members' messages were in the conversation",
 }
 
 
@@ -72,7 +73,7 @@ def _of_turn(key: SessionKey, sender: str, name: str, records: Iterable[ToolCall
         if each.at is None or each.outcome not in (CallOutcome.REFUSED, CallOutcome.ASKED):
             continue
         is_asked = each.outcome is CallOutcome.ASKED
-        words = QUESTION_WORDS.get(each.why, "its rule says so") if is_asked else REFUSAL_WORDS.get(each.rule, "")
+        words = QUESTION_WORDS.get(each.why, "") if is_asked else REFUSAL_WORDS.get(each.rule, "")
         yield RefusedCall(
             key=key,
             sender=sender,

@@ -17,6 +17,7 @@ from agent.attachments.document_reader import SandboxedReader
 from agent.attachments.image_inliner import ImageInliner
 from agent.attachments.transcription import LitellmTranscriber
 from agent.auto_recall import AutoRecall
+from agent.call_review import CallReviewer
 from agent.chat_profiles import ChatProfiles
 from agent.command_services import (
     ChatCommandServices,
@@ -100,6 +101,7 @@ class GatewaySubsystems:
     raw_archives: RawArchiveJobs
     jobs: JobRunner
     reminders: ReminderJobs
+    approvals: ToolApprovals
     slots: WorkerSlots
 
 
@@ -154,7 +156,7 @@ def _build_command_services(context: AppContext, parts: GatewaySubsystems, turns
             store=store.usage, caps=parts.usage.caps, tool_calls=parts.usage.tool_calls, day_zone=settings.timezone
         ),
         reminders=ReminderService(jobs=store.jobs),
-        approvals=ToolApprovals(store.jobs, store.journal, context.meter),
+        approvals=parts.approvals,
         decisions=StandingDecisions(store.jobs),
         status=StatusService(journal=store.journal, turns=turns, jobs=parts.jobs, facts=facts),
     )
@@ -173,7 +175,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
         ),
         auto_recall=AutoRecall(parts.recall) if settings.memory.auto_recall else None,
-        jobs=store.jobs,
+        approvals=parts.approvals,
     )
 
     async def find_owner(channel: str) -> tuple[SessionKey, str] | None:
@@ -205,7 +207,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             outgoing=outgoing,
             pages=parts.pages,
             jobs=store.jobs,
-            caps=parts.usage.tool_calls,
+            reviewer=CallReviewer(outgoing=outgoing, jobs=store.jobs, caps=parts.usage.tool_calls, now=context.now),
             memory_tools=TurnMemoryTools(context.home.path, memory.editor, memory.erasure, memory.archive),
             now=context.now,
         ),

@@ -148,6 +148,10 @@ class ToolCallCaps(Protocol):
         """Return the cap that a further call of *kind* would exceed; None if it may run."""
         ...
 
+    def note_refusal(self, kind: str) -> None:
+        """Count a call of *kind* that its cap refused."""
+        ...
+
     def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
         """Count a call that runs now."""
         ...

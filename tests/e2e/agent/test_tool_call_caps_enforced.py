@@ -50,3 +50,22 @@ async def test_acts_that_are_used_up_are_not_asked_about() -> None:
         assert "You've used your 1 call for today" in await parlour.channel.ask("c", "write again")
         assert await waiting(parlour) == 0
     assert len(world.sent) == 1
+
+
+async def test_a_call_that_another_rule_refuses_is_no_refusal_of_the_cap() -> None:
+    """The metric counts what the cap refused, also if the limit was reached before."""
+    environment = {"PARLOUR_CAPS__TOOLS__WEB": "1", "PARLOUR_TOOLS__RIGHTS": '{"read_page": {"where": ["direct"]}}'}
+    read = calls(("read_page", "{}"))
+    model = HeldScriptModel(read, "one", read, "not here", read, "none")
+    async with gateway(model=model, tools=[numbered_page], environment=environment, policy=OPEN) as parlour:
+
+        def refusals() -> float:
+            found = parlour.app.meter.registry.get_sample_value("parlour_cap_refusals_total", {"cap": "web-calls"})
+            return found or 0.0
+
+        await parlour.channel.ask("c", "read it")
+        await parlour.channel.ask("g", "read it", group=True)
+        assert "only in a direct chat" in results(model.asked[3])[-1]
+        assert refusals() == 0
+        await parlour.channel.ask("c", "read it again")
+        assert refusals() == 1

@@ -11,10 +11,10 @@ import pytest
 
 from agent.memory.storage import transcript_lines as build
 from agent.memory.stored_sessions import StoredSessions
-from agent.tools.rights import RefusalRule
+from agent.tools.rights import QuestionReason, RefusalRule
 from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
-from gateway.app.refused_calls import REFUSAL_WORDS, find_refused_calls
+from gateway.app.refused_calls import QUESTION_WORDS, REFUSAL_WORDS, find_refused_calls
 from gateway.events import SessionKey
 from gateway.ports import Line, SessionInfo
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -121,8 +121,9 @@ async def test_the_list_and_its_reading_are_bounded() -> None:
 
 
 def test_each_rule_is_explained() -> None:
-    """A new rule needs its words."""
+    """A new rule needs its words, and so does a new reason to ask a person."""
     assert REFUSAL_WORDS.keys() == set(RefusalRule)
+    assert QUESTION_WORDS.keys() == set(QuestionReason)
 
 
 @pytest.mark.parametrize(("id_", "expected"), [("bob", 2), ("-team", 1), ("zoe", 0)])
