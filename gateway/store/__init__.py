@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from gateway.journal_file import fault_line
 from gateway.ports.store import Store, StoreLimits
 from gateway.store import schema
 from gateway.store.engine import Clock, utc_now
+from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.sqlite_store import SqliteStore, assemble
 from gateway.store.writer import BatchWriter
 
 FILE = "journal.db"
 
-Connect = Callable[[Path], sqlite3.Connection]
+Connect = Callable[[Path], SqliteConnection]
 
 
 async def open_store(home: Path, url: str, limits: StoreLimits) -> Store:
@@ -44,7 +46,13 @@ async def open_file(
     """Open the store in one file; *clock* and *connect* are for those who bring their own time or their own faults."""
     is_prepared = False
 
-    def connector() -> sqlite3.Connection:
+    def connector() -> SqliteConnection:
+        try:
+            return open_connection()
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(fault_line(path, error)) from error
+
+    def open_connection() -> SqliteConnection:
         # On the writer's thread; the check of the whole file and the migrations belong to the first time only.
         nonlocal is_prepared
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,10 +68,7 @@ async def open_file(
         return connection
 
     writer = BatchWriter(connector)
-    try:
-        await writer.open()
-    except (sqlite3.Error, OSError) as error:
-        raise StoreUnavailable(fault_line(path, error)) from error
+    await writer.open()
     try:
         return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
     except BaseException:
@@ -74,8 +79,8 @@ async def open_file(
 def copy_file(path: Path, target: Path) -> None:
     """Write a consistent copy of an open store's file to *target*."""
     # A separate connection: WAL readers see one snapshot and block no writer.
-    source = sqlite3.connect(path, timeout=schema.BUSY_SECONDS, isolation_level=None)
     try:
-        schema.copy(source, target)
-    finally:
-        source.close()
+        with closing(sqlite3.connect(path, timeout=schema.BUSY_SECONDS, isolation_level=None)) as source:
+            schema.copy(source, target)
+    except (sqlite3.Error, OSError) as error:
+        raise StoreUnavailable(f"the backup {target} could not be written: {error}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gateway.ports.access import AccessChange, AccessEntry, AccessStatus, AuditEntry
+from gateway.store.database import Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue
 from gateway.store.row_codec import micros, moment, quote, unquote
@@ -17,8 +17,11 @@ from gateway.store.row_codec import micros, moment, quote, unquote
 KEEP_AUDIT = timedelta(days=365)
 
 _INSERT_LINE = (
-    "INSERT OR IGNORE INTO audit (id, at, decided_by, place, what, whom, outcome) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO audit (id, at, decided_by, place, what, whom, outcome) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT DO NOTHING"
 )
+_PUT = upsert_sql("access", "channel", "who", "standing", "decided_by", "at", "name", keys=2)
+_PUT_NOTE = upsert_sql("access_note", "name", "value")
 _LINES = (
     "SELECT id, at, decided_by, place, what, whom, outcome FROM audit "
     "WHERE ? = '' OR decided_by = ? OR whom = ? ORDER BY seq DESC LIMIT ?"
@@ -34,7 +37,7 @@ class AccessSnapshot:
     edition: int = 0
 
 
-def load(database: sqlite3.Connection) -> AccessSnapshot:
+def load(database: Database) -> AccessSnapshot:
     """Load the cached rows."""
     found = database.execute("SELECT channel, who, standing, decided_by, at, name FROM access")
     members = [
@@ -108,7 +111,7 @@ class SqliteAccess:
 # -- in one transaction ----------------------------------------------------------------------------------
 
 
-def write(database: sqlite3.Connection, change: AccessChange) -> bool:
+def write(database: Database, change: AccessChange) -> bool:
     """Write all of *change*, or nothing and False."""
     if change.spends is not None:
         name, value = change.spends
@@ -123,10 +126,10 @@ def write(database: sqlite3.Connection, change: AccessChange) -> bool:
         (quote(each.channel), quote(each.who), each.standing.value, quote(each.by), micros(each.at), quote(each.name))
         for each in change.put
     ]
-    database.executemany("INSERT OR REPLACE INTO access VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.executemany(_PUT, rows)
     for name, value in (change.notes or {}).items():
         if value:
-            database.execute("INSERT OR REPLACE INTO access_note VALUES (?, ?)", (quote(name), quote(value)))
+            database.execute(_PUT_NOTE, (quote(name), quote(value)))
         else:
             database.execute("DELETE FROM access_note WHERE name = ?", (quote(name),))
     if change.line is not None:
@@ -136,13 +139,13 @@ def write(database: sqlite3.Connection, change: AccessChange) -> bool:
     return True
 
 
-def insert_audit_entry(database: sqlite3.Connection, line: AuditEntry) -> None:
+def insert_audit_entry(database: Database, line: AuditEntry) -> None:
     """Write an audit line, once for its id."""
     names = (line.by, line.where, line.what, line.whom, line.outcome)
     database.execute(_INSERT_LINE, (quote(line.id), micros(line.at), *(quote(each) for each in names)))
 
 
-def prune(database: sqlite3.Connection, now: int) -> int:
+def prune(database: Database, now: int) -> int:
     """Remove audit entries older than a year; return their number."""
     age = KEEP_AUDIT // timedelta(microseconds=1)
     return database.execute("DELETE FROM audit WHERE at < ?", (now - age,)).rowcount

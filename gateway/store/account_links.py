@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import Any
 from gateway.events import PlatformAccount, SessionKey
 from gateway.ports.account_links import LinkedAccount, ScopeMove
 from gateway.ports.journal import Job
+from gateway.store.database import Database, upsert_sql
 from gateway.store.engine import StoreEngine, new_transcript
 from gateway.store.row_codec import (
     encode_job,
@@ -27,6 +27,10 @@ from gateway.store.row_codec import (
 )
 
 _PEOPLE = "people/"
+_PUT_ACCOUNT = upsert_sql("account", "identity", "person", "at")
+_PUT_CHAT = upsert_sql("account_chat", "key", "identity")
+_PUT_NOTE = upsert_sql("link_note", "name", "value")
+_COPY_CHOICES = "INSERT INTO preference SELECT ?, name, value FROM preference WHERE subject = ? ON CONFLICT DO NOTHING"
 
 
 @dataclass(slots=True)
@@ -37,7 +41,7 @@ class LinkSnapshot:
     chats: dict[str, str] = field(default_factory=dict)  # key column -> account name
 
 
-def load(database: sqlite3.Connection) -> LinkSnapshot:
+def load(database: Database) -> LinkSnapshot:
     """Load the cached rows."""
     accounts = {
         unquote(identity): LinkedAccount(
@@ -85,7 +89,7 @@ class SqliteAccountLinks:
         """Store which account a linked person's direct chat belongs to."""
         columns = (write_key(key), quote(account.name))
         await self._engine.writer.submit(
-            lambda database: database.execute("INSERT OR REPLACE INTO account_chat VALUES (?, ?)", columns).close(),
+            lambda database: database.execute(_PUT_CHAT, columns).close(),
             lambda _: self._snapshot.chats.update({columns[0]: account.name}),
         )
 
@@ -99,12 +103,12 @@ class SqliteAccountLinks:
     async def note(self, name: str, value: str, *, was: str) -> bool:
         """Replace a note that is still *was*."""
 
-        def change(database: sqlite3.Connection) -> bool:
+        def change(database: Database) -> bool:
             found = database.execute("SELECT value FROM link_note WHERE name = ?", (quote(name),)).fetchone()
             if (unquote(found[0]) if found else "") != was:
                 return False
             if value:
-                database.execute("INSERT OR REPLACE INTO link_note VALUES (?, ?)", (quote(name), quote(value)))
+                database.execute(_PUT_NOTE, (quote(name), quote(value)))
             else:
                 database.execute("DELETE FROM link_note WHERE name = ?", (quote(name),))
             return True
@@ -136,8 +140,8 @@ class SqliteAccountLinks:
             lambda database: database.execute("DELETE FROM move WHERE id = ?", (quote(move.id),)).close()
         )
 
-    async def _begin(self, move: ScopeMove, change: Callable[[sqlite3.Connection, ScopeMove], ScopeMove]) -> None:
-        def begin(database: sqlite3.Connection) -> LinkSnapshot:
+    async def _begin(self, move: ScopeMove, change: Callable[[Database, ScopeMove], ScopeMove]) -> None:
+        def begin(database: Database) -> LinkSnapshot:
             if database.execute("SELECT 1 FROM move WHERE id = ?", (quote(move.id),)).fetchone() is None:
                 begun = change(database, move)
                 database.execute(
@@ -158,7 +162,7 @@ class SqliteAccountLinks:
 # -- in one transaction each ---------------------------------------------------------------------------
 
 
-def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+def _link(database: Database, move: ScopeMove) -> ScopeMove:
     source, target = move.source.removeprefix(_PEOPLE), move.target.removeprefix(_PEOPLE)
     single: list[str] = []
     for person in (target, source):
@@ -166,24 +170,20 @@ def _link(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
         snapshot = database.execute("SELECT 1 FROM account WHERE person = ?", (quote(person),)).fetchone()
         if snapshot is None:
             single.append(person)
-            database.execute(
-                "INSERT OR REPLACE INTO account VALUES (?, ?, ?)", (quote(person), quote(person), micros(move.at))
-            )
-            database.execute(
-                "INSERT OR REPLACE INTO account_chat SELECT key, ? FROM session WHERE scope = ?",
-                (quote(person), quote(f"{_PEOPLE}{person}")),
-            )
+            database.execute(_PUT_ACCOUNT, (quote(person), quote(person), micros(move.at)))
+            chats = database.execute("SELECT key FROM session WHERE scope = ?", (quote(f"{_PEOPLE}{person}"),))
+            database.executemany(_PUT_CHAT, [(key, quote(person)) for (key,) in chats])
     database.execute(
         "UPDATE account SET person = ?, at = ? WHERE person = ?", (quote(target), micros(move.at), quote(source))
     )
     scopes = (quote(move.target), quote(move.source))
     database.execute("UPDATE session SET scope = ? WHERE scope = ?", scopes)
     database.execute("UPDATE job SET scope = ? WHERE scope = ?", scopes)
-    database.execute("INSERT OR IGNORE INTO preference SELECT ?, name, value FROM preference WHERE subject = ?", scopes)
+    database.execute(_COPY_CHOICES, scopes)
     return dataclasses.replace(move, single=tuple(single))
 
 
-def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+def _unlink(database: Database, move: ScopeMove) -> ScopeMove:
     person = move.source.removeprefix(_PEOPLE)
     assert move.account is not None  # noqa: S101 - each unlink names its account
     identity = quote(move.account.name)
@@ -205,24 +205,20 @@ def _unlink(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
     )
 
 
-def _adopt(database: sqlite3.Connection, move: ScopeMove) -> ScopeMove:
+def _adopt(database: Database, move: ScopeMove) -> ScopeMove:
     ended = _end_conversations(database, "", move.at)
     database.execute("UPDATE session SET scope = ? WHERE scope = ''", (quote(move.target),))
     # Jobs about a chat or requested by a user. The installation's own jobs have no scope either, and stay.
-    database.execute(
-        "UPDATE job SET scope = ? WHERE scope = '' AND (json_extract(payload, '$.key') IS NOT NULL "
-        "OR kind = 'remember')",
-        (quote(move.target),),
-    )
-    database.execute(
-        "INSERT OR IGNORE INTO preference SELECT ?, name, value FROM preference WHERE subject = ''",
-        (quote(move.target),),
-    )
+    found = database.execute("SELECT seq, kind, payload FROM job WHERE scope = ''").fetchall()
+    for seq, kind, payload in found:
+        if kind == "remember" or read_json(payload).get("key") is not None:
+            database.execute("UPDATE job SET scope = ? WHERE seq = ?", (quote(move.target), seq))
+    database.execute(_COPY_CHOICES, (quote(move.target), ""))
     _summarise(database, ended, move)
     return dataclasses.replace(move, ended=tuple(ended))
 
 
-def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -> list[tuple[str, str]]:
+def _end_conversations(database: Database, scope: str, at: datetime) -> list[tuple[str, str]]:
     """Start new conversations in *scope*, so that prompts hold no earlier message; return the ended ones."""
     found = database.execute(
         "SELECT key, transcript, next_index FROM session WHERE scope = ?", (quote(scope),)
@@ -240,7 +236,7 @@ def _end_conversations(database: sqlite3.Connection, scope: str, at: datetime) -
     return [(str(read_key(key)), transcript) for key, transcript, next_index in found if next_index]
 
 
-def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -> None:
+def _split_jobs(database: Database, move: ScopeMove, keys: set[str]) -> None:
     """Move jobs about the account's chats, and jobs that the account requested, to the new person."""
     name = move.account.name if move.account else ""
     found = database.execute("SELECT seq, payload FROM job WHERE scope = ?", (quote(move.source),)).fetchall()
@@ -250,7 +246,7 @@ def _split_jobs(database: sqlite3.Connection, move: ScopeMove, keys: set[str]) -
             database.execute("UPDATE job SET scope = ? WHERE seq = ?", (quote(move.target), seq))
 
 
-def _summarise(database: sqlite3.Connection, transcripts: Sequence[tuple[str, str]], move: ScopeMove) -> None:
+def _summarise(database: Database, transcripts: Sequence[tuple[str, str]], move: ScopeMove) -> None:
     """Queue summaries of the ended conversations, as after /new."""
     for key, transcript in transcripts:
         (scope,) = database.execute(

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from gateway.journal_file import OpenChoice, read_only
 from gateway.ports.journal import SessionRow
+from gateway.store.database import SET_META, Database
 from gateway.store.row_codec import write_key
-from gateway.store.session_queue import list_sessions
+from gateway.store.session_queue import ALL, list_sessions
 
-_SET = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 _OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
 _OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
 _UNFINISHED = "('pending', 'sending', 'unknown')"
@@ -53,7 +53,7 @@ class AdoptedRange:
         return any(seq <= self.inbox for seq in inbox)
 
 
-def read_sessions(journal: Path, limit: int = -1) -> tuple[SessionRow, ...]:
+def read_sessions(journal: Path, limit: int = ALL) -> tuple[SessionRow, ...]:
     """Return the sessions of a closed journal, the most recently used first; nothing where it cannot be read."""
     if not journal.exists():
         return ()
@@ -75,7 +75,7 @@ def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRo
         if not {"meta", "inbox", "outbox"} <= tables:
             return OpenWork(0, 0)
         database.execute("BEGIN IMMEDIATE")
-        database.execute(_SET, ("adopted", choice.value))
+        database.execute(SET_META, ("adopted", choice.value))
         database.executemany(
             "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
             [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],
@@ -85,13 +85,13 @@ def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRo
     return OpenWork(messages, answers)
 
 
-def settle(database: sqlite3.Connection, choice: OpenChoice, at: int) -> None:
+def settle(database: Database, choice: OpenChoice, at: int) -> None:
     """Settle what was open when the journal was adopted."""
     ((inbox,), (outbox,)) = (
         database.execute(f"SELECT coalesce(max(seq), 0) FROM {table}").fetchone()  # noqa: S608 - our own two words
         for table in ("inbox", "outbox")
     )
-    database.execute(_SET, ("adopted_range", json.dumps([inbox, outbox])))
+    database.execute(SET_META, ("adopted_range", json.dumps([inbox, outbox])))
     database.execute("DELETE FROM meta WHERE name = 'adopted'")
     if choice is OpenChoice.DROP:
         _drop(database, at)
@@ -99,7 +99,7 @@ def settle(database: sqlite3.Connection, choice: OpenChoice, at: int) -> None:
         _doubt(database)
 
 
-def _drop(database: sqlite3.Connection, at: int) -> None:
+def _drop(database: Database, at: int) -> None:
     database.execute("DELETE FROM step WHERE turn IN (SELECT turn FROM inbox WHERE ended_at IS NULL AND turn != '')")
     database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE ended_at IS NULL", (at,))
     database.execute("UPDATE lane SET turn = '' WHERE turn != ''")
@@ -111,20 +111,20 @@ def _drop(database: sqlite3.Connection, at: int) -> None:
     database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE open IS NOT NULL", (at,))
 
 
-def _doubt(database: sqlite3.Connection) -> None:
+def _doubt(database: Database) -> None:
     database.execute(
         "UPDATE part SET state = 'unknown', reason = 'restored' WHERE state = 'pending'"
         " AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
     )
 
 
-def read_range(database: sqlite3.Connection) -> AdoptedRange:
+def read_range(database: Database) -> AdoptedRange:
     """Return which rows are older than what happened since."""
     found = database.execute("SELECT value FROM meta WHERE name = 'adopted_range'").fetchone()
     return AdoptedRange(*json.loads(found[0])) if found is not None else AdoptedRange()
 
 
-def is_uncertain(database: sqlite3.Connection, message: str, adopted: AdoptedRange) -> bool:
+def is_uncertain(database: Database, message: str, adopted: AdoptedRange) -> bool:
     """Return True if the outbox message of this id may have been delivered without this journal's knowing."""
     if not adopted.outbox and not adopted.inbox:
         return False

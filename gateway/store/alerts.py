@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -11,35 +10,36 @@ from typing import Any
 
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.alerts import AbandonedTurn, Alert, NotificationState, WebhookPost
+from gateway.store.database import LISTED, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.inbox import enqueue
-from gateway.store.row_codec import micros, moment, read_json, read_key, unquote, write_json
+from gateway.store.row_codec import micros, moment, read_json, read_key, sql, unquote, write_json
 
 OURS = "a"  # a notice's id begins with it where a turn's begins with t
 STRANGERS = "s"  # prefix of replies to unknown senders, whose delivery raises no alert
 
-_PUT = "INSERT OR REPLACE INTO alert (cause, since, payload) VALUES (?, ?, ?)"
+_PUT = upsert_sql("alert", "cause", "since", "payload")
 _QUEUE = "INSERT INTO alert_post (body, at, due_at) VALUES (?, ?, ?)"
 _QUEUED = "SELECT seq, body, at, attempts, due_at FROM alert_post ORDER BY seq LIMIT ?"
 _GIVEN_UP = (
-    "SELECT turn, key, reason, max(at) FROM dead WHERE at > ? AND key != '' AND substr(turn, 1, 1) NOT IN (?, ?) "
-    "GROUP BY turn ORDER BY max(at)"
+    "SELECT turn, key, reason, at FROM dead WHERE at > ? AND key != '' AND substr(turn, 1, 1) NOT IN (?, ?) "
+    "ORDER BY at, id"
 )
-_DEAD = "SELECT DISTINCT turn FROM dead WHERE turn IN (SELECT value FROM json_each(?))"
+_DEAD = sql("SELECT DISTINCT turn FROM dead WHERE turn", LISTED)
 _UNHEARD = (
     "SELECT DISTINCT key FROM dead WHERE at >= ? AND key != '' AND substr(turn, 1, 1) = ? "
     "AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.key = dead.key AND accepted_at > dead.at)"
 )
 
 
-def load_alerts(database: sqlite3.Connection) -> tuple[Alert, ...]:
+def load_alerts(database: Database) -> tuple[Alert, ...]:
     """Return all causes, the latest first; also for readers of a journal without a writer."""
     found = database.execute("SELECT cause, since, payload FROM alert ORDER BY since DESC, cause")
     return tuple(_read(*columns) for columns in found)
 
 
 class SqliteAlerts:
-    """The AlertStore port on SQLite."""
+    """Implements `AlertStore` over the writer."""
 
     def __init__(self, engine: StoreEngine) -> None:
         self._engine = engine
@@ -54,7 +54,7 @@ class SqliteAlerts:
         """Store *alert* with its notices and posts, in one transaction."""
         row, now = (alert.cause, micros(alert.since), _write(alert)), micros(at)
 
-        def store(database: sqlite3.Connection) -> list[SessionKey]:
+        def store(database: Database) -> list[SessionKey]:
             database.execute(_PUT, row)
             database.executemany(_QUEUE, [(body, now, now) for body in posts])
             for notice in notices:
@@ -104,16 +104,19 @@ class SqliteAlerts:
         return await self._engine.writer.submit(lambda database: _given_up(database, after))
 
 
-def _given_up(database: sqlite3.Connection, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
+def _given_up(database: Database, after: str) -> tuple[tuple[AbandonedTurn, ...], str]:
     if not after:
         (latest,) = database.execute("SELECT max(at) FROM dead").fetchone()
         return (), str(latest or 0)
-    found = database.execute(_GIVEN_UP, (int(after), OURS, STRANGERS)).fetchall()
+    lost: dict[str, tuple[str, str, int]] = {}  # of each turn the latest, in their order
+    for turn, key, reason, at in database.execute(_GIVEN_UP, (int(after), OURS, STRANGERS)):
+        lost.pop(turn, None)
+        lost[turn] = (key, reason, at)
     letters = tuple(
         AbandonedTurn(turn=unquote(turn), chat=unquote(key), reason=unquote(reason), at=moment(at))
-        for turn, key, reason, at in found
+        for turn, (key, reason, at) in lost.items()
     )
-    return letters, str(max((at for *_, at in found), default=int(after)))
+    return letters, str(max((at for *_, at in lost.values()), default=int(after)))
 
 
 def _write(alert: Alert) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -14,15 +12,16 @@ import structlog
 
 from gateway.events import SessionKey
 from gateway.ports.erasure import ErasureFilter, Redaction
+from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, quote, read_json, read_key, sql, unquote, write_json, write_key
+from gateway.store.session_queue import ALL
 from gateway.store.usage import forget_cap_notices
 
 log = structlog.get_logger(__name__)
 
 _AT_ONCE = 500  # rows in one operation: turns' writes come between two of them
-_IN_MEMORY = 64 * 1024 * 1024  # bytes of a journal that is rebuilt in memory; a larger one in a temporary file
-_IN_KEYS = "key IN (SELECT value FROM json_each(?))"
+_IN_KEYS = sql("key", LISTED)
 _TURNS = sql("SELECT DISTINCT turn FROM inbox WHERE", _IN_KEYS, "AND sender = ? AND turn != ''")
 _BUSY_TURNS = sql(
     "SELECT DISTINCT turn FROM inbox WHERE ended_at IS NULL AND state IN ('claimed', 'stamped', 'waiting')",
@@ -31,13 +30,14 @@ _BUSY_TURNS = sql(
 )
 _BUSY_JOBS = "SELECT id FROM job WHERE scope = ? AND leased != 0"
 _INBOX = sql(
-    "SELECT seq, payload FROM inbox WHERE seq > ? AND (?2 = 0 OR seq <= ?2) AND", _IN_KEYS.replace("?", "?3"),
-    "AND (?4 = '' OR sender = ?4) AND (NOT ?5 OR ended_at IS NOT NULL) ORDER BY seq LIMIT ?6",
-)  # fmt: skip
+    "SELECT seq, payload FROM inbox WHERE seq > ? AND seq <= ? AND",
+    _IN_KEYS,
+    "AND (? = '' OR sender = ?) AND (? = 0 OR ended_at IS NOT NULL) ORDER BY seq LIMIT ?",
+)
 _OUTBOX = sql(
     "SELECT seq, id, payload FROM outbox WHERE seq > ? AND",
     _IN_KEYS,
-    "AND (NOT ? OR open IS NULL) ORDER BY seq LIMIT ?",
+    "AND (? = 0 OR open IS NULL) ORDER BY seq LIMIT ?",
 )
 _IDLE = sql(
     "FROM session WHERE key = ?1 AND (?2 = 0 OR used_at < ?2)",
@@ -45,10 +45,8 @@ _IDLE = sql(
     "AND NOT EXISTS (SELECT 1 FROM body WHERE body.key = ?1)",
 )
 _SAID = ("text", "command", "quoted", "attachments")
-_ANONYMOUS = (
-    "UPDATE inbox SET sender = '', payload = json_set(json_remove(payload, '$.by.name', '$.by.roles', '$.by.team'), "
-    "'$.by.id', '') WHERE ended_at IS NOT NULL AND sender = ?2 AND"
-)
+_OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND sender = ? AND", _IN_KEYS)
+_ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
 
 
 class SqliteErasure:
@@ -61,7 +59,7 @@ class SqliteErasure:
         """Return the ids of running turns and jobs."""
         keys, scope = _keys(reach.keys), quote(reach.scope) if reach.scope is not None else None
 
-        def look(database: sqlite3.Connection) -> frozenset[str]:
+        def look(database: Database) -> frozenset[str]:
             found = database.execute(_BUSY_TURNS, (keys,)).fetchall()
             found += database.execute(_BUSY_JOBS, (scope,)).fetchall()
             return frozenset(unquote(each) for (each,) in found) - reach.spare
@@ -93,7 +91,7 @@ class SqliteErasure:
         return await self._engine.writer.submit(
             lambda db: (
                 db.execute(
-                    "DELETE FROM job WHERE scope = ? AND id NOT IN (SELECT value FROM json_each(?))",
+                    sql("DELETE FROM job WHERE scope = ? AND id NOT", LISTED),
                     (quote(scope), kept),
                 ).rowcount
             )
@@ -103,19 +101,22 @@ class SqliteErasure:
         """Take a person and their chats out of the usage rows."""
         chats = _keys(keys)
 
-        def change(database: sqlite3.Connection) -> None:
+        def change(database: Database) -> None:
             database.execute("UPDATE usage SET person = '' WHERE person = ? AND person != ''", (quote(person),))
-            database.execute(
-                "UPDATE usage SET chat = '' WHERE chat != '' AND chat IN (SELECT value FROM json_each(?))", (chats,)
-            )
+            database.execute(sql("UPDATE usage SET chat = '' WHERE chat != '' AND chat", LISTED), (chats,))
             forget_cap_notices(database, [quote(person), *(write_key(key.parent) for key in keys)])
 
         await self._engine.writer.submit(change)
 
     async def anonymise(self, *, sender: str, keys: Collection[SessionKey]) -> None:
         """Take the sender out of ended rows."""
-        statement = sql(_ANONYMOUS, _IN_KEYS.replace("?", "?1"))
-        await self._engine.writer.submit(lambda db: db.execute(statement, (_keys(keys), quote(sender))).close())
+        given = (quote(sender), _keys(keys))
+
+        def change(database: Database) -> None:
+            found = database.execute(_OF_SENDER, given)
+            database.executemany(_ANONYMOUS, [(_without_sender(payload), seq) for payload, seq in found])
+
+        await self._engine.writer.submit(change)
 
     async def drop_sessions(
         self, keys: Collection[SessionKey], *, unused_since: datetime | None = None
@@ -124,7 +125,7 @@ class SqliteErasure:
         since = micros(unused_since) if unused_since is not None else 0
         columns = [write_key(key) for key in keys]
 
-        def drop(database: sqlite3.Connection) -> frozenset[SessionKey]:
+        def drop(database: Database) -> frozenset[SessionKey]:
             gone = set()
             for column in columns:
                 if database.execute(sql("DELETE", _IDLE), (column, since)).rowcount:
@@ -136,12 +137,12 @@ class SqliteErasure:
 
     async def scrub(self) -> bool:
         """Rebuild the file without what was deleted, and empty its log."""
-        is_done = await self._engine.writer.submit_exclusive(scrub)
+        is_done = await self._engine.writer.submit_exclusive(lambda connection: connection.scrub())
         if not is_done:
             log.info("store.scrub_later")
         return is_done
 
-    async def _in_pieces(self, step: Callable[[sqlite3.Connection, int], tuple[int, int]]) -> int:
+    async def _in_pieces(self, step: Callable[[Database, int], tuple[int, int]]) -> int:
         """Run *step* over ranges of rows until none are left; return the number of changed rows."""
         after, changed = 0, 0
         while after >= 0:
@@ -151,9 +152,7 @@ class SqliteErasure:
         return changed
 
 
-def _call(
-    step: Callable[[sqlite3.Connection, int], tuple[int, int]], after: int, database: sqlite3.Connection
-) -> tuple[int, int]:
+def _call(step: Callable[[Database, int], tuple[int, int]], after: int, database: Database) -> tuple[int, int]:
     return step(database, after)
 
 
@@ -162,16 +161,18 @@ def _keys(keys: Iterable[SessionKey]) -> str:
 
 
 def _redact_inbox(
-    database: sqlite3.Connection, after: int, *, keys: str, sender: str, reach: ErasureFilter, change: Redaction
+    database: Database, after: int, *, keys: str, sender: str, reach: ErasureFilter, change: Redaction
 ) -> tuple[int, int]:
-    found = database.execute(_INBOX, (after, reach.upto, keys, sender, reach.is_over, _AT_ONCE)).fetchall()
+    found = database.execute(
+        _INBOX, (after, reach.upto or ALL, keys, sender, sender, int(reach.is_over), _AT_ONCE)
+    ).fetchall()
     changes = [(new, seq) for seq, payload in found if (new := _change_fields(payload, _SAID, change)) is not None]
     database.executemany("UPDATE inbox SET payload = ? WHERE seq = ?", changes)
     return (found[-1][0] if len(found) == _AT_ONCE else -1), len(changes)
 
 
 def _redact_outbox(
-    database: sqlite3.Connection,
+    database: Database,
     after: int,
     *,
     keys: str,
@@ -179,7 +180,7 @@ def _redact_outbox(
     reach: ErasureFilter,
     change: Redaction,
 ) -> tuple[int, int]:
-    found = database.execute(_OUTBOX, (after, keys, reach.is_over, _AT_ONCE)).fetchall()
+    found = database.execute(_OUTBOX, (after, keys, int(reach.is_over), _AT_ONCE)).fetchall()
     changed = 0
     for seq, id_, payload in found:
         if turns is not None and id_.rpartition(".")[0] not in turns:
@@ -191,7 +192,7 @@ def _redact_outbox(
     return (found[-1][0] if len(found) == _AT_ONCE else -1), changed
 
 
-def _redact_parts(database: sqlite3.Connection, message: str, change: Redaction) -> int:
+def _redact_parts(database: Database, message: str, change: Redaction) -> int:
     changes = []
     for n, payload, reason in database.execute("SELECT n, payload, reason FROM part WHERE message = ?", (message,)):
         fields = read_json(payload)
@@ -207,7 +208,7 @@ def _redact_parts(database: sqlite3.Connection, message: str, change: Redaction)
     return len(changes)
 
 
-def _redact_steps(database: sqlite3.Connection, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
+def _redact_steps(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
     open_turns = {turn for (turn,) in database.execute(_BUSY_TURNS, (keys,))}
     changes = []
     for turn in open_turns if turns is None else open_turns & turns:
@@ -218,7 +219,7 @@ def _redact_steps(database: sqlite3.Connection, keys: str, turns: frozenset[str]
     return len(changes)
 
 
-def _redact_bodies(database: sqlite3.Connection, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
+def _redact_bodies(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
     found = database.execute(
         sql("SELECT b.seq, r.turn, b.body FROM body b JOIN record r ON r.seq = b.seq WHERE", f"b.{_IN_KEYS}"), (keys,)
     ).fetchall()
@@ -228,7 +229,7 @@ def _redact_bodies(database: sqlite3.Connection, keys: str, turns: frozenset[str
     return len(changes)
 
 
-def _redact_dead(database: sqlite3.Connection, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
+def _redact_dead(database: Database, keys: str, turns: frozenset[str] | None, change: Redaction) -> int:
     found = database.execute(sql("SELECT id, turn, reason FROM dead WHERE", _IN_KEYS), (keys,)).fetchall()
     changes = [
         (quote(change(unquote(reason))), id_)
@@ -239,7 +240,7 @@ def _redact_dead(database: sqlite3.Connection, keys: str, turns: frozenset[str] 
     return len(changes)
 
 
-def _redact_jobs(database: sqlite3.Connection, scope: str, spare: frozenset[str], change: Redaction) -> int:
+def _redact_jobs(database: Database, scope: str, spare: frozenset[str], change: Redaction) -> int:
     found = database.execute("SELECT seq, id, payload, reason FROM job WHERE scope = ?", (scope,)).fetchall()
     changes = []
     for seq, id_, payload, reason in found:
@@ -261,39 +262,13 @@ def _change_fields(payload: str, names: Iterable[str], change: Redaction) -> str
     return None if after == fields else write_json(after)
 
 
+def _without_sender(payload: str) -> str:
+    fields = read_json(payload)
+    by = {name: value for name, value in fields["by"].items() if name not in ("name", "roles", "team")}
+    return write_json({**fields, "by": {**by, "id": ""}})
+
+
 def _other(body: str, change: Redaction) -> str | None:
     before = read_json(body)
     after = change(before)
     return None if after == before else write_json(after)
-
-
-def scrub(database: sqlite3.Connection) -> bool:
-    """Leave nothing in the file but what its rows say. Outside any transaction."""
-    with _impatient(database):
-        (pages,), (size,) = (database.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
-        database.execute(f"PRAGMA temp_store = {'MEMORY' if pages * size <= _IN_MEMORY else 'FILE'}")
-        if not _empty_log(database):  # before the file is rebuilt: a reader would keep the old pages
-            return False
-        try:
-            database.execute("VACUUM")
-        except sqlite3.OperationalError as error:
-            log.warning("store.scrub_failed", error=str(error))
-            return False
-        return _empty_log(database)
-
-
-def _empty_log(database: sqlite3.Connection) -> bool:
-    row = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    return row is not None and row[0] == 0
-
-
-@contextmanager
-def _impatient(database: sqlite3.Connection) -> Iterator[None]:
-    """Do not wait for those who read: turns would wait with us."""
-    (before,) = database.execute("PRAGMA busy_timeout").fetchone()
-    database.execute("PRAGMA busy_timeout = 100")
-    try:
-        yield
-    finally:
-        database.execute(f"PRAGMA busy_timeout = {int(before)}")
-        database.execute("PRAGMA temp_store = DEFAULT")

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import sqlite3
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from gateway.ports.store import BLANK_AFTER
 from gateway.store import access, inbox, outbox
+from gateway.store.database import SET_META, Database
 from gateway.store.outbox import KEEP
-from gateway.store.row_codec import moment, sql
+from gateway.store.row_codec import moment
 from gateway.store.usage import fold, prune_cap_notices
 
 KEEP_DEAD = timedelta(days=90)
 
 _MARK = "SELECT value FROM meta WHERE name = 'blanked_until'"
-_SET_MARK = "INSERT OR REPLACE INTO meta (name, value) VALUES ('blanked_until', ?)"
 
 
 def _micros(span: timedelta) -> int:
     return span // timedelta(microseconds=1)
 
 
-def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK_AFTER, *, zone: str = "UTC") -> int:
+def prune(database: Database, now: int, blank_after: timedelta = BLANK_AFTER, *, zone: str = "UTC") -> int:
     """Blank and remove what is past its time; a texts' week is looked at once, from where the last look ended.
 
     Of usage a day's sums of *zone* stay for good.
@@ -39,21 +38,18 @@ def prune(database: sqlite3.Connection, now: int, blank_after: timedelta = BLANK
     ).rowcount
     count += database.execute("DELETE FROM dead WHERE at < ?", (now - _micros(KEEP_DEAD),)).rowcount
     count += access.prune(database, now)
-    database.execute(_SET_MARK, (str(max(since, until)),))
+    database.execute(SET_META, ("blanked_until", str(max(since, until))))
     return count
 
 
-def _prune_inbox(database: sqlite3.Connection, since: int, until: int, keep: int) -> int:
+def _prune_inbox(database: Database, since: int, until: int, keep: int) -> int:
     # Notes that no later turn fetched expire.
     database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = accepted_at "
         "WHERE ended_at IS NULL AND state = 'noted' AND turn = '' AND accepted_at < ?",
         (keep,),
     )
-    blanked = database.execute(
-        sql(inbox.BLANK, "AND ended_at >= ? AND ended_at < ?"),
-        (since, until),
-    ).rowcount
+    blanked = inbox.blank_ended(database, "ended_at >= ? AND ended_at < ?", since, until)
     gone = database.execute(
         "DELETE FROM inbox WHERE ended_at IS NOT NULL AND ended_at < ? "
         # The highest number stays, so that no number is given twice.

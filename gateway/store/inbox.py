@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,25 +18,29 @@ from gateway.events import (
 )
 from gateway.i18n import translate
 from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job, is_set_by_person
+from gateway.store.database import Database
 from gateway.store.row_codec import (
     encode_job,
     moment,
     put_job,
     quote,
     read_inbound,
+    read_json,
     read_key,
     sql,
     unquote,
     utf16_length,
     write_inbound,
+    write_json,
     write_key,
     write_outbound,
 )
 from gateway.store.suspects import CRASHES
 
 MINUTE = 60_000_000  # microseconds
-DELETED = "\0deleted"  # the revision under which a deletion is remembered
+DELETED = "\x1fdeleted"  # the revision under which a deletion is remembered
 
+_ENQUEUE = "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 COUNT_WAITING = "SELECT count(*) FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL"
 _COUNT_OF_SENDER = sql(COUNT_WAITING, "AND sender = ?")
 # A command waits until its reply is on its way, or a chat that reads slowly could be sent any number of replies.
@@ -44,10 +48,10 @@ _COUNT_CONTROLS = (
     "SELECT (SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'control' AND ended_at IS NULL) "
     "+ (SELECT count(*) FROM outbox WHERE key = ?1 AND open = 3)"
 )
-_COUNT_CONTROLS_OF_SENDER = (
-    "SELECT (SELECT count(*) FROM inbox WHERE key = ?1 AND state = 'control' AND ended_at IS NULL AND sender = ?2) "
-    "+ (SELECT count(*) FROM outbox WHERE key = ?1 AND open = 3 AND json_extract(payload, '$.asker') = ?2)"
+_CONTROLS_OF_SENDER = (
+    "SELECT count(*) FROM inbox WHERE key = ? AND state = 'control' AND ended_at IS NULL AND sender = ?"
 )
+_REPLIES = "SELECT payload FROM outbox WHERE key = ? AND open = 3"
 ROW = "seq, payload, role, state, turn, attempts, crashes, accepted_at"
 _OPEN_ROWS = sql(
     "SELECT",
@@ -56,20 +60,14 @@ _OPEN_ROWS = sql(
     "AND (? = '' OR sender = ?)",
     "ORDER BY state = 'waiting', sent_at, length(message_id), message_id, seq",
 )
-_OPEN_CONTROLS = sql(
-    "SELECT", ROW, "FROM inbox INDEXED BY inbox_open WHERE state = 'control' AND ended_at IS NULL ORDER BY seq"
-)
+_OPEN_CONTROLS = sql("SELECT", ROW, "FROM inbox WHERE state = 'control' AND ended_at IS NULL ORDER BY +seq")
 _KNOWN = "SELECT revision, seq FROM dedupe WHERE name = ?"
-_REMEMBER = "INSERT OR IGNORE INTO dedupe (name, revision, seq) VALUES (?, ?, ?)"
+_REMEMBER = "INSERT INTO dedupe (name, revision, seq) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 _INSERT = (
     "INSERT INTO inbox (key, state, sender, sent_at, message_id, album, length, alone, role, accepted_at, "
-    "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "ended_at, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
 )
-BLANK = sql(
-    "UPDATE inbox SET payload = json_set(json_remove(payload, '$.command', '$.quoted', '$.attachments'), '$.text', '')",
-    "WHERE ended_at IS NOT NULL",
-)
-_BLANK_ONE = sql(BLANK, "AND seq = ?")
+_ENDED = "SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND"
 LAST_MESSAGE = "SELECT max(accepted_at) FROM inbox WHERE key = ? AND message_id NOT LIKE 'job:%' AND state != 'noted'"
 _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL"
 
@@ -99,7 +97,7 @@ class BacklogLimit:
         self._limit = limit
         self._left = 0
 
-    def take(self, database: sqlite3.Connection) -> bool:
+    def take(self, database: Database) -> bool:
         """Take one place; return False if the backlog is full."""
         if self._left <= 0:
             self._left = self._limit - int(database.execute(_COUNT_ALL).fetchone()[0])
@@ -135,7 +133,7 @@ def encode(
         message=message,
         key=write_key(message.key),
         payload=write_inbound(message),
-        names=tuple(quote(f"{message.key.channel}\0{message.account}\0{key}") for key in keys),
+        names=tuple(quote(f"{message.key.channel}\x1f{message.account}\x1f{key}") for key in keys),
         revision=DELETED if message.kind is InboundKind.DELETION else quote(message.revision),
         role=role,
         is_control=is_control,
@@ -157,7 +155,7 @@ class AcceptEffect:
     has_job: bool = False
 
 
-def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, backlog: BacklogLimit) -> AcceptEffect:
+def accept(database: Database, new: EncodedMessage, per_chat: int, backlog: BacklogLimit) -> AcceptEffect:
     """Store *new* once."""
     for name in new.names:
         stored_rows = database.execute(_KNOWN, (name,)).fetchall()
@@ -169,7 +167,7 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, bac
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=0), has_job=has_job)
     if new.is_control:
         pending = int(database.execute(_COUNT_CONTROLS, (new.key,)).fetchone()[0])
-        if pending >= per_chat or _has_their_share(database, new, pending, per_chat, _COUNT_CONTROLS_OF_SENDER):
+        if pending >= per_chat or _has_their_share(database, new, pending, per_chat, _controls_of_sender):
             return _refuse(database, new, pending, per_chat)
         seq = _insert(database, new, "control")
         row = InboxRow(seq=seq, message=new.message, accepted_at=moment(new.at), role=new.role, is_control=True)
@@ -178,7 +176,7 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, bac
     if is_set_by_person(new.message):  # it was stored before, within limits of its own, and must not be lost
         seq = _insert(database, new, "waiting")
         return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NEW, seq=seq, queued=queued + 1), lane=new.message.key)
-    has_share = _has_their_share(database, new, queued, per_chat, _COUNT_OF_SENDER)
+    has_share = _has_their_share(database, new, queued, per_chat, _rows_of_sender)
     if queued >= per_chat or has_share or not backlog.take(database):
         return _refuse(database, new, queued, per_chat)
     seq = _insert(database, new, "waiting")
@@ -186,21 +184,34 @@ def accept(database: sqlite3.Connection, new: EncodedMessage, per_chat: int, bac
     return AcceptEffect(acceptance, lane=new.message.key)
 
 
+def _rows_of_sender(database: Database, key: str, sender: str) -> int:
+    return int(database.execute(_COUNT_OF_SENDER, (key, sender)).fetchone()[0])
+
+
+def _controls_of_sender(database: Database, key: str, sender: str) -> int:
+    (waiting,) = database.execute(_CONTROLS_OF_SENDER, (key, sender)).fetchone()
+    replies = database.execute(_REPLIES, (key,))
+    return int(waiting) + len([1 for (payload,) in replies if read_json(payload).get("asker") == sender])
+
+
 def _has_their_share(
-    database: sqlite3.Connection, new: EncodedMessage, queued: int, per_chat: int, count_of_sender: str
+    database: Database,
+    new: EncodedMessage,
+    queued: int,
+    per_chat: int,
+    count_of_sender: Callable[[Database, str, str], int],
 ) -> bool:
     """Return True if the sender fills half of a shared chat's queue; the other half is reserved for other senders."""
     half = (per_chat + 1) // 2
     if queued < half or new.message.chat_kind is ChatKind.DIRECT or new.message.kind is InboundKind.JOB:
         return False
-    found = database.execute(count_of_sender, (new.key, quote(new.message.sender.id))).fetchone()
-    return int(found[0]) >= half
+    return count_of_sender(database, new.key, quote(new.message.sender.id)) >= half
 
 
-def _insert(database: sqlite3.Connection, new: EncodedMessage, state: str) -> int:
+def _insert(database: Database, new: EncodedMessage, state: str) -> int:
     message = new.message
     ended_at = new.at if state == "refused" else None
-    cursor = database.execute(
+    (seq,) = database.execute(
         _INSERT,
         (
             new.key,
@@ -210,23 +221,20 @@ def _insert(database: sqlite3.Connection, new: EncodedMessage, state: str) -> in
             quote(message.message_id),
             quote(message.album),
             new.length,
-            message.kind is not InboundKind.MESSAGE,  # a command, a button or a job is a turn of its own
+            int(message.kind is not InboundKind.MESSAGE),  # a command, a button or a job is a turn of its own
             new.role.value,
             new.at,
             ended_at,
             new.payload,
         ),
-    )
-    seq = cursor.lastrowid or 0
+    ).fetchone()
     if state != "noted":
         for name in new.names:
             database.execute(_REMEMBER, (name, new.revision, seq))
-    return seq
+    return int(seq)
 
 
-def _accept_known(
-    database: sqlite3.Connection, new: EncodedMessage, stored_rows: list[tuple[str, int]]
-) -> AcceptEffect:
+def _accept_known(database: Database, new: EncodedMessage, stored_rows: list[tuple[str, int]]) -> AcceptEffect:
     seq = stored_rows[0][1]
     # An original that comes after its edit is late, not newer.
     if not new.message.message_id or not new.revision or any(revision == new.revision for revision, _ in stored_rows):
@@ -244,12 +252,12 @@ def _accept_known(
     has_job = False
     if new.revision == DELETED:
         # Deleted texts are blanked at once, except those of a running turn, which are blanked after it.
-        database.execute(_BLANK_ONE, (seq,))
+        blank_ended(database, "seq = ?", seq)
         has_job = _take_back(database, new, note)
     return AcceptEffect(AcceptResult(outcome=AcceptOutcome.NOTED, seq=seq), has_job=has_job)
 
 
-def _take_back(database: sqlite3.Connection, new: EncodedMessage, note: int = 0) -> bool:
+def _take_back(database: Database, new: EncodedMessage, note: int = 0) -> bool:
     """Queue what takes the message out of files and memory; nothing where no conversation ever was."""
     found = database.execute("SELECT scope FROM session WHERE key = ?", (new.key,)).fetchone()
     if found is None:
@@ -265,15 +273,29 @@ def _take_back(database: sqlite3.Connection, new: EncodedMessage, note: int = 0)
     return True
 
 
-def _unchanged(database: sqlite3.Connection, new: EncodedMessage, seq: int) -> AcceptEffect:
+def _unchanged(database: Database, new: EncodedMessage, seq: int) -> AcceptEffect:
     queued = int(database.execute(COUNT_WAITING, (new.key,)).fetchone()[0])
     return AcceptEffect(AcceptResult(outcome=AcceptOutcome.DUPLICATE, seq=seq, queued=queued))
 
 
-def _change_waiting(database: sqlite3.Connection, new: EncodedMessage, seq: int, payload: str) -> AcceptEffect:
+def blank_ended(database: Database, condition: str, *values: int) -> int:
+    """Take what was said out of the ended rows that meet *condition*; return their number."""
+    blanked = [(_blank(payload), seq) for payload, seq in database.execute(sql(_ENDED, condition), values)]
+    database.executemany("UPDATE inbox SET payload = ? WHERE seq = ?", blanked)
+    return len(blanked)
+
+
+def _blank(payload: str) -> str:
+    fields = read_json(payload)
+    for name in ("command", "quoted", "attachments"):
+        fields.pop(name, None)
+    return write_json({**fields, "text": ""})
+
+
+def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: str) -> AcceptEffect:
     if new.revision == DELETED:
         database.execute("UPDATE inbox SET state = 'stopped', ended_at = ? WHERE seq = ?", (new.at, seq))
-        database.execute(_BLANK_ONE, (seq,))
+        blank_ended(database, "seq = ?", seq)
         outcome = AcceptOutcome.DELETED
     else:
         before = read_inbound(payload)
@@ -288,7 +310,7 @@ def _change_waiting(database: sqlite3.Connection, new: EncodedMessage, seq: int,
     return AcceptEffect(AcceptResult(outcome=outcome, seq=seq, queued=queued))
 
 
-def _refuse(database: sqlite3.Connection, new: EncodedMessage, queued: int, limit: int) -> AcceptEffect:
+def _refuse(database: Database, new: EncodedMessage, queued: int, limit: int) -> AcceptEffect:
     seq = _insert(database, new, "refused")
     acceptance = AcceptResult(outcome=AcceptOutcome.FULL, seq=seq, queued=queued)
     found = database.execute("SELECT told_at FROM lane WHERE key = ?", (new.key,)).fetchone()
@@ -309,30 +331,29 @@ def _refuse(database: sqlite3.Connection, new: EncodedMessage, queued: int, limi
     return AcceptEffect(acceptance, chat=new.message.key)
 
 
-def enqueue(database: sqlite3.Connection, message: OutboundMessage) -> None:
+def enqueue(database: Database, message: OutboundMessage) -> None:
     """Put *message* into the outbox, once."""
     database.execute(
-        "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 1, ?)",
-        (quote(message.id), write_key(message.key), write_outbound(message)),
+        _ENQUEUE,
+        (quote(message.id), write_key(message.key), 1, write_outbound(message)),
     )
 
 
-def enqueue_reply(database: sqlite3.Connection, message: OutboundMessage, control: int) -> None:
+def enqueue_reply(database: Database, message: OutboundMessage, control: int) -> None:
     """Put the reply to the *control* row into the outbox, once: it gives way to answers until it is being sent."""
-    database.execute(
-        "INSERT OR IGNORE INTO outbox (id, key, open, payload) "
-        "SELECT ?, ?, 3, json_set(?, '$.asker', sender) FROM inbox WHERE seq = ?",
-        (quote(message.id), write_key(message.key), write_outbound(message), control),
-    )
+    found = database.execute("SELECT sender FROM inbox WHERE seq = ?", (control,)).fetchone()
+    if found is not None:
+        payload = write_json({**read_json(write_outbound(message)), "asker": found[0]})
+        database.execute(_ENQUEUE, (quote(message.id), write_key(message.key), 3, payload))
 
 
-def waiting_rows(database: sqlite3.Connection, key: str, sender: str) -> tuple[InboxRow, ...]:
+def waiting_rows(database: Database, key: str, sender: str) -> tuple[InboxRow, ...]:
     """Return the lane rows of *key* that have not ended, those of a turn first."""
     found = database.execute(_OPEN_ROWS, (key, sender, sender))
     return tuple(read_row(columns) for columns in found)
 
 
-def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
+def drop(database: Database, key: str, sender: str, at: int) -> int:
     """End the unclaimed rows of *key* as stopped, except reminders and rows of a turn with steps or a preview.
 
     Such a turn is ended by its next claim.
@@ -352,7 +373,7 @@ def drop(database: sqlite3.Connection, key: str, sender: str, at: int) -> int:
     return len(dropped)
 
 
-def ready_sessions(database: sqlite3.Connection) -> list[SessionKey]:
+def ready_sessions(database: Database) -> list[SessionKey]:
     """Return the keys that have unclaimed rows, the longest waiting first."""
     found = database.execute(
         "SELECT key FROM inbox WHERE state IN ('waiting', 'stamped') AND ended_at IS NULL "
@@ -361,7 +382,7 @@ def ready_sessions(database: sqlite3.Connection) -> list[SessionKey]:
     return [read_key(key) for (key,) in found]
 
 
-def open_controls(database: sqlite3.Connection) -> list[InboxRow]:
+def open_controls(database: Database) -> list[InboxRow]:
     """Return the control rows that have not ended, in order."""
     found = database.execute(_OPEN_CONTROLS)
     return [read_row(columns) for columns in found]

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.ports.journal import DeadLetter, TurnTrace
+from gateway.store.database import Database, QueryResult
 from gateway.store.row_codec import moment, read_json, read_key, sql, unquote
 from gateway.store.usage import usage_of
 
 _END = "\U0010ffff"
 _FIND = (
     "SELECT turn, key FROM record WHERE turn >= ?1 AND turn < ?2 "
-    "UNION SELECT turn, key FROM inbox WHERE ended_at IS NULL AND turn >= ?1 AND turn < ?2 AND turn != '' "
-    "UNION SELECT substr(id, 1, instr(id, '.') - 1), key FROM outbox WHERE id >= ?1 AND id < ?2 LIMIT 2"
+    "UNION SELECT turn, key FROM inbox WHERE ended_at IS NULL AND turn >= ?1 AND turn < ?2 AND turn != '' LIMIT 2"
 )
+_FIND_MESSAGE = "SELECT id, key FROM outbox WHERE id >= ? AND id < ?"
 _INBOX = "SELECT seq, state, attempts, crashes, accepted_at, ended_at FROM inbox WHERE"
 _OPEN_ROWS = sql(_INBOX, "ended_at IS NULL AND key = ? AND turn = ?")
 _ENDED_ROW = sql(_INBOX, "seq = ?")
 
 
-def _dicts(cursor: sqlite3.Cursor) -> tuple[dict[str, Any], ...]:
+def _dicts(cursor: QueryResult) -> tuple[dict[str, Any], ...]:
     names = [column[0] for column in cursor.description]
     return tuple(dict(zip(names, columns, strict=True)) for columns in cursor)
 
@@ -33,12 +33,15 @@ def _timed(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def trace_turn(database: sqlite3.Connection, reference: str) -> TurnTrace | None:
+def trace_turn(database: Database, reference: str) -> TurnTrace | None:
     """Return the trace of the turn whose id begins with *reference*; None for no or several matches."""
-    found = database.execute(_FIND, (reference, reference + _END)).fetchall() if reference else []
+    ids = (reference, reference + _END)
+    found = set(database.execute(_FIND, ids)) if reference else set()
+    if reference:
+        found |= {(id_.partition(".")[0], key) for id_, key in database.execute(_FIND_MESSAGE, ids)}
     if len(found) != 1:
         return None
-    turn, key = found[0]
+    ((turn, key),) = found
     record = _record(database, turn)
     rows = [_timed(row) for row in _dicts(database.execute(_OPEN_ROWS, (key, turn)))]
     for seq in record["inbox"] if record else ():
@@ -64,7 +67,7 @@ def trace_turn(database: sqlite3.Connection, reference: str) -> TurnTrace | None
     )
 
 
-def _record(database: sqlite3.Connection, turn: str) -> dict[str, Any] | None:
+def _record(database: Database, turn: str) -> dict[str, Any] | None:
     found = _dicts(
         database.execute(
             "SELECT r.seq, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, supersedes, "
@@ -77,7 +80,7 @@ def _record(database: sqlite3.Connection, turn: str) -> dict[str, Any] | None:
     return _timed(found[0]) | {"inbox": read_json(found[0]["inbox"]), "is_projected": bool(found[0]["is_projected"])}
 
 
-def _dead(database: sqlite3.Connection, turn: str) -> tuple[DeadLetter, ...]:
+def _dead(database: Database, turn: str) -> tuple[DeadLetter, ...]:
     found = database.execute("SELECT id, key, reason, at FROM dead WHERE turn = ? ORDER BY at, id", (turn,))
     return tuple(
         DeadLetter(id=unquote(id_), key=read_key(key), reason=unquote(reason), at=moment(at))
@@ -85,7 +88,7 @@ def _dead(database: sqlite3.Connection, turn: str) -> tuple[DeadLetter, ...]:
     )
 
 
-def queue_depth(database: sqlite3.Connection, now: int) -> dict[str, Any]:
+def queue_depth(database: Database, now: int) -> dict[str, Any]:
     """Count what waits."""
     queued, oldest = database.execute(
         "SELECT count(*), min(accepted_at) FROM inbox WHERE ended_at IS NULL AND state IN ('waiting', 'stamped')"

@@ -1,15 +1,15 @@
-"""The JobQueue port on SQLite: queueing, leasing, finishing and postponing background jobs."""
+"""The JobQueue port: queueing, leasing, finishing and postponing background jobs."""
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 from gateway.ports.journal import Job, JobAdvance, JobQueueStats
+from gateway.store.database import LISTED, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
     advance_job,
@@ -28,20 +28,21 @@ from gateway.store.suspects import KILLED
 
 _JOB = "id, kind, scope, payload, due_at, attempts"
 _DUE = sql(
-    "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind IN (SELECT value FROM json_each(?))",
+    "SELECT seq, reason FROM job WHERE leased = 0 AND due_at <= ? AND kind",
+    LISTED,
     "ORDER BY due_at, seq LIMIT ?",
 )
 _LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
 _PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
 _PENDING_OF = sql("SELECT", _JOB, "FROM job WHERE kind = ? ORDER BY due_at, seq")
-_NEXT_DUE = "SELECT min(due_at) FROM job WHERE leased = 0 AND due_at > ? AND kind IN (SELECT value FROM json_each(?))"
+_NEXT_DUE = sql("SELECT min(due_at) FROM job WHERE leased = 0 AND due_at > ? AND kind", LISTED)
 _COUNT = (
-    "SELECT kind, sum(leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
-    "sum(leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
+    "SELECT kind, count(*) FILTER (WHERE leased = 0 AND due_at <= ?1), min(due_at) FILTER (WHERE leased = 0), "
+    "count(*) FILTER (WHERE leased = 0 AND due_at > ?1) FROM job GROUP BY kind ORDER BY kind"
 )
 
 
-def _lease_jobs(database: sqlite3.Connection, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
+def _lease_jobs(database: Database, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
     due = database.execute(_DUE, (now, kinds, limit)).fetchall()
     # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
     killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))

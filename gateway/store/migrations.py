@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-Migration: TypeAlias = Callable[[sqlite3.Connection], None]
+from gateway.store.database import Database
+
+Migration: TypeAlias = Callable[[Database], None]
 
 # States of inbox rows that have not ended: waiting, claimed, stamped (released), control, noted.
 # Times are microseconds since 1970. Indices are few because each costs a page per commit.
@@ -209,7 +210,7 @@ CREATE INDEX IF NOT EXISTS usage_open ON usage (call, turn) WHERE call != '' AND
 
 
 def _script(statements: str) -> Migration:
-    def migrate(database: sqlite3.Connection) -> None:
+    def migrate(database: Database) -> None:
         # Not executescript, which would commit the transaction that the migration runs in.
         for statement in statements.split(";"):
             if statement.strip():
@@ -218,6 +219,14 @@ def _script(statements: str) -> Migration:
     return migrate
 
 
-MIGRATIONS: Sequence[Migration] = tuple(
-    _script(statements) for statements in (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)
+def _without_nul(database: Database) -> None:
+    """Put U+001F between the parts of dedupe names, where NUL was: PostgreSQL stores no NUL."""
+    found = database.execute("SELECT name, revision FROM dedupe").fetchall()
+    changes = [(name.replace("\0", "\x1f"), revision.replace("\0", "\x1f"), name, revision) for name, revision in found]
+    database.executemany("UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?", changes)
+
+
+MIGRATIONS: Sequence[Migration] = (
+    *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
+    _without_nul,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -14,15 +13,18 @@ from gateway.ports.journal import TurnLease
 from gateway.ports.outbox import DeadLetterGroup, OutboxPart, PartState, PendingDelivery
 from gateway.ports.store import BLANK_AFTER
 from gateway.store.adoption import AdoptedRange, is_uncertain
+from gateway.store.database import BURY, Database
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import (
     micros,
     moment,
     quote,
+    read_json,
     read_key,
     read_outbound,
     read_part,
     unquote,
+    write_json,
     write_key,
     write_part,
 )
@@ -167,18 +169,18 @@ def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> Outbo
     )
 
 
-def _parts(database: sqlite3.Connection, id_: str, key: SessionKey) -> tuple[OutboxPart, ...]:
+def _parts(database: Database, id_: str, key: SessionKey) -> tuple[OutboxPart, ...]:
     return tuple(_read_part(id_, key, columns) for columns in database.execute(_PARTS, (id_,)))
 
 
-def _delivery(database: sqlite3.Connection, id_: str, key: SessionKey, payload: str) -> PendingDelivery:
+def _delivery(database: Database, id_: str, key: SessionKey, payload: str) -> PendingDelivery:
     message = read_outbound(unquote(id_), key, payload)
     return PendingDelivery(
         message=message, parts=_parts(database, id_, key), preview=_preview_for(database, id_, key, message.visible_to)
     )
 
 
-def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visible_to: str) -> OutboxPart | None:
+def _preview_for(database: Database, id_: str, key: SessionKey, visible_to: str) -> OutboxPart | None:
     # One message of the turn takes the preview over, and only one that the same people may see.
     above = preview_of(id_)
     found = database.execute(_PREVIEW, (above,)).fetchone()
@@ -188,13 +190,13 @@ def _preview_for(database: sqlite3.Connection, id_: str, key: SessionKey, visibl
     return row if row.part.visible_to == visible_to else None
 
 
-def next_delivery(database: sqlite3.Connection, key: SessionKey) -> PendingDelivery | None:
+def next_delivery(database: Database, key: SessionKey) -> PendingDelivery | None:
     """Return the chat's open message that comes first: the oldest, replies to commands behind all others."""
     found = database.execute(_FIRST, (write_key(key),)).fetchone()
     return _delivery(database, found[0], key, found[1]) if found is not None else None
 
 
-def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[PendingDelivery, ...]:
+def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, ...]:
     """Return every open message of the chat, in order."""
     found = database.execute(
         "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq", (write_key(key),)
@@ -203,7 +205,7 @@ def undelivered(database: sqlite3.Connection, key: SessionKey) -> tuple[PendingD
 
 
 def freeze(
-    database: sqlite3.Connection,
+    database: Database,
     message: OutboundMessage,
     payloads: Sequence[tuple[int, str]],
     at: int,
@@ -230,14 +232,12 @@ def freeze(
     return _parts(database, id_, message.key), None
 
 
-def mark_sending(database: sqlite3.Connection, part: str, at: int) -> bool:
+def mark_sending(database: Database, part: str, at: int) -> bool:
     """Mark a part as being sent, unless it is finished."""
     return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
 
 
-def mark_sent(
-    database: sqlite3.Connection, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int
-) -> SessionKey | None:
+def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> SessionKey | None:
     """Store a receipt, mark the next part, and end the message when it was the last."""
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
@@ -246,12 +246,12 @@ def mark_sent(
     return _finish(database, id_, at)
 
 
-def mark_placed(database: sqlite3.Connection, part: str, message_id: str) -> None:
+def mark_placed(database: Database, part: str, message_id: str) -> None:
     """Note where a part that is not finished is going to stand."""
     database.execute(_PLACED, (quote(message_id), *part_place(part)))
 
 
-def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str, at: int) -> None:
+def mark(database: Database, part: str, state: PartState, reason: str, at: int) -> None:
     """Mark a part that is not finished."""
     database.execute(
         "UPDATE part SET state = ?, reason = ?, at = ? "
@@ -260,7 +260,7 @@ def mark(database: sqlite3.Connection, part: str, state: PartState, reason: str,
     )
 
 
-def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> SessionKey | None:
+def bury(database: Database, part: str, reason: str, at: int) -> SessionKey | None:
     """Dead-letter a part and what follows it."""
     id_, n = part_place(part)
     buried = database.execute(
@@ -272,13 +272,13 @@ def bury(database: sqlite3.Connection, part: str, reason: str, at: int) -> Sessi
     key = found[0] if found is not None else ""
     turn = id_.rpartition(".")[0]
     database.executemany(
-        "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)",
+        BURY,
         [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
     )
     return _finish(database, id_, at)
 
 
-def _finish(database: sqlite3.Connection, id_: str, at: int) -> SessionKey | None:
+def _finish(database: Database, id_: str, at: int) -> SessionKey | None:
     """End a message without unfinished parts; return its chat if that has another message."""
     if id_.endswith(".0") or database.execute(_UNFINISHED, (id_,)).fetchone() is not None:
         return None
@@ -292,7 +292,7 @@ def _finish(database: sqlite3.Connection, id_: str, at: int) -> SessionKey | Non
 
 
 def open_preview(
-    database: sqlite3.Connection, lease: TurnLease, part: MessagePart, payload: str, owner: str, at: int
+    database: Database, lease: TurnLease, part: MessagePart, payload: str, owner: str, at: int
 ) -> OutboxPart:
     """Write row 0 of the turn as sending, once."""
     check_lease(database, write_key(lease.key), owner, lease.epoch, lease.turn)
@@ -301,13 +301,14 @@ def open_preview(
     if stored:
         return stored[0]
     database.execute(
-        "INSERT OR IGNORE INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}')", (id_, write_key(part.key))
+        "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}') ON CONFLICT DO NOTHING",
+        (id_, write_key(part.key)),
     )
     database.execute(_INSERT_PART, (id_, n, PartState.SENDING.value, 1, at, payload))
     return _parts(database, id_, part.key)[0]
 
 
-def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
+def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
     """Cancel parts that are not being sent; return the numbers of displayed parts and the chats with more to send.
 
     Number 0 is a preview that no part has replaced.
@@ -341,7 +342,7 @@ def cancel(database: sqlite3.Connection, turn: str, at: int) -> tuple[tuple[int,
     return tuple(sorted(shown)), chats
 
 
-def recover(database: sqlite3.Connection) -> None:
+def recover(database: Database) -> None:
     """Mark parts found as being sent as unknown."""
     database.execute(
         "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
@@ -349,13 +350,13 @@ def recover(database: sqlite3.Connection) -> None:
     )
 
 
-def open_chats(database: sqlite3.Connection) -> list[SessionKey]:
+def open_chats(database: Database) -> list[SessionKey]:
     """Return the chats that have something to deliver, the longest waiting first."""
     found = database.execute("SELECT key FROM outbox WHERE open IN (1, 3) GROUP BY key ORDER BY min(seq)")
     return [read_key(key) for (key,) in found]
 
 
-def dead_groups(database: sqlite3.Connection) -> tuple[DeadLetterGroup, ...]:
+def dead_groups(database: Database) -> tuple[DeadLetterGroup, ...]:
     """Return the dead letters by channel and reason, the latest first."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for key, reason, count, newest in database.execute(
@@ -371,14 +372,20 @@ def dead_groups(database: sqlite3.Connection) -> tuple[DeadLetterGroup, ...]:
     return tuple(sorted(groups, key=lambda group: group.newest, reverse=True))
 
 
-def purge(database: sqlite3.Connection, blank: tuple[int, int], forget_before: int) -> int:
+def _blank(payload: str) -> str:
+    fields = {name: value for name, value in read_json(payload).items() if name != "attachments"}
+    return write_json({**fields, "text": ""})
+
+
+def purge(database: Database, blank: tuple[int, int], forget_before: int) -> int:
     """Blank the texts of messages that ended within *blank*, remove those that ended before another time."""
-    blanked = database.execute(
-        "UPDATE outbox SET payload = json_set(json_remove(payload, '$.attachments'), '$.text', '') "
-        "WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ? RETURNING id",
-        blank,
-    ).fetchall()
-    database.executemany("""UPDATE part SET payload = '{"text":""}' WHERE message = ?""", blanked)
+    found = database.execute(
+        "SELECT payload, id FROM outbox WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ?", blank
+    )
+    blanked = [(_blank(payload), id_) for payload, id_ in found]
+    database.executemany("UPDATE outbox SET payload = ? WHERE id = ?", blanked)
+    nothing = write_json({"text": ""})
+    database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, id_) for _, id_ in blanked])
     gone = database.execute(
         "DELETE FROM outbox WHERE ended_at IS NOT NULL AND ended_at < ? "
         "AND seq < (SELECT max(seq) FROM outbox) RETURNING id",

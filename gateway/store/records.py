@@ -1,14 +1,14 @@
-"""The TurnRecordStore, PreferenceStore and ChannelState ports on SQLite."""
+"""The TurnRecordStore, PreferenceStore and ChannelState ports over the writer."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from gateway.events import OutboundMessage, SessionKey
 from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
+from gateway.store.database import Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.journal import SqliteJournal
 from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
@@ -16,15 +16,17 @@ from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
 _CHOOSERS = sql(
     "SELECT key, scope FROM session WHERE scope IN (SELECT subject FROM preference WHERE name = 'language')"
 )
+_PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
+_PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
 
 
-def choosers(database: sqlite3.Connection) -> dict[SessionKey, str]:
+def choosers(database: Database) -> dict[SessionKey, str]:
     """Return the chats of every subject that has chosen a language, and whose each is. One pass over the sessions."""
     return {read_key(key): unquote(scope) for key, scope in database.execute(_CHOOSERS)}
 
 
 class SqliteTurnRecords:
-    """The TurnRecordStore port on SQLite."""
+    """The TurnRecordStore port over the writer."""
 
     def __init__(self, engine: StoreEngine, journal: SqliteJournal) -> None:
         self._engine = engine
@@ -70,7 +72,7 @@ class SqliteTurnRecords:
 
 
 class SqlitePreferences:
-    """The PreferenceStore port on SQLite; reads are served from memory."""
+    """The PreferenceStore port over the writer; reads are served from memory."""
 
     def __init__(
         self, engine: StoreEngine, preferences: dict[str, dict[str, str]], choosers: Mapping[SessionKey, str]
@@ -98,7 +100,7 @@ class SqlitePreferences:
         await self._engine.writer.submit(
             lambda database: (
                 database.execute(
-                    "INSERT OR REPLACE INTO preference (subject, name, value) VALUES (?, ?, ?)",
+                    _PUT_PREFERENCE,
                     (*columns, quote(value)),
                 ).close()
                 if value
@@ -142,8 +144,6 @@ class SqliteChannelState:
             lambda database: (
                 database.execute("DELETE FROM note WHERE channel = ? AND name = ?", columns).close()
                 if value is None
-                else database.execute(
-                    "INSERT OR REPLACE INTO note (channel, name, value) VALUES (?, ?, ?)", (*columns, quote(value))
-                ).close()
+                else database.execute(_PUT_NOTE, (*columns, quote(value))).close()
             )
         )

@@ -1,14 +1,13 @@
 """How events and records are written into columns and read back: explicit fields, nothing guessed.
 
-Text is stored losslessly whatever a platform sends: SQLite takes NUL, and lone surrogates, which
-UTF-8 cannot hold, are escaped. Two lone surrogates that make a pair come back as the one character
-they spell.
+Text is stored losslessly whatever a platform sends: NUL, which PostgreSQL does not take, and lone
+surrogates, which UTF-8 cannot hold, are escaped. Two lone surrogates that make a pair come back as
+the one character they spell.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -27,6 +26,7 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.ports.journal import Job, JobAdvance, Line, TurnStep
+from gateway.store.database import Database
 from gateway.text import find_command
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -47,7 +47,9 @@ read_json: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 def is_storable(text: str) -> bool:
-    """Return True if UTF-8 can encode *text*."""
+    """Return True if any database takes *text*: UTF-8 can encode it, and it has no NUL."""
+    if "\0" in text:
+        return False
     if text.isascii():
         return True
     try:
@@ -64,8 +66,8 @@ def write_json(value: object) -> str:
 
 
 def quote(text: str) -> str:
-    """Return the column value of *text*: the text itself, unless UTF-8 cannot encode it."""
-    if text.isascii() or (is_storable(text) and not text.startswith(_ESCAPED)):
+    """Return the column value of *text*: the text itself, unless a database may refuse it."""
+    if is_storable(text) and not text.startswith(_ESCAPED):
         return text
     return _ESCAPED + _encode_ascii(text)
 
@@ -326,14 +328,15 @@ def encode_job(job: Job) -> tuple[Any, ...]:
     return (quote(job.id), job.kind, quote(job.scope), write_json(job.payload), micros(job.due_at), job.attempts)
 
 
-def put_job(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+def put_job(database: Database, columns: tuple[Any, ...]) -> None:
     """Queue a job once."""
     database.execute(
-        "INSERT OR IGNORE INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?)", columns
+        "INSERT INTO job (id, kind, scope, payload, due_at, attempts) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        columns,
     )
 
 
-def end_jobs(database: sqlite3.Connection, prefix: str) -> None:
+def end_jobs(database: Database, prefix: str) -> None:
     """Remove the jobs whose id starts with *prefix*."""
     low = quote(prefix)
     # A range of the id's index, not LIKE: ids may hold its wildcards.
@@ -345,7 +348,7 @@ def encode_advance(advance: JobAdvance) -> tuple[str, tuple[Any, ...] | None]:
     return quote(advance.job.id), encode_job(advance.next) if advance.next is not None else None
 
 
-def advance_job(database: sqlite3.Connection, advance: tuple[str, tuple[Any, ...] | None]) -> bool:
+def advance_job(database: Database, advance: tuple[str, tuple[Any, ...] | None]) -> bool:
     """Replace a queued job with the next one; return False, without effect, if it is not queued."""
     id_, columns = advance
     if not database.execute("DELETE FROM job WHERE id = ?", (id_,)).rowcount:

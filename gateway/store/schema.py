@@ -13,6 +13,7 @@ import structlog
 from gateway.errors import SchemaTooNew, StoreUnavailable
 from gateway.journal_file import damaged_line
 from gateway.store.migrations import MIGRATIONS, Migration
+from gateway.store.sqlite.connection import SqliteConnection
 
 log = structlog.get_logger(__name__)
 
@@ -25,7 +26,7 @@ def create_private(path: Path) -> None:
     path.chmod(0o600)
 
 
-def connect(path: Path, factory: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+def connect(path: Path, factory: type[SqliteConnection] = SqliteConnection) -> SqliteConnection:
     """Open the file for the writer: WAL, every commit fsynced.
 
     The log of an earlier connection is checkpointed and synced again: after a failed fsync, readable data may be

@@ -5,7 +5,6 @@ A session has at most one lease. Its epoch rises at every claim and fences all w
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -14,11 +13,13 @@ from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
 from gateway.ports.journal import InboxRow, SessionRow, TurnLease, TurnStep
 from gateway.ports.store import StoreLimits
+from gateway.store.database import Database
 from gateway.store.inbox import COUNT_WAITING, ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
 from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
+ALL = 2**62  # as a limit
 LONGEST_PASTE = 100  # rows of one paste or album; the rest is another turn
 
 NewTranscript: TypeAlias = Callable[[], str]
@@ -26,13 +27,13 @@ NewTranscript: TypeAlias = Callable[[], str]
 _LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
 _TAKE_LANE = (
     "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
-    "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1, turn = excluded.turn "
+    "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = lane.epoch + 1, turn = excluded.turn "
     "RETURNING epoch"
 )
 _OWNED = "SELECT key, epoch FROM lane WHERE owner = ?"
 _FREE_LANE = "UPDATE lane SET owner = '' WHERE key = ?"
 _GIVE_BACK = (
-    "UPDATE inbox SET state = 'stamped', attempts = max(0, attempts - ?) "
+    "UPDATE inbox SET state = 'stamped', attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END "
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
 _ORDER = "ORDER BY sent_at, length(message_id), message_id, seq"
@@ -124,7 +125,7 @@ def _belongs(last: QueuedRow, row: QueuedRow, limits: StoreLimits) -> bool:
 
 
 def claim(
-    database: sqlite3.Connection,
+    database: Database,
     key: SessionKey,
     column: str,
     owner: str,
@@ -155,7 +156,7 @@ def claim(
 
 
 def claim_suspect(
-    database: sqlite3.Connection, owner: str, now: int, new: NewTranscript, *, is_isolated: bool
+    database: Database, owner: str, now: int, new: NewTranscript, *, is_isolated: bool
 ) -> TurnLease | InboxRow | None:
     """Take the next suspect of all lanes, or a control row that is one; count the attempt if it *is_isolated*."""
     suspect = next_suspect(database)
@@ -171,7 +172,7 @@ def claim_suspect(
 
 
 def _take(
-    database: sqlite3.Connection,
+    database: Database,
     key: SessionKey,
     column: str,
     owner: str,
@@ -204,9 +205,7 @@ def _take(
     )
 
 
-def _stamp(
-    database: sqlite3.Connection, rows: tuple[InboxRow, ...], turn: str, attempt: int = 0
-) -> tuple[InboxRow, ...]:
+def _stamp(database: Database, rows: tuple[InboxRow, ...], turn: str, attempt: int = 0) -> tuple[InboxRow, ...]:
     # A turn is a suspect when one of its rows is, and then all its rows count the attempt.
     is_lone = any(row.is_lone for row in rows)
     database.executemany(_STAMP, [(turn, attempt, row.seq) for row in rows])
@@ -224,15 +223,13 @@ def _stamp(
     )
 
 
-def pending_note(database: sqlite3.Connection, column: str, note: int) -> InboxRow | None:
+def pending_note(database: Database, column: str, note: int) -> InboxRow | None:
     """Return the note of this number while no turn has taken it up."""
     notes = (read_row(columns) for columns in database.execute(_NOTES, (column,)))
     return next((each for each in notes if each.seq == note and not each.turn), None)
 
 
-def open_session(
-    database: sqlite3.Connection, key: SessionKey, column: str, now: int, new: NewTranscript
-) -> SessionRow:
+def open_session(database: Database, key: SessionKey, column: str, now: int, new: NewTranscript) -> SessionRow:
     """Return the key's session, made when missing."""
     found = database.execute(_SESSION, (column,)).fetchone()
     if found is None:
@@ -255,7 +252,7 @@ def _session(key: SessionKey, columns: tuple[str, int, int, str]) -> SessionRow:
     )
 
 
-def list_sessions(database: sqlite3.Connection, limit: int = -1) -> tuple[SessionRow, ...]:
+def list_sessions(database: Database, limit: int = ALL) -> tuple[SessionRow, ...]:
     """Return every session, or *limit* of them, the most recently used first."""
     found = database.execute(
         "SELECT key, transcript, next_index, created_at, scope FROM session ORDER BY used_at DESC, key LIMIT ?",
@@ -264,22 +261,20 @@ def list_sessions(database: sqlite3.Connection, limit: int = -1) -> tuple[Sessio
     return tuple(_session(read_key(columns[0]), columns[1:]) for columns in found)
 
 
-def read_steps(database: sqlite3.Connection, turn: str) -> tuple[TurnStep, ...]:
+def read_steps(database: Database, turn: str) -> tuple[TurnStep, ...]:
     """Return the turn's steps in order."""
     found = database.execute("SELECT n, kind, call, body FROM step WHERE turn = ? ORDER BY n", (turn,))
     return tuple(read_step(n, kind, unquote(call), body) for n, kind, call, body in found)
 
 
-def check_lease(database: sqlite3.Connection, column: str, owner: str, epoch: int, turn: str) -> None:
+def check_lease(database: Database, column: str, owner: str, epoch: int, turn: str) -> None:
     """Raise LeaseLost unless the lane is ours, at this epoch, with this turn."""
     lane = database.execute(_LANE, (column,)).fetchone()
     if lane is None or lane != (owner, epoch, turn):
         raise LeaseLost(f"turn {turn} is no longer ours")
 
 
-def steer(
-    database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, limits: StoreLimits
-) -> tuple[InboxRow, ...]:
+def steer(database: Database, lease: TurnLease, column: str, owner: str, limits: StoreLimits) -> tuple[InboxRow, ...]:
     """Stamp the sender's rows at the head of the queue with the running turn. Other senders' rows keep their places."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     if lease.is_lone:
@@ -297,25 +292,23 @@ def steer(
     return _stamp(database, rows, lease.turn)
 
 
-def store_step(
-    database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, step: TurnStep, body: str
-) -> None:
+def store_step(database: Database, lease: TurnLease, column: str, owner: str, step: TurnStep, body: str) -> None:
     """Store a step once."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     database.execute(
-        "INSERT OR IGNORE INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO step (turn, n, kind, call, body) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         (lease.turn, step.n, step.kind, quote(step.call), body),
     )
 
 
-def release(database: sqlite3.Connection, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:
+def release(database: Database, lease: TurnLease, column: str, owner: str, *, attempt_counts: bool) -> None:
     """Give the rows back, stamped as they are; a chosen stop gives a lone attempt back too."""
     check_lease(database, column, owner, lease.epoch, lease.turn)
     database.execute(_GIVE_BACK, (0 if attempt_counts else 1, column))
     database.execute(_FREE_LANE, (column,))
 
 
-def free_orphans(database: sqlite3.Connection, owner: str, held_epochs: Mapping[SessionKey, int]) -> list[SessionKey]:
+def free_orphans(database: Database, owner: str, held_epochs: Mapping[SessionKey, int]) -> list[SessionKey]:
     """Release leases without a worker; return the keys of *held* that are no longer leased.
 
     After a fault a broken batch may be in the file: its claims have no worker, and its commits released the lease.
@@ -328,7 +321,7 @@ def free_orphans(database: sqlite3.Connection, owner: str, held_epochs: Mapping[
     return [key for key, epoch in held_epochs.items() if key not in owned or owned[key][1] != epoch]
 
 
-def recover(database: sqlite3.Connection) -> None:
+def recover(database: Database) -> None:
     """Take the lanes of the process before."""
     database.execute("UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL")
     free_controls(database)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
 from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue
 from gateway.store.alerts import SqliteAlerts
+from gateway.store.database import SET_META, Database
 from gateway.store.engine import Clock, StoreEngine
 from gateway.store.erasure import SqliteErasure
 from gateway.store.jobs import SqliteJobs
@@ -41,7 +41,7 @@ from gateway.store.writer import StoreWriter
 
 log = structlog.get_logger(__name__)
 
-Copy: TypeAlias = Callable[[Path], None]
+Copy: TypeAlias = Callable[[Path], None]  # raises StoreUnavailable
 
 _META = "SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops', 'adopted', 'store', 'stamps')"
 
@@ -80,7 +80,7 @@ def count_unclean_stops(meta: Mapping[str, str]) -> int:
     return int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
 
 
-def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
+def begin_run(database: Database, now: int) -> RecoveryState:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute(_META).fetchall())
     unclean_stops = count_unclean_stops(meta)
@@ -114,12 +114,12 @@ def begin_run(database: sqlite3.Connection, now: int) -> RecoveryState:
     )
 
 
-def find_pending_work(database: sqlite3.Connection) -> PendingWork:
+def find_pending_work(database: Database) -> PendingWork:
     """Return the sessions, control rows and chats with work to do."""
     return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox.open_chats(database))
 
 
-def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork:
+def look_again(database: Database, engine: StoreEngine) -> PendingWork:
     """Release the leases of a broken batch, and return the pending work."""
     lost = session_queue.free_orphans(database, engine.owner, engine.held)
     backlog = find_pending_work(database)
@@ -127,21 +127,21 @@ def look_again(database: sqlite3.Connection, engine: StoreEngine) -> PendingWork
     return backlog
 
 
-def end_run(database: sqlite3.Connection) -> None:
+def end_run(database: Database) -> None:
     """Mark a deliberate stop: rows in flight have caused no crash."""
     forgive(database)
     end_idle_run(database)
     _set_meta(database, unclean_stops="0")
 
 
-def end_idle_run(database: sqlite3.Connection) -> None:
+def end_idle_run(database: Database) -> None:
     """Mark the end of a process that served no users. Crashes of earlier processes still count."""
     session_queue.recover(database)
     _set_meta(database, clean="1")
 
 
-def _set_meta(database: sqlite3.Connection, **values: str) -> None:
-    database.executemany("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", list(values.items()))
+def _set_meta(database: Database, **values: str) -> None:
+    database.executemany(SET_META, list(values.items()))
 
 
 class SqliteStore:
@@ -201,10 +201,7 @@ class SqliteStore:
 
         Raises StoreUnavailable when it cannot be written.
         """
-        try:
-            await asyncio.to_thread(self._copy, target)
-        except (sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(f"the backup {target} could not be written: {error}") from error
+        await asyncio.to_thread(self._copy, target)
 
     async def prune(self) -> int:
         """Remove what is past its time."""

@@ -22,10 +22,10 @@ Job         A job is never dead-lettered for crashes. From the second crash on i
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 
 from gateway.backoff import exponential_delay
+from gateway.store.database import Database
 from gateway.store.row_codec import sql
 
 CRASHES = 2  # unclean stops in flight that make a suspect
@@ -51,8 +51,8 @@ _LAST_CHARGED = sql("SELECT seq FROM inbox WHERE", _CHARGED)
 _ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
 AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
-_LEASED_JOBS = "SELECT seq, id, kind, attempts FROM job WHERE leased != 0 ORDER BY attempts, due_at, seq"
-_PUT_OFF = "UPDATE job SET attempts = ?, due_at = max(due_at, ?), reason = ? WHERE seq = ?"
+_LEASED_JOBS = "SELECT seq, id, kind, attempts, due_at FROM job WHERE leased != 0 ORDER BY attempts, due_at, seq"
+_PUT_OFF = "UPDATE job SET attempts = ?, due_at = ?, reason = ? WHERE seq = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,49 +79,49 @@ class KilledJob:
     attempts: int
 
 
-def next_suspect(database: sqlite3.Connection) -> NextSuspect | None:
+def next_suspect(database: Database) -> NextSuspect | None:
     """Return the suspect with the fewest attempts, the oldest of them; None without suspects."""
     found = database.execute(_NEXT).fetchone()
     return NextSuspect(found[0], found[1] == "control", found[2], found[3]) if found is not None else None
 
 
-def take_control(database: sqlite3.Connection, seq: int, attempt: int) -> None:
+def take_control(database: Database, seq: int, attempt: int) -> None:
     """Take up a control row that is a suspect; the process that starts next, or a deliberate stop, frees it."""
     database.execute(_TAKE_CONTROL, (_TAKEN, attempt, seq))
 
 
-def count_crash(database: sqlite3.Connection, now: int) -> list[KilledJob]:
+def count_crash(database: Database, now: int) -> list[KilledJob]:
     """Add a crash to everything that was in flight at an unclean stop; return the jobs among it."""
     database.execute(_COUNT_CRASH)
     killed = []
-    for place, (seq, id_, kind, attempts) in enumerate(database.execute(_LEASED_JOBS).fetchall(), 1):
+    for place, (seq, id_, kind, attempts, due_at) in enumerate(database.execute(_LEASED_JOBS).fetchall(), 1):
         # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
         delay = (
             int(min(exponential_delay(attempts, _FIRST_DELAY, _LONGEST_DELAY) * place, _LONGEST_DELAY))
             if attempts
             else 0
         )
-        database.execute(_PUT_OFF, (attempts + 1, now + delay, KILLED, seq))
+        database.execute(_PUT_OFF, (attempts + 1, max(due_at, now + delay), KILLED, seq))
         killed.append(KilledJob(id_, kind, attempts + 1))
     return killed
 
 
-def last_charged(database: sqlite3.Connection) -> tuple[int, ...]:
+def last_charged(database: Database) -> tuple[int, ...]:
     """Return the rows whose counted attempt was running when the process before ended."""
     return tuple(seq for (seq,) in database.execute(_LAST_CHARGED))
 
 
-def acquit(database: sqlite3.Connection, rows: tuple[int, ...]) -> None:
+def acquit(database: Database, rows: tuple[int, ...]) -> None:
     """Give the attempt of these rows back: they did not have the process to themselves after all."""
     database.executemany(_ACQUIT, [(seq,) for seq in rows])
 
 
-def free_controls(database: sqlite3.Connection) -> None:
+def free_controls(database: Database) -> None:
     """Let control rows that a process took up be claimed by the next one."""
     database.execute(_FREE_CONTROLS)
 
 
-def forgive(database: sqlite3.Connection) -> None:
+def forgive(database: Database) -> None:
     """Record a deliberate stop: no attempt for what runs, no crashes for what was never charged."""
     database.execute(_GIVE_BACK)
     database.execute(_FORGET_CRASHES)

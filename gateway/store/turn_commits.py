@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import LeaseLost
 from gateway.ports.journal import MessageOutcome, StoredRecord, TurnCommit, TurnLease, TurnRecord
 from gateway.store.access import insert_audit_entry
+from gateway.store.database import BURY, Database
 from gateway.store.inbox import enqueue, enqueue_reply
 from gateway.store.row_codec import (
     advance_job,
@@ -41,7 +41,7 @@ _UNPROJECTED = sql(_WITH_BODY, "WHERE b.seq > ? ORDER BY b.seq LIMIT ?")
 _PENDING = sql(_WITH_BODY, "WHERE b.key = ? ORDER BY b.seq")
 _INSERT = (
     "INSERT INTO record (turn, key, transcript, outcome, from_index, to_index, inbox, at, new_transcript, failure, "
-    "supersedes, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "supersedes, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING seq"
 )
 _END_ROW = "UPDATE inbox SET state = ?, ended_at = ?, turn = ? WHERE seq = ? AND ended_at IS NULL"
 _END_NOTES = "UPDATE inbox SET state = 'merged', ended_at = ? WHERE seq = ? AND ended_at IS NULL"
@@ -50,7 +50,6 @@ _FREE_REST = (
     "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
 )
-_BURY_ROW = "INSERT OR REPLACE INTO dead (id, turn, key, reason, at) VALUES (?, ?, ?, ?, ?)"
 
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.
 _REPLACE = (
@@ -64,7 +63,7 @@ _ADVANCE = (
     "VALUES (?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (key) DO UPDATE SET next_index = excluded.next_index, used_at = excluded.used_at, "
     "scope = excluded.scope, "
-    "last_turn = CASE WHEN excluded.last_turn = '' THEN last_turn ELSE excluded.last_turn END"
+    "last_turn = CASE WHEN excluded.last_turn = '' THEN session.last_turn ELSE excluded.last_turn END"
 )
 # A late pointer of a transcript that ended in another scope does not move the session.
 _NAME_SCOPE = "UPDATE session SET scope = ? WHERE key = ? AND scope != ? AND transcript = ?"
@@ -144,13 +143,13 @@ def read_record(columns: tuple[Any, ...]) -> StoredRecord:
     return StoredRecord(seq=seq, record=record)
 
 
-def find_record(database: sqlite3.Connection, turn: str) -> TurnRecord | None:
+def find_record(database: Database, turn: str) -> TurnRecord | None:
     """Return the turn's record."""
     found = database.execute(_BY_TURN, (quote(turn),)).fetchone()
     return read_record(found).record if found is not None else None
 
 
-def commit_turn(database: sqlite3.Connection, lease: TurnLease, new: EncodedCommit, owner: str) -> CommitEffect:
+def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner: str) -> CommitEffect:
     """Commit the turn of a session.
 
     If the session has moved on since the claim (a new transcript was started), nothing is stored and the rows are
@@ -182,7 +181,7 @@ def commit_turn(database: sqlite3.Connection, lease: TurnLease, new: EncodedComm
     return CommitEffect(record, more=more is not None)
 
 
-def settle_row(database: sqlite3.Connection, new: EncodedCommit, row: int | None = None) -> CommitEffect:
+def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -> CommitEffect:
     """Commit what belongs to no lane: a control row's record, or lines of no row at all."""
     record = new.commit.record
     stored = find_record(database, record.turn)
@@ -198,16 +197,16 @@ def settle_row(database: sqlite3.Connection, new: EncodedCommit, row: int | None
     return CommitEffect(record)
 
 
-def settle_note(database: sqlite3.Connection, new: EncodedCommit, note: int) -> CommitEffect | None:
+def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffect | None:
     """Commit lines that end a note; None when a turn has taken it up, or it has ended."""
     if pending_note(database, new.key, note) is None:
         return None
     return settle_row(database, new, note)
 
 
-def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None = None) -> None:
+def _store(database: Database, new: EncodedCommit, control: int | None = None) -> None:
     record = new.commit.record
-    seq = database.execute(_INSERT, new.columns).lastrowid
+    (seq,) = database.execute(_INSERT, new.columns).fetchone()
     database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
     _end_rows(database, record, new)
     _move_session(database, record, new)
@@ -228,7 +227,7 @@ def _store(database: sqlite3.Connection, new: EncodedCommit, control: int | None
         mark_cap_notices(database, new.commit.cap_notices)
 
 
-def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:
+def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit) -> None:
     turn = new.columns[0]
     # Rows outside the answer end like the first row.
     rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
@@ -238,10 +237,10 @@ def _end_rows(database: sqlite3.Connection, record: TurnRecord, new: EncodedComm
     database.executemany(_END_ROW, ends)
     if record.outcome is MessageOutcome.DEAD:
         buried = [(f"inbox:{seq}", turn, new.key, record.failure, new.at) for seq in record.inbox]
-        database.executemany(_BURY_ROW, buried)
+        database.executemany(BURY, buried)
 
 
-def _move_session(database: sqlite3.Connection, record: TurnRecord, new: EncodedCommit) -> None:
+def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) -> None:
     scope = quote(record.scope)
     if record.new_transcript:
         database.execute(_REPLACE, (new.key, record.new_transcript, new.at, new.at, scope, record.transcript))
@@ -252,19 +251,19 @@ def _move_session(database: sqlite3.Connection, record: TurnRecord, new: Encoded
         database.execute(_NAME_SCOPE, (scope, new.key, scope, record.transcript))
 
 
-def unprojected(database: sqlite3.Connection, after: int, limit: int) -> tuple[StoredRecord, ...]:
+def unprojected(database: Database, after: int, limit: int) -> tuple[StoredRecord, ...]:
     """Return records whose bodies are still here, in commit order."""
     found = database.execute(_UNPROJECTED, (after, limit))
     return tuple(read_record(columns) for columns in found)
 
 
-def pending(database: sqlite3.Connection, key: str) -> tuple[StoredRecord, ...]:
+def pending(database: Database, key: str) -> tuple[StoredRecord, ...]:
     """Return the key's records whose bodies are still here."""
     found = database.execute(_PENDING, (key,))
     return tuple(read_record(columns) for columns in found)
 
 
-def last_turn(database: sqlite3.Connection, key: str) -> TurnRecord | None:
+def last_turn(database: Database, key: str) -> TurnRecord | None:
     """Return the last answered turn of the key's current transcript."""
     found = database.execute("SELECT last_turn FROM session WHERE key = ?", (key,)).fetchone()
     return find_record(database, unquote(found[0])) if found is not None and found[0] else None

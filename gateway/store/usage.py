@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from typing import Any
@@ -10,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.ports.caps import TOOL_CALLS, CapNotice, CapUsage, SpentTokens, StartedTurn
 from gateway.ports.journal import UsageRow
+from gateway.store.database import LISTED, SET_META, Database, upsert_sql
 from gateway.store.engine import StoreEngine
 from gateway.store.row_codec import micros, moment, quote, sql, unquote, write_json
 
@@ -21,7 +21,7 @@ _SETTLE = (
     "UPDATE usage SET model = ?, tokens_in = ?, tokens_out = ?, tokens_cached = ?, cost = ?, at = ?, call = '' "
     "WHERE turn = ? AND call = ? AND call != '' AND call != 'day'"  # as the index `usage_open` has it
 )
-_OF_MODELS = f"(purpose NOT GLOB '{TOOL_CALLS}*')"
+_OF_MODELS = f"(substr(purpose, 1, {len(TOOL_CALLS)}) != '{TOOL_CALLS}')"
 _OF_TURN = sql("SELECT", _COLUMNS, "FROM usage WHERE turn = ? AND", _OF_MODELS, "ORDER BY at, rowid")
 _SUMS = (
     "sum(calls), sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
@@ -36,11 +36,7 @@ _GROUPS = {
     group: sql("SELECT", group, ",", _TOTAL, "FROM usage WHERE at >= ? AND", _OF_MODELS, "GROUP BY", group)
     for group in ("person", "chat", "purpose")
 }
-_DAYS = sql(
-    "SELECT json_extract(day.value, '$[0]'),", _TOTAL, "FROM json_each(?) day CROSS JOIN usage",
-    "ON at >= json_extract(day.value, '$[1]') AND at < json_extract(day.value, '$[2]') AND", _OF_MODELS,
-    "GROUP BY day.key",
-)  # fmt: skip
+_OF_DAY = sql("SELECT", _TOTAL, "FROM usage WHERE at >= ? AND at < ? AND", _OF_MODELS)
 _TOOL_CALLS = sql(
     "SELECT person, purpose, sum(calls) FROM usage WHERE at >= ? AND NOT", _OF_MODELS, "GROUP BY person, purpose"
 )
@@ -52,7 +48,6 @@ _FOLD = (
 )
 _UNFOLD = "DELETE FROM usage WHERE at >= ? AND at < ? AND call != 'day'"
 _MARK = "SELECT value FROM meta WHERE name = 'usage_folded_until'"
-_SET_MARK = "INSERT OR REPLACE INTO meta (name, value) VALUES ('usage_folded_until', ?)"
 
 
 def encode_usage(row: UsageRow) -> tuple[Any, ...]:
@@ -69,23 +64,23 @@ def encode_usage(row: UsageRow) -> tuple[Any, ...]:
         row.cost,
         micros(row.at),
         row.call,
-        row.is_own,
+        int(row.is_own),
     )
 
 
-def settle_usage(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+def settle_usage(database: Database, columns: tuple[Any, ...]) -> None:
     """Store what a call took, in the place of its estimate where there is one."""
     turn, call = columns[0], columns[10]
     if not call or not database.execute(_SETTLE, (*columns[4:10], turn, call)).rowcount:
         insert_usage(database, (*columns[:10], "", columns[11]))
 
 
-def insert_usage(database: sqlite3.Connection, columns: tuple[Any, ...]) -> None:
+def insert_usage(database: Database, columns: tuple[Any, ...]) -> None:
     """Store a usage row."""
     database.execute(_INSERT, columns)
 
 
-def usage_of(database: sqlite3.Connection, turn: str) -> tuple[UsageRow, ...]:
+def usage_of(database: Database, turn: str) -> tuple[UsageRow, ...]:
     """Return the turn's usage rows, in order; reads the whole table."""
     found = database.execute(_OF_TURN, (turn,))
     return tuple(
@@ -132,9 +127,11 @@ class SqliteUsage:
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""
         if group == "day":
-            statement, given = _DAYS, write_json(_days(since, until, ZoneInfo(zone)))
-            found = await self._engine.writer.submit(lambda db: db.execute(statement, (given,)).fetchall())
-            return tuple(_total(group, columns) for columns in found)
+            days = _days(since, until, ZoneInfo(zone))
+            found = await self._engine.writer.submit(
+                lambda db: [(name, *db.execute(_OF_DAY, span).fetchone()) for name, *span in days]
+            )
+            return tuple(_total(group, columns) for columns in found if columns[1] is not None)
         statement, at = _GROUPS[group], micros(since)
         found = await self._engine.writer.submit(lambda db: db.execute(statement, (at,)).fetchall())
         sums = [_total(group, (unquote(columns[0]), *columns[1:])) for columns in found]
@@ -160,7 +157,7 @@ def midnight(day: date, zone: ZoneInfo) -> datetime:
     return datetime.combine(day, time(), zone)
 
 
-def fold(database: sqlite3.Connection, before: datetime, zone: ZoneInfo) -> int:
+def fold(database: Database, before: datetime, zone: ZoneInfo) -> int:
     """Replace the rows of each whole day that ended *before* by a sum; return the number of removed rows.
 
     A sum has the time noon, so that it counts for its day in every nearby zone. At most `_AT_ONCE` days are folded at
@@ -178,22 +175,22 @@ def fold(database: sqlite3.Connection, before: datetime, zone: ZoneInfo) -> int:
         noon = start + (end - start) / 2
         database.execute(_FOLD, (micros(start), micros(end), micros(noon)))
         gone += database.execute(_UNFOLD, (micros(start), micros(end))).rowcount
-        database.execute(_SET_MARK, (str(micros(end)),))
+        database.execute(SET_META, ("usage_folded_until", str(micros(end))))
         day += timedelta(days=1)
     return gone
 
 
-_OURS = "AND turn != '' AND purpose IN (SELECT value FROM json_each(?2))"
-_BEGUN = sql("SELECT turn, person, chat, is_own, min(at) FROM usage WHERE at > ?1", _OURS, "GROUP BY turn")
+_OURS = sql("AND turn != '' AND purpose", LISTED)
+_BEGUN = sql("SELECT turn, person, chat, is_own, at FROM usage WHERE at > ?", _OURS, "ORDER BY at, rowid")
 _SPENT = sql(
-    "SELECT person, chat, is_own, sum(tokens_in) + sum(tokens_out) FROM usage WHERE at >= ?1",
+    "SELECT person, chat, is_own, sum(tokens_in) + sum(tokens_out) FROM usage WHERE at >= ?",
     _OURS,
     "GROUP BY person, chat, is_own",
 )
 _TOLD = "SELECT name, chat, until, most FROM cap_told"
-_TELL = "INSERT OR REPLACE INTO cap_told (name, chat, until, most) VALUES (?, ?, ?, ?)"
+_TELL = upsert_sql("cap_told", "name", "chat", "until", "most", keys=2)
 _ENDED = "DELETE FROM cap_told WHERE name = ? AND NOT (until = ? AND most = ?)"
-_FORGET = "DELETE FROM cap_told WHERE substr(name, instr(name, '/') + 1) = ?1 OR chat = ?1"
+_FORGET = "DELETE FROM cap_told WHERE name = ? AND chat = ?"
 
 
 class SqliteCapUsage:
@@ -206,8 +203,10 @@ class SqliteCapUsage:
         """Return the counts of the current windows."""
         wanted = write_json(sorted(purposes))
 
-        def read(database: sqlite3.Connection) -> CapUsage:
-            turns = database.execute(_BEGUN, (micros(window), wanted)).fetchall()
+        def read(database: Database) -> CapUsage:
+            turns: dict[str, tuple[Any, ...]] = {}  # of each turn the first row
+            for columns in database.execute(_BEGUN, (micros(window), wanted)):
+                turns.setdefault(columns[0], columns)
             tokens_spent = database.execute(_SPENT, (micros(day), wanted)).fetchall()
             notices = database.execute(_TOLD).fetchall()
             return CapUsage(
@@ -219,7 +218,7 @@ class SqliteCapUsage:
                         is_own=bool(is_own),
                         at=moment(at),
                     )
-                    for turn, person, chat, is_own, at in turns
+                    for turn, person, chat, is_own, at in turns.values()
                 ),
                 tokens=tuple(
                     SpentTokens(person=unquote(person), chat=unquote(chat), is_own=bool(is_own), tokens=tokens)
@@ -234,7 +233,7 @@ class SqliteCapUsage:
         return await self._engine.writer.submit(read)
 
 
-def mark_cap_notices(database: sqlite3.Connection, notices: Iterable[CapNotice]) -> None:
+def mark_cap_notices(database: Database, notices: Iterable[CapNotice]) -> None:
     """Note sent cap notifications in place of those of earlier windows."""
     notices = tuple(notices)
     database.executemany(_ENDED, [(quote(each.name), micros(each.until), each.limit) for each in notices])
@@ -243,11 +242,19 @@ def mark_cap_notices(database: sqlite3.Connection, notices: Iterable[CapNotice])
     )
 
 
-def prune_cap_notices(database: sqlite3.Connection, now: int) -> int:
+def prune_cap_notices(database: Database, now: int) -> int:
     """Remove windows that have ended."""
     return database.execute("DELETE FROM cap_told WHERE until < ?", (now,)).rowcount
 
 
-def forget_cap_notices(database: sqlite3.Connection, names: Iterable[str]) -> None:
+def forget_cap_notices(database: Database, names: Iterable[str]) -> None:
     """Remove what is noted of people and chats (as columns have them)."""
-    database.executemany(_FORGET, [(name,) for name in names])
+    gone = set(names)
+    told = database.execute("SELECT name, chat FROM cap_told").fetchall()
+    database.executemany(_FORGET, [(name, chat) for name, chat in told if chat in gone or _whose(name) in gone])
+
+
+def _whose(name: str) -> str:
+    """Return the person or chat in the name of a cap notice: the part after its first slash, or all of it."""
+    kind, slash, who = name.partition("/")
+    return who if slash else kind

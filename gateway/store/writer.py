@@ -1,6 +1,6 @@
 """One writer, one thread, one transaction for everything that waits.
 
-An *operation* is a function of a connection. It may run twice (a batch that holds a bad row is rolled back and run
+An *operation* is a function of a database. It may run twice (a batch that holds a bad row is rolled back and run
 again one by one), so it changes nothing but the database. It raises ParlourErrors only before its first write, so
 that they do not fail other operations.
 """
@@ -9,47 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-import aiosqlite
 import structlog
 
 from gateway.errors import ParlourError, StoreUnavailable
+from gateway.store.database import Database, StoreConnection
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Operation: TypeAlias = Callable[[sqlite3.Connection], T]
-Connector: TypeAlias = Callable[[], sqlite3.Connection]
+Operation: TypeAlias = Callable[[Database], T]
+ExclusiveOperation: TypeAlias = Callable[[StoreConnection], T]
+Connector: TypeAlias = Callable[[], StoreConnection]  # raises ParlourError or OSError
 
 _AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
-_FAULTS = frozenset(
-    {
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_CORRUPT,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_NOMEM,
-        sqlite3.SQLITE_NOTADB,
-        sqlite3.SQLITE_PERM,
-        sqlite3.SQLITE_PROTOCOL,
-        sqlite3.SQLITE_READONLY,
-    }
-)
-
-
-def is_fault(error: BaseException) -> bool:
-    """Return True if *error* is a fault of the disk or the file, not of the operation."""
-    if isinstance(error, sqlite3.Error):
-        return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _FAULTS
-    return isinstance(error, (OSError, MemoryError))
 
 
 @dataclass(slots=True)
@@ -61,22 +42,20 @@ class BatchResult:
     commits: int = 0  # transactions that changed something, each of them synced
 
 
-def run_batch(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> BatchResult:
+def run_batch(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult:
     """Run *operations* in one transaction; one by one when one of them is bad."""
     batch = BatchResult()
     try:
-        before = connection.total_changes
-        connection.execute("BEGIN IMMEDIATE")
+        connection.begin_batch()
         for operation in operations:
             try:
                 batch.results.append(operation(connection))
             except ParlourError as error:
                 batch.results.append(error)
-        connection.execute("COMMIT")
-        batch.commits = int(connection.total_changes != before)
+        batch.commits = int(connection.end_batch())
     except Exception as error:  # noqa: BLE001 - the batch boundary: one bad operation fails none of its neighbours
-        _roll_back(connection)
-        if is_fault(error):
+        connection.roll_back()
+        if connection.is_fault(error):
             return BatchResult(fault=error)
         if len(operations) == 1:
             return BatchResult(results=[error])
@@ -84,15 +63,15 @@ def run_batch(connection: sqlite3.Connection, operations: Sequence[Operation[Any
     return batch
 
 
-def run_outside_transaction(connection: sqlite3.Connection, operation: Operation[Any]) -> BatchResult:
+def run_outside_transaction(connection: StoreConnection, operation: ExclusiveOperation[Any]) -> BatchResult:
     """Run one *operation* that makes its own transactions, or none."""
     try:
         return BatchResult(results=[operation(connection)])
     except Exception as error:  # noqa: BLE001 - the batch boundary, as above
-        return BatchResult(fault=error) if is_fault(error) else BatchResult(results=[error])
+        return BatchResult(fault=error) if connection.is_fault(error) else BatchResult(results=[error])
 
 
-def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[Any]]) -> BatchResult:
+def _one_by_one(connection: StoreConnection, operations: Sequence[Operation[Any]]) -> BatchResult:
     batch = BatchResult()
     for operation in operations:
         single = run_batch(connection, (operation,))
@@ -102,12 +81,6 @@ def _one_by_one(connection: sqlite3.Connection, operations: Sequence[Operation[A
             batch.fault = single.fault
             break
     return batch
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    # Disk full and I/O errors may have rolled back already; a broken file may refuse. It is closed next.
-    with contextlib.suppress(sqlite3.Error):
-        connection.rollback()
 
 
 class StoreWriter(Protocol):
@@ -127,7 +100,7 @@ class StoreWriter(Protocol):
         """Queue *operation*, to be kept until it could be stored."""
         ...
 
-    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction, after the commit of earlier operations."""
         ...
 
@@ -145,7 +118,7 @@ class StoreWriter(Protocol):
 
 @dataclass(slots=True)
 class _QueuedOperation:
-    operation: Operation[Any]
+    operation: Callable[[Any], Any]
     future: asyncio.Future[Any] | None = None  # None = posted: kept until it is stored
     then: Callable[[Any], None] | None = None
     is_alone: bool = False  # outside any transaction
@@ -165,41 +138,72 @@ def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None]
         future.set_result(result)
 
 
-class _WriterConnection(aiosqlite.Connection):
-    """aiosqlite's thread and connection, which can run a whole batch in one hop to the thread."""
+class _WriterThread:
+    """The one thread that uses a connection, which it opens and closes.
+
+    A daemon: confirmed operations are durable, so a failing process must not wait for it.
+    """
 
     def __init__(self, connector: Connector) -> None:
-        super().__init__(connector, iter_chunk_size=64)
-        # Confirmed operations are durable, so a failing process must not wait for this thread.
-        self._thread.daemon = True
-        self._stopped: asyncio.Future[Any] | None = None
+        self._connector = connector
+        self._loop = asyncio.get_running_loop()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[StoreConnection], Any]] | None] = SimpleQueue()
+        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
-    async def open(cls, connector: Connector) -> _WriterConnection:
-        """Start the thread and open the file; when that fails, the thread has ended before the error is raised."""
-        connection = cls(connector)
+    async def open(cls, connector: Connector) -> _WriterThread:
+        """Start the thread and open the connection; when that fails, the thread has ended, and the error is raised."""
+        thread = cls(connector)
+        Thread(target=thread._work, name="store writer", daemon=True).start()
         try:
-            await connection
+            await asyncio.shield(thread._opened)
         except BaseException:
-            if connection._stopped is not None:
-                await connection._stopped
+            await thread.close()
             raise
-        return connection
+        return thread
 
-    def stop(self) -> asyncio.Future[Any] | None:
-        """End the thread; remember the future, since aiosqlite forgets it when opening fails."""
-        self._stopped = super().stop()
-        return self._stopped
+    async def call(self, work: Callable[[StoreConnection], T]) -> T:
+        """Run *work* on the thread and return its result."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._calls.put((future, work))
+        return await future
 
-    async def run(self, operations: Sequence[Operation[Any]]) -> BatchResult:
-        """Run a batch on the connection's thread."""
-        batch: BatchResult = await self._execute(run_batch, self._conn, operations)  # type: ignore[no-untyped-call]
-        return batch
+    async def close(self) -> None:
+        """Close the connection and end the thread."""
+        self._calls.put(None)
+        await asyncio.shield(self._ended)
 
-    async def run_alone(self, operation: Operation[Any]) -> BatchResult:
-        """Run one operation on the connection's thread, outside any transaction."""
-        batch: BatchResult = await self._execute(run_outside_transaction, self._conn, operation)  # type: ignore[no-untyped-call]
-        return batch
+    def _work(self) -> None:
+        try:
+            connection = self._connector()
+        except BaseException as error:  # noqa: BLE001 - raised where the connection was asked for
+            self._answer(self._opened, None, error)
+        else:
+            self._answer(self._opened, None, None)
+            while (asked := self._calls.get()) is not None:
+                self._run(connection, *asked)
+            connection.close()
+        self._answer(self._ended, None, None)
+
+    def _run(self, connection: StoreConnection, future: asyncio.Future[Any], work: Callable[..., Any]) -> None:
+        try:
+            self._answer(future, work(connection), None)
+        except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
+            self._answer(future, None, error)
+
+    def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 class BatchWriter:
@@ -213,7 +217,7 @@ class BatchWriter:
         self.commits = 0
         self._connector = connector
         self._loop = asyncio.get_running_loop()
-        self._connection: _WriterConnection | None = None
+        self._connection: _WriterThread | None = None
         self._queue: deque[_QueuedOperation] = deque()
         self._batch: list[_QueuedOperation] = []
         self._kept: list[_QueuedOperation] = []
@@ -226,11 +230,14 @@ class BatchWriter:
 
     async def open(self) -> None:
         """Open the file and start writing; raise what opening raises."""
-        self._connection = await _WriterConnection.open(self._connector)
+        self._connection = await _WriterThread.open(self._connector)
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
         """Queue *operation* (see Writer)."""
+        return self._submit(operation, then)
+
+    def _submit(self, operation: Callable[[Any], T], then: Callable[[T], None] | None) -> asyncio.Future[T]:
         if self._is_closing:
             raise StoreUnavailable("the journal is closed")
         future: asyncio.Future[T] = self._loop.create_future()
@@ -238,9 +245,9 @@ class BatchWriter:
         self._wake()
         return future
 
-    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction (see Writer)."""
-        future = self.submit(operation)
+        future = self._submit(operation, None)
         self._queue[-1].is_alone = True
         return future
 
@@ -315,9 +322,9 @@ class BatchWriter:
             self._fail(entries, StoreUnavailable("the journal cannot be written now"))
             return
         if entries[0].is_alone:
-            batch = await connection.run_alone(entries[0].operation)
+            batch = await connection.call(partial(run_outside_transaction, operation=entries[0].operation))
         else:
-            batch = await connection.run([entry.operation for entry in entries])
+            batch = await connection.call(partial(run_batch, operations=[entry.operation for entry in entries]))
         self.commits += batch.commits
         for entry, result in zip(entries, batch.results, strict=False):
             settle_entry(entry.future, entry.then, result)
@@ -344,18 +351,18 @@ class BatchWriter:
         self._retry_at = self._loop.time() + self._delay
         self._delay = min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
 
-    async def _reconnect(self) -> _WriterConnection | None:
+    async def _reconnect(self) -> _WriterThread | None:
         if self._loop.time() < self._retry_at:
             return None
         try:
-            connection = await _WriterConnection.open(self._connector)
-        except (sqlite3.Error, OSError, ParlourError) as error:
+            connection = await _WriterThread.open(self._connector)
+        except (OSError, ParlourError) as error:
             log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()
             return None
         self._connection = connection
         if self._reopened is not None:
-            batch = await connection.run([self._reopened.operation])
+            batch = await connection.call(partial(run_batch, operations=[self._reopened.operation]))
             if batch.fault is not None:
                 await self._break(batch.fault)
                 return None
@@ -365,9 +372,5 @@ class BatchWriter:
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is None:
-            return
-        try:
+        if connection is not None:
             await connection.close()
-        except sqlite3.Error as error:
-            log.warning("store.close_failed", error=str(error))

@@ -18,9 +18,11 @@ from typing import TypeVar
 from gateway.errors import StoreUnavailable
 from gateway.ports.store import StoreLimits
 from gateway.store import copy_file, schema
+from gateway.store.database import StoreConnection
 from gateway.store.engine import Clock, utc_now
+from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.sqlite_store import SqliteStore, assemble
-from gateway.store.writer import BatchResult, Operation, run_batch, settle_entry
+from gateway.store.writer import BatchResult, ExclusiveOperation, Operation, run_batch, settle_entry
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ T = TypeVar("T")
 class InlineWriter:
     """A Writer without thread and queue. Set `fault` and every operation fails with StoreUnavailable."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: StoreConnection) -> None:
         self.connection = connection
         self.commits = 0
         self.fault: Exception | None = None
@@ -56,7 +58,7 @@ class InlineWriter:
         _later(future, result)
         return future
 
-    def submit_exclusive(self, operation: Operation[T]) -> asyncio.Future[T]:
+    def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
         """Run *operation* now, outside any transaction."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         _later(future, operation(self.connection))
@@ -96,7 +98,9 @@ async def open_inline_store(
 ) -> SqliteStore:
     """Open a store that needs no thread, in memory unless *path* is given; ``clock=clock.now`` for virtual time."""
     if path is None:  # a backup reads it from another thread
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=SqliteConnection
+        )
         copy = partial(schema.copy, connection)
     else:
         schema.create_private(path)

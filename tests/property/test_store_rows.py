@@ -200,8 +200,9 @@ def test_lines_round_trip(lines: tuple[dict[str, object], ...], blobs: dict[str,
 
 @given(st.text(st.characters()))
 def test_columns_round_trip(text: str) -> None:
-    """A column's text comes back as it was, and two texts never share a column."""
+    """A column's text comes back as it was, and two texts never share a column. None has a NUL."""
     joined = join_pairs(text)
+    assert "\0" not in row_codec.quote(joined)
     assert row_codec.unquote(through_sqlite(row_codec.quote(joined))) == joined
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema, suspects
+from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
 
 
@@ -15,7 +16,7 @@ async def test_no_statement_of_a_turn_scans_a_table(tmp_path: Path) -> None:
     """Every statement between accept and projection finds its rows by an index."""
     statements: set[str] = set()
 
-    class CountingConnection(sqlite3.Connection):
+    class CountingConnection(SqliteConnection):
         def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
             statements.add(statement)
             return super().execute(statement, *parameters)  # type: ignore[arg-type]

@@ -17,8 +17,10 @@ from gateway.events import Role
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
+from gateway.store.database import Database
+from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.sqlite_store import SqliteStore
-from gateway.store.writer import BatchWriter, is_fault
+from gateway.store.writer import BatchWriter
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 
@@ -34,16 +36,16 @@ class FaultyConnections:
         self.loses_replies = False  # a commit that fails has happened all the same, as after a failed fsync
         self.fault: tuple[str, int] | None = None  # a statement's beginning, and SQLite's error code
 
-    def connect(self, path: Path) -> sqlite3.Connection:
+    def connect(self, path: Path) -> SqliteConnection:
         """Open *path*."""
         self.opened += 1
         return schema.connect(path, factory=self.connection_class())
 
-    def connection_class(self) -> type[sqlite3.Connection]:
+    def connection_class(self) -> type[SqliteConnection]:
         """Return a class of connections that are this disk's."""
         disk = self
 
-        class FaultyConnection(sqlite3.Connection):
+        class FaultyConnection(SqliteConnection):
             def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
                 if statement == "COMMIT" and disk.loses_replies:
                     super().execute(statement)
@@ -273,7 +275,7 @@ async def test_a_full_file_system_confirms_nothing_and_recovers(tmp_path: Path) 
     """The same with SQLite's own limit on the file's size instead of a fake."""
     limits: list[int] = [1_000_000]
 
-    def connect(path: Path) -> sqlite3.Connection:
+    def connect(path: Path) -> SqliteConnection:
         connection = schema.connect(path)
         connection.execute(f"PRAGMA max_page_count = {limits[0]}")
         return connection
@@ -296,18 +298,19 @@ async def test_a_full_file_system_confirms_nothing_and_recovers(tmp_path: Path) 
     await store.close()
 
 
-def _fill(database: sqlite3.Connection) -> None:
+def _fill(database: Database) -> None:
     database.execute("PRAGMA max_page_count = 1")
     database.execute("INSERT INTO note (channel, name, value) VALUES ('x', 'x', zeroblob(1000000))")
 
 
 def test_only_the_disks_errors_are_faults() -> None:
     """A bad row is not the disk's fault, whatever class SQLite gives its error."""
-    assert is_fault(OSError("x"))
-    assert not is_fault(ValueError("x"))
-    with pytest.raises(sqlite3.Error) as caught:
-        sqlite3.connect(":memory:").execute("SELECT nothing")
-    assert not is_fault(caught.value)
+    with contextlib.closing(sqlite3.connect(":memory:", factory=SqliteConnection)) as database:
+        assert database.is_fault(OSError("x"))
+        assert not database.is_fault(ValueError("x"))
+        with pytest.raises(sqlite3.Error) as caught:
+            database.execute("SELECT nothing")
+        assert not database.is_fault(caught.value)
 
 
 async def test_close_writes_what_is_queued_and_ends_the_streams(tmp_path: Path) -> None:

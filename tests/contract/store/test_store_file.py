@@ -15,8 +15,10 @@ import pytest
 
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.events import InboundKind, Role
+from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, open_store, schema
+from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, said
@@ -121,7 +123,7 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
     database = schema.connect(path)
     schema.prepare(database, path)
 
-    def broken(connection: sqlite3.Connection) -> None:
+    def broken(connection: Database) -> None:
         connection.execute("CREATE TABLE half (x)")
         raise RuntimeError("broken migration")
 
@@ -153,6 +155,27 @@ async def test_the_roles_of_an_older_journal_have_their_new_names(tmp_path: Path
     with closing(sqlite3.connect(tmp_path / FILE)) as database:
         stored = database.execute("SELECT role, count(*) FROM inbox GROUP BY role ORDER BY role").fetchall()
     assert stored == [("admin", 2), ("member", 2), ("owner", 2)]
+
+
+async def test_messages_of_a_journal_with_nul_are_still_known(tmp_path: Path) -> None:
+    """Dedupe names and deletions of an older journal, which had NUL in them, are recognised."""
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    await accept(store, said("one", id="1"))
+    await accept(store, said("two", id="2"))
+    await accept(store, said(id="2", kind=InboundKind.DELETION))
+    await store.close()
+    with closing(schema.connect(tmp_path / FILE)) as database:
+        found = database.execute("SELECT name, revision FROM dedupe").fetchall()
+        older = [(name.replace("\x1f", "\0"), deleted.replace("\x1f", "\0"), name) for name, deleted in found]
+        database.executemany(
+            "UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?",
+            [(*row, revision) for row, (_, revision) in zip(older, found, strict=True)],
+        )
+        database.execute("PRAGMA user_version = 5")
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    again = [await accept(store, said("again", id=number, revision="9")) for number in ("1", "2")]
+    await store.close()
+    assert [each.outcome for each in again] == [AcceptOutcome.EDITED, AcceptOutcome.DUPLICATE]
 
 
 async def test_another_engines_url_is_refused(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from gateway.errors import StoreUnavailable
 from gateway.journal_file import journal_fault
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
+from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.gateway import COMMAND, GatewayProcess, free_port
 from tests.faults.process_pool import ForkServer
 
@@ -83,7 +84,7 @@ async def test_a_locked_journal_is_not_damaged(journal: Path, monkeypatch: pytes
 async def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
     """SQLite's own word for a full disk asks for room."""
 
-    def connect(path: Path) -> sqlite3.Connection:
+    def connect(path: Path) -> SqliteConnection:
         connection = schema.connect(path)
         connection.execute("PRAGMA max_page_count = 2")
         return connection

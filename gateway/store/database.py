@@ -1,0 +1,97 @@
+"""A database as the rules see it, and a connection as the writer uses it.
+
+The rules of the store are functions of a `Database`, written once for all engines, in the SQL that SQLite and
+PostgreSQL share: `RETURNING` and not `lastrowid`; `ON CONFLICT` and not `INSERT OR`; JSON is read and changed in
+Python; times, flags and counts are integers; no column holds a NUL. An engine may replace `?` and `LISTED` by its own
+spelling, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeAlias
+
+LISTED = "IN (SELECT value FROM json_each(?))"  # one of the texts in a JSON list
+Columns: TypeAlias = tuple[Any, ...]
+
+
+class QueryResult(Protocol):
+    """The result of a statement."""
+
+    @property
+    def rowcount(self) -> int:
+        """Return the number of changed rows."""
+        ...
+
+    @property
+    def description(self) -> Any:
+        """Return a sequence of columns; the first field of each is its name."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Return the next row as a tuple; None after the last."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Return the remaining rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def close(self) -> None:
+        """Discard the remaining rows."""
+        ...
+
+
+class Database(Protocol):
+    """Runs statements inside the writer's transaction. Parameters are `?`, or `?1`, `?2`… where one comes twice."""
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> QueryResult:
+        """Run one statement. Raises the driver's errors."""
+        ...
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
+        """Run a statement without a result once for each of *parameters*."""
+        ...
+
+
+class StoreConnection(Database, Protocol):
+    """A connection of an engine, as its writer uses it. Everything on the writer's thread."""
+
+    def begin_batch(self) -> None:
+        """Begin a transaction that may write."""
+        ...
+
+    def end_batch(self) -> bool:
+        """Make the transaction durable; return True if it changed something."""
+        ...
+
+    def roll_back(self) -> None:
+        """Roll the transaction back, if there is one; a broken connection may refuse silently."""
+        ...
+
+    def is_fault(self, error: Exception) -> bool:
+        """Return True if *error* is the fault of the disk, the file, the server or the network, not of a statement."""
+        ...
+
+    def scrub(self) -> bool:
+        """Leave nothing in the files but what the rows say; False if it must be tried again. Outside a transaction."""
+        ...
+
+    def close(self) -> None:
+        """Close the connection. Raises only what `is_fault`."""
+        ...
+
+
+def upsert_sql(table: str, *columns: str, keys: int = 1) -> str:
+    """Return the statement that writes one row of *table*, in the place of one with the same first *keys* columns."""
+    values = ", ".join("?" * len(columns))
+    change = ", ".join(f"{column} = excluded.{column}" for column in columns[keys:])
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values}) "  # noqa: S608 - our own words
+        f"ON CONFLICT ({', '.join(columns[:keys])}) DO UPDATE SET {change}"
+    )
+
+
+SET_META = upsert_sql("meta", "name", "value")
+BURY = upsert_sql("dead", "id", "turn", "key", "reason", "at")

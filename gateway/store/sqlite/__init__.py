@@ -1,0 +1,1 @@
+"""The store's engine on one SQLite file."""
