@@ -291,7 +291,7 @@ class AgentLoop:
             scope=turn.scope,
             turn=turn.id,
             call=call.id,
-            call_key=f"{turn.id}.{draft.call_number(call)}",
+            call_key=draft.call_key(call),
             now=self._now(),
             language=turn.language,
             progress=progress,

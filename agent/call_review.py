@@ -66,13 +66,13 @@ class CallReviewer:
         if verdict.question is not None:
             return await self._ask(context, call, verdict)
         if kind is not None:
-            self._caps.count(kind, turn=turn.id, account=turn.account, chat=str(turn.key))
+            self._caps.count(kind, turn=turn.id, call=draft.call_key(call), account=turn.account, chat=str(turn.key))
         return None
 
     def _facts(self, context: LoopContext, call: ToolCall, decisions: Mapping[tuple[str, str, str], bool]) -> CallFacts:
         turn, allowed = context.turn, context.turn.allowed
         kind = turn.profile.toolbox.kind_of(call)
-        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts)
+        exceeded = None if kind is None else self._caps.exceeded(kind, turn.accounts, call=context.draft.call_key(call))
         return CallFacts(
             role=turn.role,
             chat_kind=turn.message.chat_kind,

@@ -347,9 +347,9 @@ class TurnDraft:
         ends = [prefix for line in self.lines for prefix in (*line.get("ends", ()), *line.get("denials", ()))]
         return tuple(dict.fromkeys(ends))
 
-    def call_number(self, call: ToolCall) -> int:
-        """Return the number of *call* among the turn's calls, from 1; the same after a restart."""
-        return list(self._calls).index(call.id) + 1
+    def call_key(self, call: ToolCall) -> str:
+        """Return the turn and the number of *call* in it, from 1; the same after a restart."""
+        return f"{self._lease.turn}.{list(self._calls).index(call.id) + 1}"
 
     def _now(self) -> datetime:
         return build.utc_now()

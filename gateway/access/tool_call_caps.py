@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from cachetools import LRUCache
+
 from gateway.events import PlatformAccount
 from gateway.ports import MetricsRecorder, UsageRow
 from gateway.ports.caps import TOOL_CALLS, ToolAllowance
 from gateway.ports.journal import UsageReports
 
+_MOST_CALLS = 10_000  # that are kept by their keys
 _LONGEST_DAY = timedelta(days=2)  # a clock that was set back by less does not begin another day
 
 
@@ -34,27 +37,31 @@ class ToolCallTracker:
         self._store_row = store_row
         self._meter = meter
         self._calls: Counter[tuple[str, str]] = Counter()  # since midnight, by account and kind
+        self._counted: LRUCache[str, bool] = LRUCache(_MOST_CALLS)  # keys of calls
         self._until: datetime | None = None  # when the day ends
 
     async def warm(self, usage: UsageReports) -> None:
         """Load today's counts; call it before the first turn. Raises StoreUnavailable."""
         self._until = self._midnight(self._now(), days=1)
         self._calls.update(await usage.tool_calls(since=self._midnight(self._now(), days=0)))
+        self._counted.update(dict.fromkeys(await usage.interrupted_tool_calls(), True))
 
-    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
-        """Return the cap that a further call of *kind* would exceed; None if it may run."""
+    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
+        """Return the cap that a *call* of *kind* would exceed; None if it may run."""
         allowance = self._allowance(kind, accounts)
-        return None if allowance is None or allowance.used < allowance.limit else allowance
+        is_free = allowance is None or allowance.used < allowance.limit or call in self._counted
+        return None if is_free else allowance
 
     def note_refusal(self, kind: str) -> None:
         """Count a call of *kind* that its cap refused."""
         self._meter.count("cap_refusals", cap=f"{kind}-calls")
 
-    def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
-        """Count a call that runs now; its row is stored before any later commit."""
-        if kind not in self._limits:
+    def count(self, kind: str, *, turn: str, call: str, account: PlatformAccount, chat: str) -> None:
+        """Count a call that runs now, once; its row is stored before any later commit."""
+        if kind not in self._limits or call in self._counted:
             return
         self._open_day()
+        self._counted[call] = True
         self._calls[account.name, kind] += 1
         self._store_row(
             UsageRow(
@@ -68,6 +75,7 @@ class ToolCallTracker:
                 tokens_cached=0,
                 cost=0.0,
                 at=self._now(),
+                call=call,
             )
         )
 

@@ -144,16 +144,16 @@ class ToolAllowance:
 class ToolCallCaps(Protocol):
     """Counts tool calls per person and day. All linked accounts of a person count together."""
 
-    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount]) -> ToolAllowance | None:
-        """Return the cap that a further call of *kind* would exceed; None if it may run."""
+    def exceeded(self, kind: str, accounts: Sequence[PlatformAccount], *, call: str) -> ToolAllowance | None:
+        """Return the cap that a *call* of *kind* would exceed; None if it may run, or was counted before a restart."""
         ...
 
     def note_refusal(self, kind: str) -> None:
         """Count a call of *kind* that its cap refused."""
         ...
 
-    def count(self, kind: str, *, turn: str, account: PlatformAccount, chat: str) -> None:
-        """Count a call that runs now."""
+    def count(self, kind: str, *, turn: str, call: str, account: PlatformAccount, chat: str) -> None:
+        """Count a call that runs now. *call* is its key: one that runs again after a kill is not counted again."""
         ...
 
     def allowances(self, accounts: Sequence[PlatformAccount]) -> tuple[ToolAllowance, ...]:

@@ -210,7 +210,7 @@ class UsageRow:
     tokens_cached: int
     cost: float | None  # US dollars; None = unknown
     at: datetime
-    call: str = ""  # id of a running call, whose figures are estimates
+    call: str = ""  # id of a running model call, whose figures are estimates; key of a tool call
     is_own: bool = False  # the turn was started by a job
 
 
@@ -489,6 +489,10 @@ class UsageReports(UsageStore, Protocol):
 
     async def tool_calls(self, *, since: datetime) -> Mapping[tuple[str, str], int]:
         """Return the number of counted tool calls, by account name and kind of tool."""
+        ...
+
+    async def interrupted_tool_calls(self) -> Sequence[str]:
+        """Return the keys of the counted tool calls of turns that have not ended."""
         ...
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:

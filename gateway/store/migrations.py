@@ -151,7 +151,8 @@ CREATE TABLE link_note (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWI
 CREATE TABLE move (id TEXT PRIMARY KEY, at INTEGER NOT NULL, payload TEXT NOT NULL) WITHOUT ROWID;
 """
 
-# usage.calls: more than 1 where the rows of a day were folded; usage.call: id of a running call, 'day' in a folded row;
+# usage.calls: more than 1 where the rows of a day were folded; usage.call: id of a running call, 'day' in a folded row,
+# key of a tool call;
 # usage.is_own: the turn was started by a job, not by a message.
 _ACCESS_CAPS_ALERTS = """
 CREATE TABLE access (

@@ -40,6 +40,9 @@ _OF_DAY = sql("SELECT", _TOTAL, "FROM usage WHERE at >= ? AND at < ? AND", _OF_M
 _TOOL_CALLS = sql(
     "SELECT person, purpose, sum(calls) FROM usage WHERE at >= ? AND NOT", _OF_MODELS, "GROUP BY person, purpose"
 )
+_INTERRUPTED = sql(
+    "SELECT call FROM usage WHERE call != '' AND call != 'day' AND turn IN (SELECT turn FROM step) AND NOT", _OF_MODELS
+)
 _FOLD = (
     "INSERT INTO usage (turn, person, chat, purpose, model, tokens_in, tokens_out, tokens_cached, cost, at, call, "
     "is_own, calls) SELECT '', person, chat, purpose, model, sum(tokens_in), sum(tokens_out), sum(tokens_cached), "
@@ -69,9 +72,11 @@ def encode_usage(row: UsageRow) -> tuple[Any, ...]:
 
 
 def settle_usage(database: Database, columns: tuple[Any, ...]) -> None:
-    """Store what a call took, in the place of its estimate where there is one."""
-    turn, call = columns[0], columns[10]
-    if not call or not database.execute(_SETTLE, (*columns[4:10], turn, call)).rowcount:
+    """Store what a call took, in the place of its estimate where there is one. Tool calls have none, and keep a key."""
+    turn, purpose, call = columns[0], columns[3], columns[10]
+    if purpose.startswith(TOOL_CALLS):
+        insert_usage(database, columns)
+    elif not call or not database.execute(_SETTLE, (*columns[4:10], turn, call)).rowcount:
         insert_usage(database, (*columns[:10], "", columns[11]))
 
 
@@ -123,6 +128,11 @@ class SqliteUsage:
             lambda database: database.execute(_TOOL_CALLS, (micros(since),)).fetchall()
         )
         return {(unquote(person), purpose.removeprefix(TOOL_CALLS)): calls for person, purpose, calls in found}
+
+    async def interrupted_tool_calls(self) -> tuple[str, ...]:
+        """Return the keys of the counted tool calls of turns that have not ended."""
+        found = await self._engine.writer.submit(lambda database: database.execute(_INTERRUPTED).fetchall())
+        return tuple(call for (call,) in found)
 
     async def by(self, group: str, *, since: datetime, until: datetime, zone: str) -> tuple[Mapping[str, Any], ...]:
         """Return the sums per person, chat or purpose, the most tokens first, or per day of *zone*, in order."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from gateway.events import SessionKey
+from gateway.ports import TurnStep
 from gateway.ports.caps import TOOL_CALLS, CapNotice
 from gateway.ports.journal import CALL_NOTED_AFTER
 from gateway.ports.store import Store, StoreLimits
@@ -113,6 +114,25 @@ async def test_a_quick_call_costs_no_transaction_more(store: Store) -> None:
     after = (await store.journal.depth())["commits"]
     assert after - before <= 2  # one where a writer gathers, two where each operation stands alone
     assert [row.call for row in await usage(store, lease.turn)] == [""]
+
+
+async def test_a_counted_tool_call_is_known_until_its_turn_ends(backend: StoreBackend) -> None:
+    """By its key, so that a call which runs again after a kill is counted once; folded it is a number like the rest."""
+    store = await backend.open()
+    await accept(store, said())
+    lease = await claim(store)
+    for n in (1, 2):
+        store.journal.spend(spent(lease.turn, purpose="tool-web", call=f"{lease.turn}.{n}", person="ann"))
+    store.journal.spend(spent("t9", purpose="tool-web", call="t9.1", person="ann"))
+    await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=(), call="[]"))
+    await backend.kill()
+    store = await backend.open()
+    assert sorted(await store.usage.interrupted_tool_calls()) == [f"{lease.turn}.1", f"{lease.turn}.2"]
+    assert await store.usage.tool_calls(since=START) == {("ann", "web"): 3}
+    lease = await claim(store)
+    await store.journal.commit(lease, answered(lease, "one"))
+    assert await store.usage.interrupted_tool_calls() == ()
+    assert await store.usage.tool_calls(since=START) == {("ann", "web"): 3}
 
 
 async def test_what_caps_count_is_there_after_a_kill(backend: StoreBackend) -> None:

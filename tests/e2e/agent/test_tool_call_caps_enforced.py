@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from agent.llm.scripted_model import ScriptEntry
@@ -36,6 +37,35 @@ async def test_web_calls_end_for_the_day(tmp_path: Path) -> None:
         assert "3 pages and searches for today" in await parlour.channel.ask("c", "read it")
         assert "You have 0 of 3 pages and searches left" in await parlour.channel.ask("c", "/usage")
         assert await parlour.channel.ask("d", "read it", sender="bob") == "one"
+
+
+async def test_a_call_that_a_kill_interrupts_counts_once(tmp_path: Path) -> None:
+    """Killed while it runs, it runs again under the same key, although it was the last of the day."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool("Read a page.", kind=ToolKind.WEB, name="read_page")
+    async def slow_page(context: ToolContext) -> str:
+        begun.set()
+        await go.wait()
+        return "a page"
+
+    environment = {"PARLOUR_CAPS__TOOLS__WEB": "1"}
+    model = HeldScriptModel(calls(("read_page", "{}")), "read")
+    async with gateway(model=model, tools=[slow_page], environment=environment, policy=OPEN) as parlour:
+        _, answer = await parlour.channel.say("c", "read it")
+        await begun.wait()
+        await parlour.app.store.check()
+        copy = parlour.kill(tmp_path / "copy")
+        go.set()
+        await answer
+    model = HeldScriptModel("read", calls(("read_page", "{}")), "none left")
+    async with gateway(home=copy, model=model, tools=[slow_page], environment=environment, policy=OPEN) as parlour:
+        (post,) = await parlour.channel.posted("c", 1)
+        assert post.text == "read"
+        assert results(model.asked[0]) == ["a page"]
+        assert "You have 0 of 1 page" in await parlour.channel.ask("c", "/usage")
+        assert "none left" in await parlour.channel.ask("c", "again")
+        assert "limit of 1 web calls" in results(model.asked[2])[-1]
 
 
 async def test_acts_that_are_used_up_are_not_asked_about() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import count
 
 from gateway.access.tool_call_caps import ToolCallTracker
 from gateway.events import PlatformAccount
@@ -21,6 +23,7 @@ class ToolCallScene:
     now: datetime = datetime(2026, 11, 23, 12, tzinfo=UTC)
     meter: FakeMeter = field(default_factory=FakeMeter)
     rows: list[UsageRow] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
         self.tracker = ToolCallTracker(
@@ -32,12 +35,18 @@ class ToolCallScene:
         )
 
     def call(
-        self, account: PlatformAccount = ANN, kind: str = "web", *, linked: tuple[PlatformAccount, ...] = ()
+        self,
+        account: PlatformAccount = ANN,
+        kind: str = "web",
+        *,
+        linked: tuple[PlatformAccount, ...] = (),
+        call: str = "",
     ) -> bool:
         """Call a tool; return False if a cap forbids it."""
-        if self.tracker.exceeded(kind, (account, *linked)) is not None:
+        key = call or f"t1.{next(self.numbers)}"
+        if self.tracker.exceeded(kind, (account, *linked), call=key) is not None:
             return False
-        self.tracker.count(kind, turn="t1", account=account, chat="telegram:1")
+        self.tracker.count(kind, turn="t1", call=key, account=account, chat="telegram:1")
         return True
 
 
@@ -56,6 +65,14 @@ def test_the_fourth_call_of_three_is_refused_until_midnight() -> None:
     assert not scene.call()
     scene.now = MIDNIGHT
     assert scene.call()
+
+
+def test_a_call_that_runs_again_counts_once() -> None:
+    """The last one of the day, interrupted, is neither refused nor counted when it runs again."""
+    scene = ToolCallScene()
+    assert [scene.call(), scene.call(), scene.call(call="t9.1")] == [True, True, True]
+    assert [scene.call(call="t9.1"), scene.call(call="t9.2")] == [True, False]
+    assert [each.call for each in scene.rows] == ["t1.0", "t1.1", "t9.1"]
 
 
 def test_linked_accounts_share_their_calls() -> None:
