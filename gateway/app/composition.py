@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from agent.commands import CommandRouter
@@ -29,7 +30,7 @@ from gateway.app.channels import (
     platforms_of,
 )
 from gateway.app.chat_settings import build_context_resolver, build_locales, build_profiles
-from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store
+from gateway.app.context import AppContext, ExtraPlugins, limit_retention, open_store, utc_now
 from gateway.app.gateway_operations import GatewayOperations
 from gateway.app.isolation import settle_scopes
 from gateway.app.memory import build_dreamer, build_job_runner, build_memory, build_privacy, build_raw_archives
@@ -65,19 +66,24 @@ from gateway.web.server import WebServer
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, *, channels: bool = True, plugins: ExtraPlugins | None = None
+    settings: Settings,
+    *,
+    channels: bool = True,
+    plugins: ExtraPlugins | None = None,
+    now: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[GatewayApp]:
     """Own the home and build every subsystem; nothing runs yet but the store's writer. Closes all of it on exit.
 
-    *channels* is False in a process that opens the home for one command. Raises UserError for a home that is in use,
+    *channels* is False in a process that opens the home for one command; *now* is the clock of all subsystems, the
+    store's too. Raises UserError for a home that is in use,
     newer data and wrong settings.
     """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
         if lost := await asyncio.to_thread(lost_turns, home):
             raise UserError(lost)
-        store = await stack.enter_async_context(open_store(settings, has_served=channels))
-        context = await _build_context(settings, plugins or ExtraPlugins(), home, store)
+        store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
+        context = await _build_context(settings, plugins or ExtraPlugins(), home, store, now)
         app = _build_app(context, await _open_subsystems(context, stack, has_channels=channels))
         if app.intake.quarantine.had_event_in_hand:
             await store.journal.acquit()
@@ -108,7 +114,9 @@ def build_operations(app: GatewayApp) -> GatewayOperations:
     return GatewayOperations(app, {name: operation for group in groups for name, operation in group.by_name().items()})
 
 
-async def _build_context(settings: Settings, plugins: ExtraPlugins, home: Home, store: Store) -> AppContext:
+async def _build_context(
+    settings: Settings, plugins: ExtraPlugins, home: Home, store: Store, now: Callable[[], datetime]
+) -> AppContext:
     return AppContext(
         settings=settings,
         plugins=plugins,
@@ -118,6 +126,7 @@ async def _build_context(settings: Settings, plugins: ExtraPlugins, home: Home, 
         platforms=platforms_of(settings, plugins),
         redactor=SecretRedactor(secret_values(settings)),
         unclean_stops=(await store.journal.depth())["unclean_stops"],
+        now=now,
     )
 
 

@@ -91,7 +91,7 @@ class AppContext:
     unclean_stops: int  # crashes in a row before this start
     meter: PrometheusRecorder = field(default_factory=PrometheusRecorder)
     refusals: RefusalLog = field(default_factory=RefusalLog)
-    now: Callable[[], datetime] = utc_now
+    now: Callable[[], datetime]
 
     def platform(self, channel: str) -> str:
         """Return the platform of *channel*; the name itself for a channel that is no longer configured."""
@@ -99,7 +99,9 @@ class AppContext:
 
 
 @asynccontextmanager
-async def open_store(settings: Settings, *, has_served: bool) -> AsyncIterator[Store]:
+async def open_store(
+    settings: Settings, *, has_served: bool, now: Callable[[], datetime] = utc_now
+) -> AsyncIterator[Store]:
     """Open the store that the scheme of `store.url` names, and close it on exit. Raises SettingsError.
 
     *has_served* is False in a process that opens the home for one command.
@@ -120,7 +122,7 @@ async def open_store(settings: Settings, *, has_served: bool) -> AsyncIterator[S
         blank_after=limit_retention(settings, BLANK_AFTER),
         zone=settings.timezone,
     )
-    store: Store = await entry_points[scheme].load()(settings.home, url, limits)
+    store: Store = await entry_points[scheme].load()(settings.home, url, limits, now)
     try:
         yield store
     finally:

@@ -27,7 +27,7 @@ FILE = "journal.db"
 Connect = Callable[[Path], SqliteConnection]
 
 
-async def open_store(home: Path, url: str, limits: StoreLimits) -> Store:
+async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> Store:
     """Open the embedded store of *home*, made when missing, with what the last run left in its wake-ups.
 
     The caller holds the home's lock. Raises StoreUnavailable when the file is damaged or cannot be
@@ -37,7 +37,7 @@ async def open_store(home: Path, url: str, limits: StoreLimits) -> Store:
         raise SettingsError(
             f"store.url: {url.partition(':')[0]!r} is not this store; leave it empty for the embedded one"
         )
-    return await open_file(home / FILE, limits)
+    return await open_file(home / FILE, limits, clock=clock)
 
 
 async def open_file(

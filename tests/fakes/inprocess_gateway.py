@@ -18,6 +18,7 @@ from typing import Any
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from gateway.admission import AdmissionPolicy
 from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, serve
+from gateway.app.context import utc_now
 from gateway.events import (
     Attachment,
     ChatKind,
@@ -314,8 +315,9 @@ async def gateway(
     capabilities: ChannelCapabilities = PLAIN,
     policy: AdmissionPolicy | None = None,
     kind: InProcessPlugin | None = None,
+    now: Callable[[], datetime] = utc_now,
 ) -> AsyncIterator[InProcessGateway]:
-    """Run the whole gateway, web server included, on a fresh home (or *home*)."""
+    """Run the whole gateway, web server included, on a fresh home (or *home*), by the clock *now*."""
     # A thread that keeps a version when we stop ends after us; a process would wait for it.
     with tempfile.TemporaryDirectory(prefix="parlour-pocket-", ignore_cleanup_errors=True) as folder:
         place = home or Path(folder) / "home"
@@ -333,7 +335,7 @@ async def gateway(
         extra = ExtraChannel(name=kind.name, kind=kind, settings=None, policy=policy, traits=kind.traits)
         plugins = ExtraPlugins(channels=(extra,), tools=tools, models=() if model is None else (model,))
         stop, ready = asyncio.Event(), asyncio.Event()
-        async with open_app(settings, plugins=plugins) as app:
+        async with open_app(settings, plugins=plugins, now=now) as app:
             serving = asyncio.create_task(serve(app, stop, ready=lambda _: ready.set()))
             waiting = asyncio.create_task(ready.wait())
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

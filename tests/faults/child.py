@@ -11,14 +11,12 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, composition, open_app, run, serve
-from gateway.app.context import AppContext
+from gateway.app import ExtraChannel, ExtraPlugins, GatewayApp, open_app, run, serve
 from gateway.errors import StoreUnavailable
 from gateway.ports import Job
 from gateway.settings import Settings
@@ -127,12 +125,10 @@ class GatewayChild:
 
     async def _serve(self) -> None:
         settings, plugins = settings_of(self._order), plugins_of(self._order)
-        if self._order.hours is not None:
-            vars(composition)["AppContext"] = partial(AppContext, now=self._now)
         if self._order.is_signalled:
             await run(settings, plugins=plugins, ready=self._ready)
             return
-        async with open_app(settings, plugins=plugins) as app:
+        async with open_app(settings, plugins=plugins, now=self._now) as app:
             await serve(app, self._stop, ready=self._ready)
 
     def _now(self) -> datetime:

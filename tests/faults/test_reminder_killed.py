@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
-from gateway.app import composition
-from gateway.app.context import AppContext
 from gateway.events import DeliveryReceipt, InboundKind, MessagePart
 from gateway.ports import ChannelCapabilities, ChannelContext
 from gateway.store.writer import BatchWriter
@@ -120,11 +117,12 @@ async def test_killed_behind_every_change_each_message_comes_once(
 ) -> None:
     """Promise, fire, snooze, fire again, cancel; then nothing comes for three days."""
     clock = MovableClock()
-    monkeypatch.setattr(composition, "AppContext", partial(AppContext, now=clock))
     life, parts = KilledLife(tmp_path, clock), dict[str, str]()
     submit, is_recorded = BatchWriter.submit, True
 
-    async with gateway(home=tmp_path / "home", model=MODEL, environment=BERLIN, kind=KeyedPlugin(parts)) as inside:
+    async with gateway(
+        home=tmp_path / "home", model=MODEL, environment=BERLIN, kind=KeyedPlugin(parts), now=clock
+    ) as inside:
         commits = [0]
 
         def submit_and_copy(writer: BatchWriter, operation: Any, then: Any = None) -> Any:
@@ -148,7 +146,7 @@ async def test_killed_behind_every_change_each_message_comes_once(
     assert len(life.snapshots) > 15
     for snapshot in life.snapshots[:: max(1, len(life.snapshots) // 14)]:
         clock.offset, seen = snapshot.offset, dict(snapshot.parts)
-        again = gateway(home=snapshot.home, model=MODEL, environment=BERLIN, kind=KeyedPlugin(seen))
+        again = gateway(home=snapshot.home, model=MODEL, environment=BERLIN, kind=KeyedPlugin(seen), now=clock)
         async with again as inside:
             await inside.idle()
             await life.live(inside, snapshot.step)

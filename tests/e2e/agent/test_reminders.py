@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ import pytest
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
 from agent.reminders.reminder import Reminder, reminders_in
 from gateway.admission import AdmissionPolicy, AllowEntry
-from gateway.app import composition
-from gateway.app.context import AppContext
 from gateway.errors import ModelFailed
 from gateway.events import InboundKind, Role
 from gateway.ports import Job
@@ -80,11 +77,9 @@ class MovableClock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> MovableClock:
-    """A clock for every subsystem that is built while it stands."""
-    found = MovableClock()
-    monkeypatch.setattr(composition, "AppContext", partial(AppContext, now=found))
-    return found
+def clock() -> MovableClock:
+    """A clock for the gateway of `talk`."""
+    return MovableClock()
 
 
 @dataclass
@@ -142,7 +137,9 @@ class ReminderTalk:
 async def talk(clock: MovableClock, **options: Any) -> AsyncIterator[ReminderTalk]:
     """Run a gateway."""
     model = ToldModel()
-    async with gateway(model=model, environment=BERLIN | options.pop("environment", {}), **options) as inside:
+    async with gateway(
+        model=model, environment=BERLIN | options.pop("environment", {}), now=clock, **options
+    ) as inside:
         yield ReminderTalk(inside, model, clock)
 
 
