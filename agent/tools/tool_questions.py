@@ -274,10 +274,3 @@ class ToolApprovals:
     def count(self, state: str) -> None:
         """Count a question that became *state*."""
         self._meter.count("tool_questions", state=state)
-
-    async def end_denial(self, _: Job) -> None:
-        """End a denial that the model did not read in a day: the runner removes its job."""
-
-    async def lapse(self, _: Job) -> None:
-        """End a question without a decision: the runner removes its job."""
-        self.count("lapsed")

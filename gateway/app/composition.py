@@ -15,6 +15,7 @@ from agent.memory.storage.attachment_blobs import AttachmentBlobStore
 from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.reminders.reminder_jobs import ReminderJobs
+from agent.tools.lapsed_questions import LapsedQuestions
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.tool_questions import ToolApprovals
 from gateway.access.refusal_log import SilenceReason
@@ -175,11 +176,17 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         meter=context.meter,
     )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)
+    questions = LapsedQuestions(
+        approvals=approvals,
+        journal=store.journal,
+        records=store.records,
+        language=locales.language,
+        now=now,
+    )
     jobs = build_job_runner(
         context,
         memory,
-        approvals=approvals,
-        reminders=reminders.quick if settings.tools.reminders else {},
+        handlers={**questions.quick, **(reminders.quick if settings.tools.reminders else {})},
         model=models.memory,
         token_budget=usage.token_budget,
         dreamer=dreamer,

@@ -51,7 +51,6 @@ from agent.memory.versioning.derived_data import DerivedDataFinder
 from agent.memory.versioning.memory_service import MemoryService
 from agent.memory.versioning.message_deletions import MessageDeletionJobs
 from agent.tools.standing_decisions import STANDING_DECISION, StandingDecisions
-from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION, ToolApprovals
 from gateway.app.context import AppContext
 from gateway.app.models import configured_models
 from gateway.events import SessionKey
@@ -335,12 +334,11 @@ def build_job_runner(
     dreamer: Dreamer,
     raw_archives: RawArchiveJobs,
     exports: ExportJobs,
-    reminders: Mapping[str, Handler],
-    approvals: ToolApprovals,
+    handlers: Mapping[str, Handler],
     zone: Callable[[str], str],
     slots: WorkerSlots,
 ) -> JobRunner:
-    """Build the runner of the jobs that no reply waits for."""
+    """Build the runner of the jobs that no reply waits for; *handlers* are those of further kinds."""
     home, store, now = context.home.path, context.store, context.now
     session_memory = context.settings.tools.session_memory
     reader = MessageReader(home, store.records, flush=memory.projector.flush)
@@ -397,14 +395,12 @@ def build_job_runner(
         REMEMBER: memory.jobs.apply,
         EDIT: memory.editor.stage,
         ASK_ERASURE: memory.erasure.ask,
-        TOOL_QUESTION: approvals.lapse,
-        TOOL_DENIAL: approvals.end_denial,
         STANDING_DECISION: StandingDecisions(store.jobs).expire,
         **dreamer.after_each({**consolidation.quick, **raw_archives.quick}),
         **flushes.quick,
         **deletions.quick,
         **exports.quick,
-        **reminders,
+        **handlers,
     }
     slow: Mapping[str, Handler] = dict(dreamer.slow) if memory.can_summarise else {}
     if memory.consolidates:

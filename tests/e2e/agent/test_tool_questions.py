@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.tools.tool import ResultContent, ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LIFETIME, LONGEST_SHOWN, TOOL_QUESTION
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
+from tests.e2e.agent.test_reminders import MovableClock, ReminderTalk, ToldModel
 from tests.fakes.held_model import HeldScriptModel, calls, results, users
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -152,6 +154,37 @@ async def test_a_new_session_ends_its_questions() -> None:
         assert await parlour.channel.ask("c", decide(question)) == SETTLED
         await parlour.idle()
     assert world.sent == []
+
+
+async def look_up(context: ToolContext, what: str) -> str:
+    """Find it."""
+    return what
+
+
+async def test_a_question_that_lapses_is_reported_in_one_line(tmp_path: Path) -> None:
+    """Those of one turn in one line, also after a kill; a press afterwards runs nothing, a denied one is silent."""
+    asking = tool("Look it up.", kind=ToolKind.WEB, ask=AskRule.ALWAYS, name="look_up")(look_up)
+    clock, line = MovableClock(), "This was not answered in time and did not run: `look_up`."
+    both = calls(("look_up", '{"what": "a"}'), ("look_up", '{"what": "b"}'))
+    model = HeldScriptModel(both, "asked", both, "asked again")
+    async with gateway(home=tmp_path / "home", model=model, tools=[asking], now=clock) as parlour:
+        question = await parlour.channel.ask("c", "look them up", sent_at=clock())
+        denied = await parlour.channel.ask("d", "look them up", sent_at=clock())
+        for press in re.findall(r"/tools deny q\w+", denied):
+            await parlour.channel.ask("d", press, sent_at=clock())
+        await ReminderTalk(parlour, ToldModel(), clock).move(hours=23)
+        assert await waiting(parlour) == 2
+        copy = parlour.kill(tmp_path / "before")
+        clock.offset += timedelta(hours=2)
+    async with gateway(home=copy, model=HeldScriptModel(), tools=[asking], now=clock) as parlour:
+        await ReminderTalk(parlour, ToldModel(), clock).move(seconds=1)
+        assert await waiting(parlour) == 0
+        assert {chat: [each.text for each in posts] for chat, posts in parlour.channel.posts.items()} == {"c": [line]}
+        copy = parlour.kill(tmp_path / "after")
+        assert await parlour.channel.ask("c", decide(question), sent_at=clock()) == SETTLED
+    async with gateway(home=copy, model=HeldScriptModel(), tools=[asking], now=clock) as parlour:
+        await ReminderTalk(parlour, ToldModel(), clock).move(days=2)
+        assert parlour.channel.posts == {}
 
 
 async def test_erased_words_take_their_questions_along() -> None:

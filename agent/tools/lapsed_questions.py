@@ -1,0 +1,52 @@
+"""The end of questions about tool calls that nobody answered in time: one line in the chat, for all of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from agent.memory.jobs.job_reports import send_job_report
+from agent.memory.jobs.job_runner import Handler
+from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION, ToolApprovals, ToolQuestion
+from gateway.events import ChatKind, SessionKey
+from gateway.i18n import translate
+from gateway.ports import Job, Journal, TurnRecordStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LapsedQuestions:
+    """Handlers of the jobs that end because nobody acted on them. The runner removes the job afterwards."""
+
+    approvals: ToolApprovals
+    journal: Journal
+    records: TurnRecordStore
+    language: Callable[[SessionKey], str]
+    now: Callable[[], datetime]
+
+    @property
+    def quick(self) -> Mapping[str, Handler]:
+        """Handlers by kind."""
+        return {TOOL_QUESTION: self.lapse, TOOL_DENIAL: self.end_denial}
+
+    async def lapse(self, job: Job) -> None:
+        """End a question, and say in its chat which calls did not run. Raises StoreUnavailable."""
+        question = ToolQuestion(**job.payload)
+        if await self.approvals.is_allowed(question):
+            return  # by a press whose commit, which would have ended the question, is still to come
+        key = SessionKey.parse(question.key)
+        waiting = [each for each, other in await self.approvals.pending(key) if other.due_at <= job.due_at]
+        tools = dict.fromkeys(f"`{each.tool}`" for each in waiting if each.turn == question.turn)
+        language = self.language(key)
+        await send_job_report(
+            self.records,
+            replace(job, id=f"lapsed:{question.turn}:{question.seconds}"),  # the turn's other questions add no line
+            await self.journal.session(key),
+            translate("tools.lapsed", language, tools=", ".join(tools)),
+            at=self.now(),
+            chat_kind=ChatKind(question.chat_kind),
+        )
+        self.approvals.count("lapsed")
+
+    async def end_denial(self, _: Job) -> None:
+        """End a denial that the model did not read in a day."""
