@@ -93,6 +93,7 @@ class RepeatedActivity:
 
 Clock: TypeAlias = Callable[[], float]  # seconds
 
+_ROUNDING = 1e-9  # seconds that are none: sums of floats
 _PRUNE_ABOVE = 1_000  # buckets of chats; full ones are dropped, since a new one is full too
 
 
@@ -119,7 +120,8 @@ class TokenBucket:
 
     def delay(self, *, reserve: int = 0) -> float:
         """Return the seconds until a call may go that leaves *reserve* others; 0 if it may go now."""
-        return max(self._full_at - self._clock() - self._interval * (self._burst - 1 - reserve), 0.0)
+        delay = self._full_at - self._clock() - self._interval * (self._burst - 1 - reserve)
+        return delay if delay > _ROUNDING else 0.0
 
     def try_acquire(self, *, reserve: int = 0) -> float:
         """Count one call and return 0 if it may go now; else count nothing and return `delay`."""

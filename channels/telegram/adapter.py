@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from telegram import User
 
-from channels.telegram.api import ApiRetrier, RetryDelays, TelegramRateLimits, make_bot, make_poll_request
+from channels.telegram.api import ApiRetrier, RetryDelays, make_bot, make_poll_request
 from channels.telegram.buttons import TelegramButtons
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import LIMIT, MAX_PARTS, TelegramBotIdentity, render
@@ -22,6 +22,7 @@ from channels.telegram.inbound import TelegramInbound
 from channels.telegram.members import TelegramMembers
 from channels.telegram.outbound import TYPING_INTERVAL, TelegramOutbound
 from channels.telegram.polling import TelegramPoller
+from channels.telegram.rate_limits import TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
 from channels.telegram.setup import PRIVACY_CLICKS
 from channels.telegram.token_lock import TokenLock
@@ -44,7 +45,7 @@ _BUTTON_LIMIT = 20  # Telegram takes a hundred, more than people read
 
 
 class TelegramChannel:
-    """One bot. Implements `Channel`, `SupportsFiles`, `SupportsHistory`, `SupportsReplay`, `SupportsSenderLookup`."""
+    """One bot. Implements `Channel` and the `Supports…` of files, history, replay, sender look-up and send turns."""
 
     capabilities = ChannelCapabilities(
         text_limit=LIMIT,
@@ -72,7 +73,7 @@ class TelegramChannel:
         self._bot = bot = make_bot(token, settings.base_url, settings.file_url, polling, proxy=context.proxy)
         self._lock = TokenLock(token, settings.base_url)
         self._retrier = ApiRetrier(self.name, waits, base_url=settings.base_url)
-        limits = TelegramRateLimits()
+        self._limits = limits = TelegramRateLimits()
         chats = TelegramChats(context.state)
         self._members = TelegramMembers(bot, chats)
         self._reactions = TelegramReactions(context, bot, chats, limits)
@@ -184,6 +185,10 @@ class TelegramChannel:
     def render(self, message: OutboundMessage, *, least: int = 0) -> Sequence[MessagePart]:
         """Split and format *message*."""
         return render(message, self._context.language, least=least)
+
+    async def wait_turn(self, key: SessionKey) -> bool:
+        """Return when a message to *key* may be sent; see `SupportsSendTurns`."""
+        return await self._limits.wait_turn(key)
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part."""

@@ -1,4 +1,4 @@
-"""The Bot API: requests that log nothing, errors mapped to SendFailed, retries for receiving, and rate limits.
+"""The Bot API: requests that log nothing, errors mapped to SendFailed, and retries for receiving.
 
 The address of every call contains the token, so only errors with a text that Telegram wrote leave this module.
 """
@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import IntEnum
 from functools import cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -34,7 +33,6 @@ from telegram.error import (
 )
 from telegram.request import HTTPXRequest
 
-from channels.kit.background import ChatRateLimits, Clock, TokenBucket, loop_time
 from gateway.backoff import exponential_delay
 from gateway.errors import (
     FormatRefused,
@@ -303,49 +301,3 @@ class ApiRetrier:
         if self._failures or self._is_conflict_logged:
             log.info("telegram.reached", channel=self._name)
         self._failures, self._is_conflict_logged = 0, False
-
-
-_CALLS_PER_SECOND = 30
-_CHAT_BURST = 20  # messages that a quiet chat takes at once
-_DIRECT_INTERVAL = 1.0  # seconds
-_GROUP_INTERVAL = 3.0
-_RESERVE = 6  # messages of a chat's burst that previews leave to answers
-
-
-class Decoration(IntEnum):
-    """Calls that may be dropped; the value is the number of the bot's calls that each leaves to what matters more."""
-
-    PREVIEW = 8
-    REACTION = 12
-    TYPING = 16
-
-
-class TelegramRateLimits:
-    """The limits of one bot: `calls` for every call, and one bucket for the messages of each chat.
-
-    Answers wait for their call. A `Decoration` has one only while enough are left, so it never delays an answer.
-    """
-
-    def __init__(self, clock: Clock = loop_time) -> None:
-        self.calls = TokenBucket(_CALLS_PER_SECOND, 1 / _CALLS_PER_SECOND, clock=clock)
-        self.chats = ChatRateLimits(_CHAT_BURST, _chat_interval, clock=clock)
-
-    def try_acquire(self, chat: str) -> float:
-        """Count one message to *chat* and return 0, or return the seconds until it may go."""
-        return self.chats.of(chat).try_acquire()
-
-    def try_acquire_preview(self, chat: str) -> bool:
-        """Count one preview edit and return True if the chat and the bot have enough left; a preview can be dropped."""
-        return (
-            self.calls.delay(reserve=Decoration.PREVIEW) == 0
-            and self.chats.of(chat).try_acquire(reserve=_RESERVE) == 0
-            and self.try_acquire_call(Decoration.PREVIEW) == 0
-        )
-
-    def try_acquire_call(self, decoration: Decoration) -> float:
-        """Count one call that may be dropped and return 0, or return the seconds until it could go."""
-        return self.calls.try_acquire(reserve=decoration)
-
-
-def _chat_interval(chat: str) -> float:
-    return _GROUP_INTERVAL if chat.startswith("-") else _DIRECT_INTERVAL

@@ -17,9 +17,10 @@ from telegram import Bot, InlineKeyboardButton, InlineKeyboardMarkup
 from telegram.error import TelegramError
 
 from channels.kit.parts import PendingPresses
-from channels.telegram.api import TelegramRateLimits, describe_error
+from channels.telegram.api import describe_error
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import callback_query_id, remaining_rows
+from channels.telegram.rate_limits import TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
 from gateway.events import InboundMessage, MessageButton, MessagePart
 from gateway.text import button_rows
@@ -35,6 +36,11 @@ class _PendingPress:
     message: InboundMessage
     rows: Sequence[Sequence[Mapping[str, Any]]]  # of buttons that stay when this one is settled
     is_open: bool = True  # Telegram still waits for an answer
+
+    @property
+    def chat(self) -> str:
+        """Return the chat of the press."""
+        return self.message.key.parent.chat
 
 
 class TelegramButtons:
@@ -57,10 +63,10 @@ class TelegramButtons:
         self._presses.hold(message, press)
         self._reactions.tasks.start(partial(self._close_later, press), "button")
 
-    def refuse_press(self, update: Mapping[str, Any], line: str) -> None:
+    def refuse_press(self, update: Mapping[str, Any], message: InboundMessage, line: str) -> None:
         """Show *line* to the presser alone."""
         answer = partial(self._bot.answer_callback_query, callback_query_id(update), line[:_ALERT_LIMIT])
-        self._reactions.start_call(partial(answer, show_alert=True), "button")
+        self._reactions.start_call(partial(answer, show_alert=True), "button", chat=message.key.parent.chat)
 
     async def send_alert(self, part: MessagePart, text: str) -> str:
         """Show *part* to the presser with the answer to the press; return "" if that is not possible."""
@@ -69,7 +75,7 @@ class TelegramButtons:
             return ""
         press.is_open = False
         try:
-            await self._limits.calls.acquire()
+            await self._limits.acquire(part.key)
             await self._bot.answer_callback_query(press.query, text, show_alert=True)
         except TelegramError as error:
             log.info("telegram.press_unanswered", reason=describe_error(error))
@@ -83,7 +89,7 @@ class TelegramButtons:
             return
         self._close(press)
         if part.settles and press.message.reply_to:
-            self._reactions.start_call(partial(self._redraw, press), "buttons")
+            self._reactions.start_call(partial(self._redraw, press), "buttons", chat=press.chat)
 
     async def _close_later(self, press: _PendingPress) -> None:
         await asyncio.sleep(self._wait)
@@ -92,7 +98,7 @@ class TelegramButtons:
     def _close(self, press: _PendingPress) -> None:
         if press.is_open:
             press.is_open = False
-            self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button")
+            self._reactions.start_call(partial(self._bot.answer_callback_query, press.query), "button", chat=press.chat)
 
     async def _redraw(self, press: _PendingPress) -> None:
         rows = [

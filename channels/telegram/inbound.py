@@ -102,7 +102,7 @@ class TelegramInbound:
         if result.verdict is not IntakeVerdict.REJECTED:
             self._buttons.hold_press(update, message)
         elif result.line:
-            self._buttons.refuse_press(update, result.line)
+            self._buttons.refuse_press(update, message, result.line)
 
     def _show_result(self, message: InboundMessage, result: IntakeResult) -> None:
         # Nothing is shown before admission.

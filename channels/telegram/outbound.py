@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -17,11 +18,12 @@ from telegram.error import BadRequest, ChatMigrated, InvalidToken, TelegramError
 
 from channels.kit.background import BackgroundTasks, RepeatedActivity, loop_time
 from channels.kit.parts import build_receipt
-from channels.telegram.api import Decoration, TelegramRateLimits, entities_of, is_unchanged, map_send_errors
+from channels.telegram.api import entities_of, is_unchanged, map_send_errors
 from channels.telegram.buttons import TelegramButtons, keyboard
 from channels.telegram.chats import TelegramChats
 from channels.telegram.codec import OutgoingText, build_outgoing
 from channels.telegram.files import FileDestination, TelegramFiles
+from channels.telegram.rate_limits import Decoration, TelegramRateLimits
 from channels.telegram.reactions import TelegramReactions
 from gateway.errors import OutcomeUnknown, RetryLater, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
@@ -187,9 +189,10 @@ class TelegramOutbound:
                 raise SendRefused("this server has no drafts") from None
         return build_receipt(part, f"{_DRAFT}{shown_id}")
 
-    async def _send_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> None:
+    async def _send_draft(self, key: SessionKey, draft_id: int, words: OutgoingText) -> bool:
+        """Show a draft; return False if answers need the calls: the next draft contains the whole text."""
         if self._limits.try_acquire_call(Decoration.PREVIEW):
-            return  # the next draft contains the whole text
+            return False
         await self._bot.send_message_draft(
             int(key.parent.chat),
             draft_id,
@@ -197,6 +200,7 @@ class TelegramOutbound:
             message_thread_id=_topic(key),
             entities=entities_of(words.entities),
         )
+        return True
 
     async def _send_typing(self, key: SessionKey) -> None:
         if self._limits.try_acquire_call(Decoration.TYPING):
@@ -215,7 +219,7 @@ class TelegramOutbound:
         """Make a call that delivers *part* to the current chat of *key*; raise SendFailed."""
         chat = await self._chats.resolve_chat(key)
         if not is_counted:
-            await self._limits.calls.acquire()
+            await self._limits.acquire(part.key)
         with map_send_errors(is_formatted=bool(part.payload)):
             try:
                 try:
@@ -270,7 +274,7 @@ _DRAFT_INTERVAL = 20.0
 class _ActiveChat:
     draft_id: int = field(default_factory=lambda: secrets.randbelow(2**31 - 1) + 1)
     draft: OutgoingText | None = None
-    drafted_at: float = 0.0
+    drafted_at: float = -math.inf  # when a draft was last shown
 
 
 class TelegramActivity:
@@ -281,10 +285,13 @@ class TelegramActivity:
         tasks: BackgroundTasks,
         *,
         send_typing: Callable[[SessionKey], Awaitable[object]],
-        send_draft: Callable[[SessionKey, int, OutgoingText], Awaitable[object]],
+        send_draft: Callable[[SessionKey, int, OutgoingText], Awaitable[bool]],
         interval: float = TYPING_INTERVAL,
     ) -> None:
-        """Repeat typing every *interval* seconds. *send_typing* and *send_draft* may raise TelegramError."""
+        """Repeat typing every *interval* seconds. *send_typing* and *send_draft* may raise TelegramError.
+
+        *send_draft* returns False for a draft that it dropped.
+        """
         self._send_typing = send_typing
         self._send_draft = send_draft
         self._repeated = RepeatedActivity(tasks, interval)
@@ -314,13 +321,13 @@ class TelegramActivity:
         """Show the answer so far, repeat it while the turn runs, and return its draft id. Raises TelegramError."""
         chat = self._chats.get(key, _ActiveChat())
         chat.draft_id = draft_id or chat.draft_id
-        await self._send_draft(key, chat.draft_id, text)
-        chat.draft, chat.drafted_at = text, loop_time()
+        is_shown = await self._send_draft(key, chat.draft_id, text)
+        chat.draft, chat.drafted_at = text, loop_time() if is_shown else -math.inf
         return chat.draft_id
 
     async def _show(self, key: SessionKey, chat: _ActiveChat) -> None:
         with map_send_errors():
             await self._send_typing(key)
-            if chat.draft is not None and loop_time() - chat.drafted_at > _DRAFT_INTERVAL:
-                await self._send_draft(key, chat.draft_id, chat.draft)
+            is_fading = loop_time() - chat.drafted_at > _DRAFT_INTERVAL
+            if chat.draft is not None and is_fading and await self._send_draft(key, chat.draft_id, chat.draft):
                 chat.drafted_at = loop_time()

@@ -10,8 +10,9 @@ from telegram import Bot, LinkPreviewOptions
 
 from channels.kit.background import BackgroundTasks
 from channels.kit.reactions import AckReaction, AckReactions
-from channels.telegram.api import Decoration, TelegramRateLimits, map_send_errors
+from channels.telegram.api import map_send_errors
 from channels.telegram.chats import TelegramChats
+from channels.telegram.rate_limits import Decoration, TelegramRateLimits
 from gateway.errors import RetryLater
 from gateway.events import InboundMessage, SessionKey
 from gateway.ports import ChannelContext
@@ -37,19 +38,19 @@ class TelegramReactions:
 
     def send_line(self, key: SessionKey, line: str) -> None:
         """Send one line to the chat."""
-        self.start_call(partial(self._send_line, key, line), "line")
+        self.start_call(partial(self._send_line, key, line), "line", chat=key.parent.chat)
 
-    def start_call(self, call: Callable[[], Awaitable[object]], name: str) -> None:
-        """Make *call* in the background, within the bot's rate limit."""
-        self.tasks.start(partial(self._call, call), name)
+    def start_call(self, call: Callable[[], Awaitable[object]], name: str, *, chat: str) -> None:
+        """Make *call* in the background, as one of the calls of *chat*."""
+        self.tasks.start(partial(self._call, call, chat), name)
 
     async def close(self) -> None:
         """Cancel what is in flight."""
         await self.acks.close()
         await self.tasks.close()
 
-    async def _call(self, call: Callable[[], Awaitable[object]]) -> None:
-        await self._limits.calls.acquire()
+    async def _call(self, call: Callable[[], Awaitable[object]], chat: str) -> None:
+        await self._limits.calls.acquire(chat)
         with map_send_errors():
             await call()
 

@@ -16,7 +16,7 @@ from gateway.delivery.part_planner import PartPlanner, shown_name
 from gateway.errors import FormatRefused, OutcomeUnknown, RetryLater, SendFailed, SendRefused
 from gateway.events import Attachment, DeliveryReceipt, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
-from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery
+from gateway.ports import Channel, DelayedDelivery, OutboxPart, PartState, PendingDelivery, SupportsSendTurns
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +41,7 @@ class ChatDeliveryWorker:
         self._failures = 0
         self._asked = 0  # how often in a row we were asked to wait
         self._taken = ("", 0.0)  # the message under way, and when it was taken up
+        self._waiting: asyncio.Task[None] | None = None  # this worker, while it waits for its turn
         self.is_resting = False
         self.delayed: DelayedDelivery | None = None  # from the first wait until something is delivered or given up
 
@@ -59,6 +60,8 @@ class ChatDeliveryWorker:
         delivery = await self._next()
         if delivery is None:
             return False
+        if await self._wait_turn(delivery):
+            return True  # what waited may have been stopped, or overtaken
         rows = delivery.parts or await self._freeze(delivery)
         current = next((n for n, row in enumerate(rows) if row.state in _UNFINISHED), None)
         if current is None:
@@ -81,6 +84,24 @@ class ChatDeliveryWorker:
         if delivery is not None and self._taken[0] != delivery.message.id:
             self._taken = (delivery.message.id, asyncio.get_running_loop().time())
         return delivery
+
+    async def _wait_turn(self, delivery: PendingDelivery) -> bool:
+        """Wait until the channel lets this chat send; return True if that took time, or the gateway stops."""
+        is_sent = bool(delivery.parts) and not any(row.state in _UNFINISHED for row in delivery.parts)
+        if is_sent or not isinstance(self._channel, SupportsSendTurns):
+            return False
+        if self._context.stopping.is_set():
+            return True
+        self._waiting = asyncio.current_task()
+        try:
+            return await self._channel.wait_turn(self._key)
+        finally:
+            self._waiting = None
+
+    def stop_waiting(self) -> None:
+        """End the worker if it waits for a turn: nothing is being sent or stored then."""
+        if self._waiting is not None:
+            self._waiting.cancel()
 
     async def _end(self, rows: Sequence[OutboxPart]) -> bool:
         """End a message without parts left to send: its last ones were cancelled while another was being sent."""

@@ -73,6 +73,8 @@ class OutboxDispatcher:
                 reading = tasks.create_task(self._read(), name="outbox")
                 await self._context.stopping.wait()
                 reading.cancel()
+                for worker in self._workers.values():
+                    worker.stop_waiting()
         finally:
             self._tasks = None
 

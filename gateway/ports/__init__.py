@@ -37,6 +37,7 @@ from gateway.ports.channel_support import SupportsFiles as SupportsFiles
 from gateway.ports.channel_support import SupportsHistory as SupportsHistory
 from gateway.ports.channel_support import SupportsReplay as SupportsReplay
 from gateway.ports.channel_support import SupportsSenderLookup as SupportsSenderLookup
+from gateway.ports.channel_support import SupportsSendTurns as SupportsSendTurns
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome

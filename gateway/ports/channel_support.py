@@ -73,6 +73,19 @@ class SupportsHistory(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsSendTurns(Protocol):
+    """A channel whose platform limits the messages of all its chats together, so that one waits for the others."""
+
+    async def wait_turn(self, key: SessionKey) -> bool:
+        """Return when the next message to *key* may be sent: False if that was at once. Chats are served in turn.
+
+        Delivery waits here before it marks a part as `sending` and before it takes one of the channel's connections.
+        A turn that is not used is kept for the chat's next message.
+        """
+        ...
+
+
 class HistoryReader(Protocol):
     """Access to the messages before a mention, restricted to senders that the chat admits."""
 

@@ -91,6 +91,8 @@ class MemoryPlatform:
         self.calls: list[ChannelCall] = []
         self.latency = 0.0  # seconds each call takes
         self.news = asyncio.Event()
+        self.gives_turns = asyncio.Event()  # cleared: the calls of all chats are used up
+        self.gives_turns.set()
         self._planned: list[_PlannedFault] = []
         self._ids = 900
 
@@ -254,6 +256,13 @@ class FakeChannel:
             )
             for n, piece in enumerate(pieces, 1)
         ]
+
+    async def wait_turn(self, key: SessionKey) -> bool:
+        """Wait while the platform gives no turns."""
+        if self.platform.gives_turns.is_set():
+            return False
+        await self.platform.gives_turns.wait()
+        return True
 
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part*."""
