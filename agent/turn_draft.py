@@ -19,7 +19,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import ToolQuestion, question_job
 from gateway.events import Attachment, PlatformAccount
-from gateway.ports import InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
+from gateway.ports import STOP_WANTED, InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
 
 _STAGED = (
     "remember",
@@ -77,7 +77,8 @@ class TurnDraft:
         self.shown_at: datetime | None = None  # when the first words of the preview were in the chat
         self.begins_tainted = False  # the conversation before this turn is tainted
         for step in lease.steps:
-            self._adopt(step)
+            if step.kind != STOP_WANTED.kind:  # it holds nothing
+                self._adopt(step)
 
     @property
     def is_tainted(self) -> bool:

@@ -35,7 +35,7 @@ from gateway.events import InboundKind, OutboundKind, OutboundMessage, SessionKe
 from gateway.i18n import translate
 from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
-from gateway.ports import EXPIRES, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
+from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
 
 
@@ -52,7 +52,8 @@ class TurnRunner:
     async def handle_turn(self, running: RunningTurn) -> MessageOutcome:
         """Run the turn to its commit: answer it, run its command, or refuse it."""
         lease = running.lease
-        if any(step.kind == "stop" for step in lease.steps):  # killed between the stop and its commit
+        # Killed between /stop and the commit of the stopped turn.
+        if any(step.kind in ("stop", STOP_WANTED.kind) for step in lease.steps):
             running.stop_wanted = True
             await self.handle_stop(running)
             return MessageOutcome.STOPPED

@@ -82,9 +82,12 @@ class WorkerPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._suspect_waiting: asyncio.Task[Any] | None = None  # while it gathers the slots
         self._controls = KeyLocks(_CONTROLS_AT_ONCE)
+        self._earlier = dict[int, SessionKey]()  # commands of the last run that are not done, and their chats
+        self._earlier_done = asyncio.Condition()
 
     async def run(self) -> None:
         """Run turns until cancelled; call `drain` before."""
+        self._earlier = dict(self._journal.earlier_controls)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch_sessions(tasks), name="pool sessions")
             tasks.create_task(self._watch_controls(tasks), name="pool controls")
@@ -130,6 +133,9 @@ class WorkerPool:
 
     async def _run_session(self, key: SessionKey, tasks: asyncio.TaskGroup) -> None:
         try:
+            if self._earlier:  # a /stop before a kill was about what is claimed here
+                async with self._earlier_done:
+                    await self._earlier_done.wait_for(lambda: key.parent not in self._earlier.values())
             # Lock before slot, or ten messages queued in one chat would fill ten slots.
             async with self._locks.hold(key), self._slots.acquire():
                 if not self._draining:
@@ -280,6 +286,9 @@ class WorkerPool:
     async def _take_control(self, row: InboxRow) -> None:
         async with self._controls.hold(row.message.key):
             await self._run_control(row)
+        if self._earlier.pop(row.seq, None) is not None:
+            async with self._earlier_done:
+                self._earlier_done.notify_all()
 
     async def _run_control(self, row: InboxRow) -> None:
         is_beyond = row.attempts > self._attempts

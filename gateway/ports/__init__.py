@@ -40,6 +40,7 @@ from gateway.ports.channel_support import SupportsSenderLookup as SupportsSender
 from gateway.ports.channel_support import SupportsSendTurns as SupportsSendTurns
 from gateway.ports.files import AttachmentFetcher as AttachmentFetcher
 from gateway.ports.files import BlobStore as BlobStore
+from gateway.ports.journal import STOP_WANTED as STOP_WANTED
 from gateway.ports.journal import AcceptOutcome as AcceptOutcome
 from gateway.ports.journal import AcceptResult as AcceptResult
 from gateway.ports.journal import DeadLetter as DeadLetter

@@ -94,10 +94,14 @@ class TurnStep:
     """
 
     n: int
-    kind: str  # opening, model, intent, result, steer, squeeze, stop
+    kind: str  # opening, model, intent, result, steer, squeeze, stop, stop_wanted
     lines: tuple[Line, ...]
     call: str = ""  # tool call id, for intent and result
     blobs: Mapping[str, str] = field(default_factory=dict)  # sha256 -> text the opening's snapshot names
+
+
+# /stop came after the turn was released or killed: its next claim ends it. No other step has so high a number.
+STOP_WANTED = TurnStep(n=1_000_000, kind="stop_wanted", lines=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +262,11 @@ class Journal(Protocol):
         """
         ...
 
+    @property
+    def earlier_controls(self) -> Mapping[int, SessionKey]:
+        """The control rows that the last run left open: chats by row number. They are the first of `control_rows`."""
+        ...
+
     def control_rows(self) -> AsyncIterator[InboxRow]:
         """Yield each control row (commands, buttons) as it is accepted, the last run's first."""
         ...
@@ -326,7 +335,10 @@ class Journal(Protocol):
         ...
 
     async def drop(self, key: SessionKey, *, sender: str = "") -> int:
-        """End the unclaimed rows of *key*, or those of one sender, as stopped; return their number."""
+        """End the unclaimed rows of *key*, or those of one sender, as stopped; return their number.
+
+        An unclaimed turn that had begun is not among them: it gets the step STOP_WANTED.
+        """
         ...
 
     def calling(self, usage: UsageRow) -> None:

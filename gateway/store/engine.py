@@ -70,6 +70,7 @@ class StoreEngine:
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     held: dict[SessionKey, int] = field(default_factory=dict)  # lanes that are being worked on, with their epochs
     last_control: int = 0  # the newest control row that was offered
+    earlier_controls: dict[int, SessionKey] = field(default_factory=dict)  # that the last run left: row, chat
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     queued_job: asyncio.Event = field(default_factory=asyncio.Event)
     suspected: asyncio.Event = field(default_factory=asyncio.Event)  # there is, or was, a suspect to claim

@@ -17,7 +17,7 @@ from gateway.events import (
     turn_id,
 )
 from gateway.i18n import translate
-from gateway.ports.journal import AcceptOutcome, AcceptResult, InboxRow, Job, is_set_by_person
+from gateway.ports.journal import STOP_WANTED, AcceptOutcome, AcceptResult, InboxRow, Job, is_set_by_person
 from gateway.store.database import Database
 from gateway.store.row_codec import (
     encode_job,
@@ -33,6 +33,7 @@ from gateway.store.row_codec import (
     write_inbound,
     write_json,
     write_key,
+    write_lines,
     write_outbound,
 )
 from gateway.store.suspects import CRASHES
@@ -356,7 +357,7 @@ def waiting_rows(database: Database, key: str, sender: str) -> tuple[InboxRow, .
 def drop(database: Database, key: str, sender: str, at: int) -> int:
     """End the unclaimed rows of *key* as stopped, except reminders and rows of a turn with steps or a preview.
 
-    Such a turn is ended by its next claim.
+    Such a turn gets a step that ends it at its next claim, also if that is after a kill.
     """
     dropped = database.execute(
         "UPDATE inbox SET state = 'stopped', ended_at = ? WHERE key = ? AND state IN ('waiting', 'stamped') "
@@ -370,6 +371,11 @@ def drop(database: Database, key: str, sender: str, at: int) -> int:
     for turn in {turn for (turn,) in dropped if turn}:
         database.execute("DELETE FROM step WHERE turn = ?", (turn,))
         database.execute("UPDATE lane SET turn = '' WHERE key = ? AND turn = ?", (key, turn))
+    database.execute(
+        "INSERT INTO step (turn, n, kind, call, body) SELECT DISTINCT turn, ?, ?, '', ? FROM inbox WHERE key = ? "
+        "AND state = 'stamped' AND ended_at IS NULL AND turn != '' AND (? = '' OR sender = ?) ON CONFLICT DO NOTHING",
+        (STOP_WANTED.n, STOP_WANTED.kind, write_lines(STOP_WANTED.lines, STOP_WANTED.blobs), key, sender, sender),
+    )
     return len(dropped)
 
 

@@ -76,6 +76,11 @@ class SqliteJournal:
         """Yield each key that has unclaimed lane rows."""
         return self._engine.lanes.stream()
 
+    @property
+    def earlier_controls(self) -> Mapping[int, SessionKey]:
+        """The control rows that the last run left open: chats by row number."""
+        return self._engine.earlier_controls
+
     def control_rows(self) -> AsyncIterator[InboxRow]:
         """Yield each control row as it is accepted."""
         return self._engine.controls.stream()

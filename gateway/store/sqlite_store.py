@@ -230,6 +230,7 @@ async def assemble(
     found = await writer.submit(lambda database: begin_run(database, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
     engine.last_charged = found.last_charged
+    engine.earlier_controls |= {row.seq: row.message.key.parent for row in found.backlog.controls if not row.is_lone}
     _wake(engine, found.backlog)
     writer.when_reopened(lambda database: look_again(database, engine), lambda backlog: _wake(engine, backlog))
     log.info(

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.events import InboundKind, MessagePart, OutboundKind, SessionKey, turn_id
-from gateway.ports.journal import AcceptOutcome, MessageOutcome, TurnStep
+from gateway.ports.journal import STOP_WANTED, AcceptOutcome, MessageOutcome, TurnStep
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.engine import utc_now
 from tests.contract.store.conftest import StoreBackend
@@ -350,22 +350,31 @@ async def test_drop_ends_what_nobody_has_claimed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("begun", ["a step", "a preview"])
-async def test_drop_leaves_a_turn_that_has_begun(store: Store, begun: str) -> None:
-    """What ran or was shown has a history: such a turn is given back with its steps, and its claim ends it."""
+async def test_drop_leaves_a_turn_that_has_begun(backend: StoreBackend, begun: str) -> None:
+    """What ran or was shown has a history: it is given back with its steps and the one that ends it, kill or not."""
+    store = await backend.open()
+    steps: tuple[TurnStep, ...] = ()
     await accept(store, said("a", id="1"))
     lease = await claim(store)
     await accept(store, said("b", id="2"))
     if begun == "a step":
-        await store.journal.step(lease, TurnStep(n=0, kind="opening", lines=()))
-        await store.journal.step(lease, TurnStep(n=1, kind="intent", lines=(), call="c1"))
+        steps = (TurnStep(n=0, kind="opening", lines=()), TurnStep(n=1, kind="intent", lines=(), call="c1"))
+        for step in steps:
+            await store.journal.step(lease, step)
     else:
         part = MessagePart(id=f"{lease.turn}.0.1", key=ANN, payload="Once", plain="Once", kind=OutboundKind.PREVIEW)
         await store.outbox.preview(lease, part)
     await store.journal.release(lease, attempt_counts=False)
-    assert await store.journal.drop(ANN) == 1
+    assert await store.journal.drop(ANN, sender="bob") == 0
+    await backend.kill()
+    store = await backend.open()
+    assert [await store.journal.drop(ANN) for _ in range(2)] == [1, 0]
+    await backend.kill()
+    store = await backend.open()
     again = await claim(store)
     assert again.turn == lease.turn
-    assert len(again.steps) == (2 if begun == "a step" else 0)
+    assert again.steps[:-1] == steps
+    assert again.steps[-1] == STOP_WANTED
 
 
 async def test_a_claim_that_nobody_waits_for_is_given_back(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink
 from agent.tools.tool import ToolContext, ToolKind, tool
-from gateway.events import SessionKey
+from agent.turn_runner import TurnRunner
+from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
+from gateway.ports import InboxRow, StoreLimits, TurnLease
+from gateway.store import FILE, open_file
+from gateway.store.journal import SqliteJournal
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 
@@ -169,3 +174,79 @@ async def test_a_kill_between_stop_and_commit_does_not_undo_the_stop(tmp_path: P
         assert (("assistant" if kept else "notice"), expected) in await visible_history(parlour)
         assert second.asked == []
         assert await parlour.channel.ask("c", "go on") == "answer 1"
+
+
+async def test_a_stop_before_a_kill_covers_what_was_accepted_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both wait in the journal: the next life ends the messages before it claims one, however slow the command is."""
+    control, model = TurnRunner.control, HeldScriptModel()
+
+    async def slow_control(runner: TurnRunner, row: InboxRow) -> None:
+        await model.called(1)  # until the other chat is answered
+        await control(runner, row)
+
+    monkeypatch.setattr(TurnRunner, "control", slow_control)
+    store = await open_file(tmp_path / "home" / FILE, StoreLimits())
+    for number, (chat, text) in enumerate((("c", "a tale"), ("c", "another"), ("d", "hello"), ("c", "/stop"))):
+        message = InboundMessage(
+            key=SessionKey("pocket", chat),
+            message_id=f"{number}",
+            sender=Sender(id="ann"),
+            text=text,
+            command=text.removeprefix("/") if text.startswith("/") else "",
+            sent_at=datetime.now(UTC),
+            kind=InboundKind.MESSAGE,
+        )
+        await store.journal.accept(message, role=Role.OWNER, is_control=text == "/stop")
+    await store.close()
+    async with gateway(home=tmp_path / "home", model=model) as parlour:
+        assert await texts(parlour) == ["2 waiting messages were discarded. No answer was running."]
+        assert [post.text for post in parlour.channel.posts["d"]] == ["answer 1"]
+    assert len(model.asked) == 1
+
+
+async def test_a_stop_of_an_interrupted_turn_outlives_another_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in a tool, stopped before the next life claims the turn, killed again: it ends as stopped."""
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool("Wait.", kind=ToolKind.LOOK, name="wait_here")
+    async def wait_here(context: ToolContext) -> str:
+        begun.set()
+        await go.wait()
+        return "done"
+
+    async with gateway(model=HeldScriptModel(calls(("wait_here", "{}"))), tools=[wait_here]) as parlour:
+        _, answer = await parlour.channel.say("c", "wait")
+        await begun.wait()
+        copy = parlour.kill(tmp_path / "copy")
+        go.set()
+        await answer
+    claim, is_claimed = SqliteJournal.claim, False
+
+    async def claim_later(journal: SqliteJournal, key: SessionKey) -> TurnLease | None:
+        return await claim(journal, key) if is_claimed else None
+
+    control, is_stored = TurnRunner.control, asyncio.Event()
+
+    async def note_control(runner: TurnRunner, row: InboxRow) -> None:
+        await control(runner, row)
+        is_stored.set()
+
+    monkeypatch.setattr(SqliteJournal, "claim", claim_later)
+    monkeypatch.setattr(TurnRunner, "control", note_control)
+    model = HeldScriptModel()
+    async with gateway(home=copy, model=model, tools=[wait_here]) as parlour:
+        await parlour.channel.say("c", "/stop", number="9")
+        await is_stored.wait()
+        copy = parlour.kill(tmp_path / "again")
+    is_claimed = True
+    async with gateway(home=copy, model=model, tools=[wait_here]) as parlour:
+        assert await texts(parlour) == [STOPPED]
+        await parlour.channel.ask("c", "and now?")
+        assert [str(each["content"]) for each in model.asked[0].messages if each["role"] == "tool"] == [
+            "stopped by the user"
+        ]
+    assert len(model.asked) == 1
