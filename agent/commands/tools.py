@@ -87,6 +87,9 @@ async def _decide(context: CommandContext, *, is_allowed: bool) -> CommandReply:
     if not is_allowed and await approvals.is_allowed(question):  # by a press that a kill ended
         approvals.release(question)
         return settled
+    if is_allowed and question.attached and not await approvals.is_delivered(question):
+        approvals.release(question)
+        return CommandReply(text=context.translate("tools.on_the_way"), is_private=True, outcome="refused")
     extra = _words(context)[1:]
     if extra and not _is_offered(question, extra, is_allowed=is_allowed):
         approvals.release(question)

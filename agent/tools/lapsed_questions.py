@@ -1,4 +1,4 @@
-"""The end of questions about tool calls that nobody answered in time: one line in the chat, for all of a turn."""
+"""Questions about tool calls that end without a decision: not answered in time, or not shown in full."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from datetime import datetime
 
 from agent.memory.jobs.job_reports import send_job_report
 from agent.memory.jobs.job_runner import Handler
-from agent.tools.tool_questions import TOOL_DENIAL, TOOL_QUESTION, ToolApprovals, ToolQuestion
-from gateway.events import ChatKind, SessionKey
+from agent.tools.tool_questions import (
+    TOOL_DENIAL,
+    TOOL_QUESTION,
+    ToolApprovals,
+    ToolQuestion,
+    is_arguments_file,
+)
+from gateway.events import ChatKind, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job, Journal, TurnRecordStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LapsedQuestions:
-    """Handlers of the jobs that end because nobody acted on them. The runner removes the job afterwards."""
+    """Handlers of the jobs that end because nobody acted on them, which the runner removes afterwards."""
 
     approvals: ToolApprovals
     journal: Journal
@@ -47,6 +53,20 @@ class LapsedQuestions:
             chat_kind=ChatKind(question.chat_kind),
         )
         self.approvals.count("lapsed")
+
+    async def withdraw(self, part: MessagePart) -> str:
+        """End the question whose arguments are in the file of *part*, which cannot be sent.
+
+        Return the sentence that says so, the same each time; "" for any other file. Raises StoreUnavailable.
+        """
+        name = part.file.name if part.file is not None else ""
+        if not is_arguments_file(name):
+            return ""
+        for question, job in await self.approvals.pending(part.key):
+            if question.turn == part.turn and question.file_name == name:
+                await self.approvals.end(job)
+                self.approvals.count("not_shown")
+        return translate("tools.not_shown", self.language(part.key))
 
     async def end_denial(self, _: Job) -> None:
         """End a denial that the model did not read in a day."""

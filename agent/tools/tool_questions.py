@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from cachetools import LRUCache
 from agent.llm.chat_model import ToolCall
 from gateway.events import ChatKind, InboundKind, InboundMessage, MessageButton, Role, Sender, SessionKey, turn_id
 from gateway.i18n import translate
-from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder
+from gateway.ports import AcceptOutcome, Job, JobQueue, Journal, MetricsRecorder, PartState
 
 TOOL_QUESTION = "tool_question"
 TOOL_DENIAL = "tool_denial"
@@ -31,6 +32,7 @@ LIFETIME = timedelta(hours=24)
 RUN_LIFETIME = timedelta(hours=1)  # of a question about a program
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
 LASTING_YES, LASTING_NO = "here", "never"  # words after the id in /tools allow and /tools deny
+_FILE_NAME = re.compile(r"q[a-z2-7]{10}\.json")
 _LONGEST_SUBJECT = 200  # characters
 _MOST_DECIDED = 10_000
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -124,6 +126,11 @@ class ToolQuestion:
 def format_subject(tool: str, subject: str) -> str:
     """Return the tool and what its calls are about, in Markdown; *subject* is readable."""
     return f"`{tool}` (`{subject}`)" if subject else f"`{tool}`"
+
+
+def is_arguments_file(name: str) -> bool:
+    """Return True if a file called *name* may be that of a question."""
+    return _FILE_NAME.fullmatch(name) is not None
 
 
 def question_id(turn: str, call: str) -> str:
@@ -270,6 +277,16 @@ class ToolApprovals:
         if any(row.message.message_id == message.message_id for row in queued):
             return True
         return await self._journal.trace(turn_id(message)) is not None
+
+    async def is_delivered(self, question: ToolQuestion) -> bool:
+        """Return True if the message that asks has arrived with its file; old ones count as delivered."""
+        found = await self._journal.trace(question.turn)
+        parts = [] if found is None else [each for each in found.parts if each["id"].startswith(f"{question.turn}.1.")]
+        return all(each["state"] == PartState.SENT for each in parts)
+
+    async def end(self, job: Job) -> None:
+        """End a question without a decision."""
+        await self._jobs.finish(job)
 
     def count(self, state: str) -> None:
         """Count a question that became *state*."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -48,7 +48,7 @@ from gateway.app.web_operations import WebOperations
 from gateway.chat_locales import ChatLocales
 from gateway.delivery import OutboxDispatcher
 from gateway.errors import UserError
-from gateway.events import InboundMessage
+from gateway.events import InboundMessage, MessagePart
 from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
@@ -160,7 +160,15 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         channels = await stack.enter_async_context(
             open_channels(context, intake, memory.sessions, blobs, language=locales.language)
         )
-    dispatcher = _build_dispatcher(context, channels, locales)
+    approvals = ToolApprovals(store.jobs, store.journal, context.meter)
+    questions = LapsedQuestions(
+        approvals=approvals,
+        journal=store.journal,
+        records=store.records,
+        language=locales.language,
+        now=now,
+    )
+    dispatcher = _build_dispatcher(context, channels, locales, questions.withdraw)
     privacy = build_privacy(context, memory, channels.file_limit, zone=locales.zone)
     slots = WorkerSlots(settings.agent.workers)
     dreamer = build_dreamer(context, memory, models.dream, zone=locales.zone, command_prefix=command_prefix)
@@ -174,14 +182,6 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         zone=locales.zone,
         now=now,
         meter=context.meter,
-    )
-    approvals = ToolApprovals(store.jobs, store.journal, context.meter)
-    questions = LapsedQuestions(
-        approvals=approvals,
-        journal=store.journal,
-        records=store.records,
-        language=locales.language,
-        now=now,
     )
     jobs = build_job_runner(
         context,
@@ -302,7 +302,12 @@ def _build_intake(
     )
 
 
-def _build_dispatcher(context: AppContext, channels: ConfiguredChannels, locales: ChatLocales) -> OutboxDispatcher:
+def _build_dispatcher(
+    context: AppContext,
+    channels: ConfiguredChannels,
+    locales: ChatLocales,
+    on_missing_file: Callable[[MessagePart], Awaitable[str]],
+) -> OutboxDispatcher:
     return OutboxDispatcher(
         context.store.outbox,
         channels.channels,
@@ -311,6 +316,7 @@ def _build_dispatcher(context: AppContext, channels: ConfiguredChannels, locales
         language=locales.language,
         is_strict=context.settings.delivery.once == "strict",
         redactor=context.redactor,
+        on_missing_file=on_missing_file,
     )
 
 

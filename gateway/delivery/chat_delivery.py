@@ -356,6 +356,8 @@ class PartSender:
             sentence = "delivery.file_lost" if isinstance(error, AttachmentLost) else "delivery.file_refused"
             log.warning("delivery.file_not_sent", channel=self._channel.name, part=part.id, reason=str(error))
         line = translate(sentence, self._context.language(part.key), name=shown_name(file))
+        more = await self._context.retry_store(lambda: self._context.on_missing_file(part))
+        line = f"{line} {more}".rstrip()
         line_part = replace(part, file=None, payload="", plain=line)
         return await self._ask(line_part, self._channel.send(line_part, may_be_duplicate=may_be_duplicate))
 

@@ -72,6 +72,11 @@ class ChatBackoff:
         return left, found[1]
 
 
+async def say_no_more(part: MessagePart) -> str:  # noqa: ARG001 - the signature of `on_missing_file`
+    """Return "": the file has no meaning beyond itself."""
+    return ""
+
+
 @dataclass(slots=True, kw_only=True)
 class DeliveryContext:
     """One per gateway."""
@@ -84,6 +89,7 @@ class DeliveryContext:
     call_timeout: timedelta  # a platform that says nothing for so long has an unknown outcome
     is_strict: bool = False  # delivery.once: strict
     redactor: SecretRedactor = field(default_factory=SecretRedactor)
+    on_missing_file: Callable[[MessagePart], Awaitable[str]] = say_no_more
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     quieter: asyncio.Event = field(default_factory=asyncio.Event)  # a delivery worker ended or paused
     pauses: ChatBackoff = field(default_factory=ChatBackoff)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 
 import structlog
 
 from gateway.delivery.chat_delivery import ChatDeliveryWorker
-from gateway.delivery.delivery_context import DeliveryContext, backoff
+from gateway.delivery.delivery_context import DeliveryContext, backoff, say_no_more
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
-from gateway.events import SessionKey
+from gateway.events import MessagePart, SessionKey
 from gateway.ports import Channel, DelayedDelivery, MetricsRecorder, Outbox, Preview, TurnLease, in_english
 from gateway.text.redaction import SecretRedactor
 
@@ -43,10 +43,12 @@ class OutboxDispatcher:
         call_timeout: timedelta = timedelta(seconds=60),
         is_strict: bool = False,
         redactor: SecretRedactor | None = None,
+        on_missing_file: Callable[[MessagePart], Awaitable[str]] = say_no_more,
     ) -> None:
         """Deliver *outbox* through *channels*: *per_channel* calls at once, each for *call_timeout* at most.
 
-        *redactor* keeps secrets out of whatever is sent.
+        *redactor* keeps secrets out of whatever is sent. *on_missing_file* is called with the part of a file that the
+        platform does not take, before the line that says so, and returns another sentence of it.
         *is_strict*: where a platform can neither be asked nor takes a send key, texts go by edit into placeholders.
         """
         self._channels = channels
@@ -59,6 +61,7 @@ class OutboxDispatcher:
             call_timeout=call_timeout,
             is_strict=is_strict,
             redactor=redactor or SecretRedactor(),
+            on_missing_file=on_missing_file,
         )
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
         self._again: set[SessionKey] = set()  # chats that got more while their worker was on the way

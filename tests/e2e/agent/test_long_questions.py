@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -9,10 +10,12 @@ import pytest
 
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN
-from gateway.events import Role
+from agent.turn_runner import TurnRunner
+from gateway.events import DeliveryReceipt, MessagePart, Role
+from gateway.ports import Channel, ChannelContext, InboxRow
 from tests.e2e.agent.test_tool_questions import OPEN, OutsideWorld, decide, waiting
 from tests.fakes.held_model import HeldScriptModel, calls, results
-from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles, SentFile
+from tests.fakes.inprocess_files import WITH_FILES, InProcessFileChannel, InProcessFilePlugin, PlatformFiles, SentFile
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
 
@@ -60,3 +63,50 @@ async def test_what_no_file_may_show_is_not_asked(*, is_owners: bool) -> None:
         assert f"longer than {limit} characters" in results(model.asked[1])[0]
         assert arrived(parlour) == []
         assert await waiting(parlour) == 0
+
+
+class LateFileChannel(InProcessFileChannel):
+    """Takes files only after `go`."""
+
+    go = asyncio.Event()
+
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
+        """Post it, a file later."""
+        if part.file is not None:
+            await self.go.wait()
+        return await super().send(part, may_be_duplicate=may_be_duplicate)
+
+
+class LateFilePlugin(InProcessFilePlugin):
+    """Opens the late channel."""
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build the channel."""
+        self.channel = LateFileChannel(context, WITH_FILES, self.sources)
+        return self.channel
+
+
+async def test_a_yes_counts_once_the_file_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A press before it allows nothing and may be repeated; nobody can have read the arguments."""
+    world, control, is_decided = OutsideWorld(), TurnRunner.control, asyncio.Event()
+
+    async def note_control(runner: TurnRunner, row: InboxRow) -> None:
+        await control(runner, row)
+        is_decided.set()
+
+    monkeypatch.setattr(TurnRunner, "control", note_control)
+    arguments = json.dumps({"to": "bob", "subject": "x" * LONGEST_SHOWN})
+    model = HeldScriptModel(calls(("send_letter", arguments)), "asked", "done")
+    kind = LateFilePlugin(PlatformFiles())
+    async with gateway(model=model, tools=[world.tool], kind=kind) as parlour:
+        question = await parlour.channel.ask("c", "write to bob")
+        await parlour.channel.say("c", decide(question))
+        await is_decided.wait()
+        assert await waiting(parlour) == 1
+        LateFileChannel.go.set()
+        await parlour.idle()
+        assert any("The file with the arguments has not arrived." in post.text for post in parlour.channel.posts["c"])
+        assert world.sent == []
+        await parlour.channel.ask("c", decide(question))
+        await parlour.idle()
+    assert len(world.sent) == 1
