@@ -8,16 +8,20 @@ import logging
 import os
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 import structlog
+from execnet import XSpec
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests import forked_workers
 from tests.fakes.clock import VirtualClock, VirtualLoop
 from tests.faults.process_pool import ForkServer, share_zygote
 from tests.faults.shim import NoCompiler
@@ -48,6 +52,26 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return min(2 * len(os.sched_getaffinity(0)) + 2, 6)
+
+
+def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> None:
+    """Fork the workers from one process that has imported the tests (tests/forked_workers.py)."""
+    if len(specs) < 2 or not hasattr(os, "pidfd_open"):
+        return
+    folder = Path(tempfile.mkdtemp())
+    config.add_cleanup(lambda: shutil.rmtree(folder))
+    path = str(folder / "workers.sock")
+    arguments = [str(each) for each in config.invocation_params.args]
+    process = subprocess.Popen(  # noqa: S603 - ours
+        [sys.executable, forked_workers.__file__, "serve", path, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    config.add_cleanup(process.communicate)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n", "the tests could not be imported"
+    for spec in specs:
+        spec.python = forked_workers.command_of_a_worker(path)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

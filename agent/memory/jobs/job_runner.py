@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 2  # slow jobs: turns have priority at the model
 _QUICK_AT_ONCE = 32
 # The wall clock may jump and the machine may sleep, and the token budget has a new day: no event tells of these.
-_LONGEST_SLEEP = timedelta(seconds=30)
+LONGEST_SLEEP = timedelta(seconds=30)
 _PAUSE = timedelta(seconds=1)  # while the store is down
 _FIRST_DELAY = timedelta(seconds=30)  # of a job that broke its handler; doubled each time
 _LONGEST_DELAY = timedelta(hours=1)
@@ -89,6 +89,7 @@ class JobRunner:
         now: Callable[[], datetime] = utc_now,
         meter: MetricsRecorder | None = None,
         slots: WorkerSlots | None = None,
+        longest_sleep: timedelta = LONGEST_SLEEP,
     ) -> None:
         """Run *quick* jobs (files only) when due, and at most *at_once* *slow* ones (model calls) at a time.
 
@@ -104,6 +105,7 @@ class JobRunner:
         self._token_budget = token_budget
         self._now = now
         self._meter = meter
+        self._longest_sleep = longest_sleep
         self._running: dict[str, str] = {}  # job -> kind, of those that are in a slot
         self._owed: list[Job] = []  # quick ones that were leased when the store went down
         self._freed = asyncio.Event()
@@ -221,7 +223,7 @@ class JobRunner:
     async def _wait(self) -> None:
         """Return when a job was queued, a slot is free again, or the next job is due."""
         next_due = await self._jobs.next_due(self._looked_at, kinds=tuple(self._tallies))
-        seconds = _LONGEST_SLEEP.total_seconds()
+        seconds = self._longest_sleep.total_seconds()
         if next_due is not None:
             seconds = min(seconds, (next_due - self._now()).total_seconds())
         if seconds <= 0:

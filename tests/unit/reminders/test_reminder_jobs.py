@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.memory.jobs.job_runner import JobRunner
+from agent.memory.jobs.job_runner import LONGEST_SLEEP, JobRunner
 from agent.reminders.recurrence import parse_slot, to_utc
 from agent.reminders.reminder import DO, SAY, Reminder, job_prefix, reminders_in
 from agent.reminders.reminder_jobs import FAILED, REVOKED, ReminderJobs, settle_job
@@ -72,12 +72,15 @@ class ReminderScene:
         )
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[ReminderJobs]:
-        """Run what is due, for the block."""
-        jobs = self.jobs()
+    async def at_work(
+        self, jobs: ReminderJobs | None = None, longest_sleep: timedelta = timedelta(hours=1)
+    ) -> AsyncIterator[None]:
+        """Run what is due, for the block; the runner's own *longest_sleep* matters where the wall clock is moved."""
+        quick = (jobs or self.jobs()).quick
+        runner = JobRunner(self.store.jobs, quick=quick, slow={}, now=self.clock, longest_sleep=longest_sleep)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(JobRunner(self.store.jobs, quick=jobs.quick, slow={}, now=self.clock).run())
-            yield jobs
+            running = tasks.create_task(runner.run())
+            yield
             running.cancel()
 
     async def set(self, *reminders: Reminder) -> None:
@@ -234,7 +237,7 @@ async def test_a_long_absence_is_caught_up_in_bounded_steps(scene: ReminderScene
 async def test_a_clock_that_jumps_a_day_and_back_fires_no_slot_again(scene: ReminderScene, wall: WallTime) -> None:
     """Forward, it fires; back, what has fired stays fired; then it goes on with the next day it has not fired on."""
     await scene.set(reminder(repeat="FREQ=DAILY"))
-    async with scene.at_work():
+    async with scene.at_work(longest_sleep=LONGEST_SLEEP):
         wall.offset += timedelta(days=1)
         await asyncio.sleep(31)
         assert len(await scene.accepted()) == 1
@@ -248,7 +251,7 @@ async def test_a_clock_that_is_set_back_a_day_fires_no_slot_again(scene: Reminde
     """What fired at nine is not due at the next nine, which is the same one; the days after it come on time."""
     await scene.set(reminder(repeat="FREQ=DAILY"), reminder(id="rsame", text="once"))
     wall.move_to(NINE)
-    async with scene.at_work():
+    async with scene.at_work(longest_sleep=LONGEST_SLEEP):
         await asyncio.sleep(1)
         assert len(await scene.accepted()) == 2
         wall.offset -= timedelta(days=1)
@@ -466,10 +469,7 @@ async def test_cancelled_while_it_fires_it_does_not_return(scene: ReminderScene,
                 await scene.store.jobs.finish(job)
             return accepted
 
-    jobs = scene.jobs(CancellingJournal())
-    async with asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(JobRunner(scene.store.jobs, quick=jobs.quick, slow={}, now=wall).run())
+    async with scene.at_work(scene.jobs(CancellingJournal())):
         await asyncio.sleep(3 * 86_400)
-        running.cancel()
     assert len(await scene.accepted()) == 1
     assert await scene.set_now() == []
