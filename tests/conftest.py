@@ -67,11 +67,15 @@ def pytest_xdist_setupnodes(config: pytest.Config, specs: Sequence[XSpec]) -> No
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
-    config.add_cleanup(process.communicate)
+    config.add_cleanup(lambda: _end(process))
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n", "the tests could not be imported"
     for spec in specs:
         spec.python = forked_workers.command_of_a_worker(path)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.communicate()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -49,7 +49,7 @@ def serve(path: str, arguments: Sequence[str]) -> None:
         listening.bind(path)
         listening.listen()
         os.write(written, b"ready\n")
-        while 0 not in select.select([0, listening], [], [])[0]:
+        while 0 not in select.select([0, listening.fileno()], [], [])[0]:
             connection, _ = listening.accept()
             _, streams, _, _ = socket.recv_fds(connection, 1, _STREAMS)
             pid = os.fork()
