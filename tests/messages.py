@@ -146,8 +146,10 @@ def modules() -> Sequence[tuple[Path, ast.Module]]:
     return [(path, ast.parse(path.read_text("utf-8"))) for path in paths]
 
 
-def calls_of_translate() -> Iterator[tuple[str, ast.Call]]:
-    """Yield every ``translate(…)``, called by name or of what knows its chat's language, and its place."""
+@cache
+def calls_of_translate() -> Sequence[tuple[str, ast.Call]]:
+    """Return every ``translate(…)``, called by name or of what knows its chat's language, and its place."""
+    found = []
     for path, tree in modules():
         for node in ast.walk(tree):
             match node:
@@ -155,7 +157,8 @@ def calls_of_translate() -> Iterator[tuple[str, ast.Call]]:
                     ast.Call(func=ast.Name(id="translate"), args=[_, *_])
                     | ast.Call(func=ast.Attribute(attr="translate" | "reply" | "private_reply"), args=[_, *_])
                 ):
-                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+                    found.append((f"{path.relative_to(ROOT)}:{node.lineno}", node))
+    return found
 
 
 def used_keys() -> Iterator[tuple[str, str]]:

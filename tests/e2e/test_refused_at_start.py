@@ -21,6 +21,7 @@ from tests.fakes.discord_server import open_discord
 from tests.fakes.gateway import GatewayProcess, gateway
 from tests.fakes.slack_server import APP_TOKEN, BOT_TOKEN, slack_server
 from tests.fakes.telegram_server import open_telegram
+from tests.faults.process_pool import ForkServer
 
 DOCS = Path(__file__).parents[2] / "docs"
 OTHER = {"telegram": "123456:" + "x" * 35, "discord": "MTA0MjAwMDAwMDAwMDAwMDAwMg.GcanaR." + "z" * 38}
@@ -79,7 +80,7 @@ def lines_of(process: GatewayProcess) -> dict[str, str]:
     return {line["channel"]: line["mend"] for line in found}
 
 
-async def test_a_refused_token_at_the_first_start_is_one_line(tmp_path: Path) -> None:
+async def test_a_refused_token_at_the_first_start_is_one_line(tmp_path: Path, zygote: ForkServer) -> None:
     """The gateway runs and says for each channel what to do; not that something was once well."""
     async with open_telegram() as bot_api, open_discord() as there, slack_server() as workspace:
         environment = {
@@ -87,7 +88,7 @@ async def test_a_refused_token_at_the_first_start_is_one_line(tmp_path: Path) ->
             **discord(f"http://{there.base}", OTHER["discord"]),
             **slack(workspace.base, "xoxb-9999999999-9999999999-wrongwrong"),
         }
-        async with gateway(tmp_path / "home", **environment) as process:
+        async with gateway(tmp_path / "home", zygote, **environment) as process:
             await process.wait_logged("channel.refused", times=3)
             assert await process.stop() == 0
         lines = lines_of(process)
@@ -116,14 +117,14 @@ ELSEWHERE = [
 
 @pytest.mark.parametrize(("status", "body", "kind"), ELSEWHERE[:1])
 async def test_a_wrong_address_at_the_first_start_is_one_line(
-    tmp_path: Path, status: int, body: str, kind: str
+    tmp_path: Path, zygote: ForkServer, status: int, body: str, kind: str
 ) -> None:
     """Something else answers there: the line names the setting, and not the token."""
     async with elsewhere(status, body, kind) as base:
         environment = {
             **telegram(base, OTHER["telegram"]), **discord(base, OTHER["discord"]), **slack(base, BOT_TOKEN)
         }  # fmt: skip
-        async with gateway(tmp_path / "home", **environment) as process:
+        async with gateway(tmp_path / "home", zygote, **environment) as process:
             await process.wait_logged("channel.refused", times=3)
             assert await process.stop() == 0
     lines = lines_of(process)
@@ -167,7 +168,7 @@ async def verify_online(name: str, environment: dict[str, str]) -> list[str]:
     return [each.text for each in await verify(entry.load(), block, {}) if each.level is SetupLevel.WRONG]
 
 
-async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path) -> None:
+async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path, zygote: ForkServer) -> None:
     """The gateway goes on running, one line says what to click, and nothing ends."""
     page = (DOCS / "discord.md").read_text("utf-8")
     assert "Without it Discord rejects the bot: Parlour keeps running, the log and" in page
@@ -177,7 +178,7 @@ async def test_a_missing_intent_is_what_the_page_says(tmp_path: Path) -> None:
     async with open_discord() as there:
         there.allows_content = False
         block = discord(f"http://{there.base}", TOKEN)
-        async with gateway(tmp_path / "home", **block) as process:
+        async with gateway(tmp_path / "home", zygote, **block) as process:
             await process.wait_logged("channel.refused")
             assert "running" in await process.command("status")
             assert await process.stop() == 0

@@ -32,9 +32,11 @@ import uvicorn
 from agent.llm.chat_model import ModelConfig
 from agent.llm.openai_model import OpenAIModel
 from agent.memory.storage import disk
+from gateway.app.chat_settings import build_web_tools
 from gateway.cli import main as parlour
 from gateway.errors import UserError
 from gateway.ports.entry_points import load_entry_points
+from gateway.settings import Settings
 from tests.faults.child import GatewayChild
 from tests.faults.process_order import ProcessOrder
 
@@ -105,6 +107,7 @@ def _import_the_rest() -> None:
         os.dup2(2, 1)  # stdout says when the zygote is ready, and nothing else
         asyncio.run(OpenAIModel(ModelConfig(model="openai/warm")).warm())
         uvicorn.Config(_nothing).load()
+        build_web_tools(Settings())
         for group in _GROUPS:
             for entry in entry_points(group=group):
                 entry.load()
