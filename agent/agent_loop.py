@@ -187,9 +187,11 @@ class AgentLoop:
             weight=context.prompt.weight,
         )
 
+        context.draft.find_links = links = context.find_links()
+
         def show(text: str) -> None:
             context.draft.streamed = text if text.strip() else context.draft.streamed
-            context.preview.show(text)
+            context.preview.show(text, links)
 
         reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
         return replace(reply, text=self._redact(reply.text))

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent.answer_links import AnswerLinks
 from agent.files.outgoing_files import BoundFileSender, OutgoingFiles
 from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_message, estimate_messages
 from agent.memory.prompt.compaction import PromptLimit
 from agent.memory.prompt.conversation import Conversation
+from agent.tools.tool import ToolKind
 from agent.turn import RunningTurn, Turn
 from agent.turn_draft import StagedEffects, TurnDraft
-from gateway.ports import Line, Preview
+from gateway.ports import Line, LinkFinder, Preview
 
 
 class PromptFitter:
@@ -78,6 +80,17 @@ class LoopContext:
         """Return the sender of files that go with the turn's answer, for one call with *effects*."""
         turn, sent_count = self.turn, len(self.draft.attachments)
         return outgoing.bind(turn.scope, turn.key, self.all_lines, effects.send, sent_count=sent_count)
+
+    def find_links(self) -> LinkFinder | None:
+        """Return the function that finds the allowed links of an answer to the prompt; None = all are allowed."""
+        if not self.draft.is_tainted:
+            return None
+        toolbox, system = self.turn.profile.toolbox, str(self.prompt.messages[0]["content"])
+
+        def is_from_web(line: Line) -> bool:
+            return toolbox.kind_of(ToolCall("", str(line.get("name", "")), "")) is ToolKind.WEB
+
+        return AnswerLinks(system, self.all_lines, is_from_web).find
 
     def show_call(self, call: ToolCall, progress: str = "") -> None:
         """Show *call* and its progress in the status line."""

@@ -19,7 +19,7 @@ from agent.memory.storage import transcript_lines as build
 from agent.tools.tool import OUTCOME_UNKNOWN, STOPPED, STOPPED_RUNNING
 from agent.tools.tool_questions import ToolQuestion, question_job
 from gateway.events import Attachment, PlatformAccount
-from gateway.ports import STOP_WANTED, InboxRow, Job, Line, MessageOutcome, TurnLease, TurnRecord, TurnStep
+from gateway.ports import STOP_WANTED, InboxRow, Job, Line, LinkFinder, MessageOutcome, TurnLease, TurnRecord, TurnStep
 
 _STAGED = (
     "remember",
@@ -76,6 +76,7 @@ class TurnDraft:
         self.stopped: Line | None = None  # the line that ends a turn that was stopped
         self.shown_at: datetime | None = None  # when the first words of the preview were in the chat
         self.begins_tainted = False  # the conversation before this turn is tainted
+        self.find_links: LinkFinder | None = None  # of what is streamed; None = nothing untrusted is in its prompt
         for step in lease.steps:
             if step.kind != STOP_WANTED.kind:  # it holds nothing
                 self._adopt(step)
@@ -160,6 +161,12 @@ class TurnDraft:
         """The text that a stopped turn had shown, and the notice after it."""
         line = self.stopped or {}
         return str(line.get("content", "")), str(line.get("stopped", ""))
+
+    @property
+    def ending_links(self) -> tuple[str, ...] | None:
+        """The only addresses that may be links in the text that a stopped turn had shown; None = all."""
+        line = self.stopped or {}
+        return tuple(line.get("links", ())) if line.get(TAINTED) else None
 
     @property
     def memory_changes(self) -> list[Mapping[str, Any]]:
@@ -260,9 +267,9 @@ class TurnDraft:
             text = STOPPED_RUNNING if call.id in self.intents else STOPPED
             lines.append(self.message("tool", text, self._now(), tool_call_id=call.id, name=call.name))
         dropped = self.has_staged or None
-        lines.append(
-            self.message("assistant", self.streamed, self._now(), stopped=ending, dropped=dropped, **self.seen_field)
-        )
+        links = [] if self.find_links is None else list(self.find_links(self.streamed))
+        shown = {"stopped": ending, "dropped": dropped, "links": links or None, **self.seen_field}
+        lines.append(self.message("assistant", self.streamed, self._now(), **shown))
         return self._step("stop", tuple(lines))
 
     def drop_staged(self) -> bool:

@@ -37,6 +37,7 @@ from gateway.i18n.failures import BY_NAME, failure_line
 from gateway.i18n.formats import format_moment, format_time_of_day
 from gateway.ports import EXPIRES, STOP_WANTED, InboxRow, Job, MessageOutcome, TurnCommit, TurnLease, is_set_by_person
 from gateway.ports.caps import CapNotice, ExceededCap
+from gateway.text import comparable_address, find_addresses
 
 
 class TurnRunner:
@@ -252,7 +253,10 @@ class TurnRunner:
         services, turn, draft = self._services, context.turn, context.draft
         active, language = turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
-        draft.add(draft.message("assistant", result.text, services.now(), files=files or None, **draft.seen_field))
+        find_links = context.find_links()
+        links = None if find_links is None else find_links(result.text)
+        shown = {"files": files or None, "links": list(links or ()) or None, **draft.seen_field}
+        draft.add(draft.message("assistant", result.text, services.now(), **shown))
         text = "" if is_nothing(turn, result.text) else result.text
         text = f"{text}\n\n{translate('delivery.cut', language)}" if result.is_cut else text
         if active.lost:
@@ -271,7 +275,11 @@ class TurnRunner:
         for line in below:
             draft.add(build.notice(turn.id, line, services.now(), **draft.seen_field))
             text = f"{text}\n\n{line}".strip()
-        reply = build_reply(turn, text, OutboundKind.ANSWER, attachments=draft.attachments, choices=buttons)
+        if links is not None:
+            links += tuple(map(comparable_address, find_addresses(sources)))
+        reply = build_reply(
+            turn, text, OutboundKind.ANSWER, attachments=draft.attachments, choices=buttons, links=links
+        )
         if is_reminder(turn.message) and turn.is_shared:
             reply = tuple(call_person(turn, each) for each in reply)
         audit = self._commands.audit_questions(turn, draft.questions)
@@ -370,6 +378,7 @@ class TurnRunner:
         conversation = await self._services.load_conversation(turn)
         draft = running.draft or self._resume_draft(turn)[0]
         if draft.stopped is None:  # stopped before the model was asked
+            draft.begins_tainted = conversation.is_tainted
             await self._services.assembler.assemble(draft, turn, conversation, is_stopped=True)
             await self._store_stop(turn, draft)
         draft.drop_staged()
@@ -380,6 +389,7 @@ class TurnRunner:
             f"{text}\n\n{ending}" if text else ending,
             OutboundKind.ANSWER if text else OutboundKind.NOTICE,
             rings=False,
+            links=draft.ending_links,
         )
         await self._services.commit(running, turn, conversation, draft, MessageOutcome.STOPPED, reply)
 

@@ -265,10 +265,12 @@ def build_reply(
     choices: Sequence[MessageButton] = (),
     settles: bool = False,
     rings: bool = True,
+    links: tuple[str, ...] | None = None,
 ) -> tuple[OutboundMessage, ...]:
     """Return the turn's one message to its chat; an empty tuple for an empty text.
 
     The answer to a slash command is visible to its sender only. *settles* has an effect for a button press alone.
+    *links* are the only addresses in *text* that may be links; None = all.
     """
     if not text:
         return ()
@@ -287,5 +289,6 @@ def build_reply(
             choices=tuple(choices),
             settles=settles and message.kind is InboundKind.BUTTON,
             rings=rings,
+            links=links,
         ),
     )

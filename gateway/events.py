@@ -305,6 +305,7 @@ class OutboundMessage:
     rings: bool = True  # False: replaces its preview silently, however late
     calls: str = ""  # id of the one user whom it mentions; the text mentions nobody
     calls_name: str = ""  # their display name
+    links: tuple[str, ...] | None = None  # the only addresses that are links, comparable; None = all (gateway.text)
 
     @property
     def turn(self) -> str:

@@ -23,6 +23,7 @@ from gateway.events import Attachment
 Fact = Mapping[str, Any]
 
 UNTRUSTED = "untrusted"
+TAINTED = "tainted"  # field of a line of the bot that was written with untrusted content in the prompt
 # Fields of a line that the model reads before the words, until the next snapshot, and nobody else ever.
 ASIDE = ("quoted", "recall")
 PICTURE = "blob:"  # begins the address of a picture in a rendered message, until `pictures` puts the bytes there

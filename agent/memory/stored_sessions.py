@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from agent.attachments.file_facts import UNTRUSTED, Fact, attachment_of, fact_of, facts_for_display, facts_in
+from agent.attachments.file_facts import (
+    TAINTED,
+    UNTRUSTED,
+    Fact,
+    attachment_of,
+    fact_of,
+    facts_for_display,
+    facts_in,
+)
 from agent.memory.scopes import quote, rebase_reference, transcript_path
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.segments import SegmentChain
@@ -220,6 +228,8 @@ def _line(turn: str, role: str, line: Line, content: object, files: Sequence[Fac
         typed=typed if role == "user" else "",
         attachments=tuple(attachment_of(each) for each in files if each.get("blob")),
         is_others=role == "user" and line.get("origin") == UNTRUSTED,
+        # Lines of earlier versions lack the field; none of their addresses is known to be harmless.
+        links=tuple(map(str, line.get("links", ()))) if role == "assistant" and line.get(TAINTED) else None,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
+from agent.attachments.file_facts import UNTRUSTED
 from agent.memory.jobs.approval_questions import short
 from agent.reminders.reminder import (
     DO,
@@ -60,14 +61,16 @@ class ReminderTurnRunner:
         services = self._services
         conversation = await services.load_conversation(turn)
         draft = TurnDraft(turn.lease)
-        draft.begins_tainted = turn.message.is_forwarded
+        is_others = any(each.job.payload.get("origin") == UNTRUSTED for each in advances)
+        draft.begins_tainted = turn.message.is_forwarded or is_others
         for row in turn.lease.notes:
             draft.add(services.assembler.note(draft, row, turn.zone, conversation.speaker_names))
         outbound: tuple[OutboundMessage, ...] = ()
         if text:
             draft.add(draft.message("assistant", text, services.now()))
             buttons = snooze_buttons(fired_id(turn.message)[0], turn.language) if has_buttons else ()
-            outbound = build_reply(turn, text, OutboundKind.ANSWER, choices=buttons)
+            links = () if draft.is_tainted else None
+            outbound = build_reply(turn, text, OutboundKind.ANSWER, choices=buttons, links=links)
         if has_buttons and turn.is_shared:
             outbound = tuple(call_person(turn, each) for each in outbound)
         await services.commit(running, turn, conversation, draft, MessageOutcome.ANSWERED, outbound, advances=advances)

@@ -17,6 +17,7 @@ from channels.console.files import ConsoleFiles
 from channels.console.terminal_screen import TerminalScreen
 from gateway.i18n import FALLBACK, translate
 from gateway.i18n.languages import resolve_language
+from gateway.text import Links
 
 LOOK_AFTER = 5.0  # seconds of silence after which the history is asked whether the answer is there
 
@@ -62,7 +63,7 @@ class TerminalSession:
         lines = frame.get("lines", [])
         self._speak(frame)
         self.said = [strip_control_characters(str(line["text"])) for line in lines if line["role"] == "user"]
-        self._screen.history([(str(line["role"]), strip_control_characters(str(line["text"]))) for line in lines])
+        self._screen.history([(str(line["role"]), *_text_of(line)) for line in lines])
 
     def _speak(self, frame: Frame) -> None:
         """Go on in the language of the chat, as a history says it."""
@@ -105,7 +106,7 @@ class TerminalSession:
             case "later":
                 self._screen.trouble(strip_control_characters(str(frame["line"])))
             case "preview":
-                self._screen.preview(strip_control_characters(str(frame["text"])))
+                self._screen.preview(*_text_of(frame))
             case "activity":
                 self._screen.activity(strip_control_characters(str(frame["text"])) if frame["on"] else None)
             case "message":
@@ -124,7 +125,8 @@ class TerminalSession:
         self._shown.add(str(frame["part"]))
         note = translate("delivery.may_repeat", self._screen.language) if frame["marked"] else ""
         if frame["text"] or note:
-            self._screen.message(strip_control_characters(str(frame["text"])), note, is_plain=bool(frame["is_plain"]))
+            text, links = _text_of(frame)
+            self._screen.message(text, note, is_plain=bool(frame["is_plain"]), links=links)
         if frame["file"]:
             await self._keep(frame["file"])
         if frame["turn"] == self._turn:
@@ -160,7 +162,8 @@ class TerminalSession:
         if not any(part.startswith(f"{turn}.") for part in self._shown):
             for line in self._lines:
                 if line["turn"] == turn and line["message"] == "":
-                    self._screen.message(strip_control_characters(str(line["text"])), "")
+                    text, links = _text_of(line)
+                    self._screen.message(text, "", links=links)
                     for file in line["files"]:
                         await self._keep(file)
         self._answered.set()
@@ -208,6 +211,12 @@ async def _ask(conversation: TerminalSession, screen: TerminalScreen, text: str)
             await conversation.ask(text)
     except OSError:
         conversation.over.set()
+
+
+def _text_of(frame: Frame) -> tuple[str, Links | None]:
+    """Return the text of a message and the only addresses in it that may be links; None = all may."""
+    links = frame.get("links")
+    return strip_control_characters(str(frame["text"])), None if links is None else frozenset(map(str, links))
 
 
 async def _either(first: asyncio.Event, second: asyncio.Event) -> None:

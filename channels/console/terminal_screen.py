@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gateway.i18n import FALLBACK, translate
-from gateway.text import weight
+from gateway.text import Links, break_addresses, weight
+from gateway.text.linked_addresses import break_address, restrict_tokens
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,15 +48,15 @@ class TerminalScreen:
             for text in lines:
                 readline.add_history(text.replace("\n", " "))
 
-    def history(self, lines: Sequence[tuple[str, str]]) -> None:
-        """Show the end of the conversation."""
+    def history(self, lines: Sequence[tuple[str, str, Links | None]]) -> None:
+        """Show the end of the conversation: roles, texts, and the only addresses that may be links."""
         if not self._is_live:
             return
-        for role, text in lines[-RECENT:]:
+        for role, text, links in lines[-RECENT:]:
             if role == "user":
                 self._console.print(f"{translate('console.prompt', self.language)}{text}", style="dim")
             else:
-                self._markdown(text)
+                self._console.print(_markdown(text, links))
 
     async def read(self, stdin: TextIO, closed: asyncio.Event) -> str | None:
         """Return the next line; None at the end, on Ctrl-C, or when *closed* is set during typing."""
@@ -63,25 +64,25 @@ class TerminalScreen:
             return await asyncio.to_thread(stdin.readline) or None
         return await _read_line(stdin, translate("console.prompt", self.language), closed)
 
-    def preview(self, text: str) -> None:
-        """Show the text so far."""
+    def preview(self, text: str, links: Links | None = None) -> None:
+        """Show the text so far; terminals find addresses themselves, so those that are not in *links* are broken."""
         if self._is_live:
-            self._draw(text)
+            self._draw(text, links)
 
     def activity(self, status: str | None) -> None:
         """Show what is being done; None = nothing."""
         if self._is_live and self._live is None and status is not None:
             self._draw(f"*{status or translate('console.thinking', self.language)}*")
 
-    def message(self, text: str, note: str, *, is_plain: bool = False) -> None:
-        """Print a message for good, in the preview's place."""
+    def message(self, text: str, note: str, *, is_plain: bool = False, links: Links | None = None) -> None:
+        """Print a message for good, in the preview's place; *links* as for `preview`."""
         self._erase()
         if note:
             self._console.print(note, style="dim")
         if self._is_live and not is_plain:
-            self._markdown(text)
+            self._console.print(_markdown(text, links))
         else:
-            self._console.print(text)
+            self._console.print(break_addresses(text, links, is_code=True))
 
     def line(self, text: str) -> None:
         """Print a line of our own next to an answer."""
@@ -121,16 +122,13 @@ class TerminalScreen:
         finally:
             loop.remove_signal_handler(signal.SIGINT)
 
-    def _markdown(self, text: str) -> None:
-        self._console.print(_markdown(text))
-
-    def _draw(self, text: str) -> None:
+    def _draw(self, text: str, links: Links | None = None) -> None:
         from rich.live import Live as RichLive
 
         if self._live is None:
             self._live = RichLive(console=self._console, transient=True, auto_refresh=False)
             self._live.start()
-        self._live.update(_markdown(text, most=_MOST_DRAWN), refresh=True)
+        self._live.update(_markdown(text, links, most=_MOST_DRAWN), refresh=True)
 
     def _erase(self) -> None:
         if self._live is not None:
@@ -170,11 +168,14 @@ async def _read_line(stdin: TextIO, prompt: str, closed: asyncio.Event) -> str |
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
-def _markdown(text: str, *, most: int = _MOST_PRINTED) -> Any:
+def _markdown(text: str, links: Links | None = None, *, most: int = _MOST_PRINTED) -> Any:
     from rich.markdown import Markdown
     from rich.text import Text
 
     if weight(text) > most:
-        return Text(text)
+        return Text(break_addresses(text, links))
     # Without terminal hyperlinks the address itself is printed, so that a link cannot pose as another.
-    return Markdown(text, hyperlinks=False)
+    drawn = Markdown(text, hyperlinks=False)
+    if links is not None:
+        restrict_tokens(drawn.parsed, links, break_address)
+    return drawn

@@ -185,11 +185,9 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
         MessagePart(
             id=f"{message.id}.{n}",
             key=message.key,
-            payload=json.dumps(
-                _text_fields(piece, len(message.attachments), is_last=n == len(pieces)), ensure_ascii=False
-            ),
+            payload=json.dumps(_text_fields(piece, message, is_last=n == len(pieces)), ensure_ascii=False),
             # A window reads Markdown itself; what grows is not worth reading twenty times a second.
-            plain=piece if message.kind is OutboundKind.PREVIEW else render_plain(piece),
+            plain=piece if message.kind is OutboundKind.PREVIEW else render_plain(piece, message.links),
             reply_to=message.reply_to,
             visible_to=message.visible_to,
             kind=message.kind,
@@ -198,11 +196,17 @@ def render(message: OutboundMessage, language: str = FALLBACK) -> tuple[MessageP
     )
 
 
-def _text_fields(text: str, files: int, *, is_last: bool) -> Frame:
+def _text_fields(text: str, message: OutboundMessage, *, is_last: bool) -> Frame:
+    files = len(message.attachments)
     fields: dict[str, Any] = {"text": text, "last": is_last and not files}
     if is_last and files:
         fields["follow"] = files  # so many more parts are to come
-    return fields
+    return fields | _link_fields(message.links)
+
+
+def _link_fields(links: Sequence[str] | None) -> dict[str, Any]:
+    """Return the field that says which addresses alone are links; none if all are."""
+    return {} if links is None else {"links": list(links)}
 
 
 def part_frame(
@@ -213,10 +217,11 @@ def part_frame(
     A part without a payload is plain text (`is_plain`) and cannot tell if it is the last: the last text has the
     number of parts that `follow` it.
     """
-    payload = json.loads(part.payload) if part.payload else {"text": part.plain, "last": False}
+    payload: Frame = json.loads(part.payload) if part.payload else {"text": part.plain, "last": False}
     text = part.file.caption if part.file is not None else str(payload["text"])
+    links = _link_fields(payload.get("links"))
     if part.kind is OutboundKind.PREVIEW:
-        return {"type": "preview", "turn": part.turn, "text": text}
+        return {"type": "preview", "turn": part.turn, "text": text, **links}
     return {
         "type": "message",
         "part": part.id,
@@ -233,6 +238,7 @@ def part_frame(
             [{"label": each.label, "command": each.command} for each in row] for row in button_rows(part.choices)
         ],
         "settles": part.settles,
+        **links,
     }
 
 
@@ -269,6 +275,7 @@ def _line(line: DisplayedMessage, address: Address) -> Frame:
         "name": line.name,
         "message": line.message_id,
         "state": line.state,
+        **_link_fields(line.links),
     }
 
 

@@ -14,7 +14,7 @@ from gateway.delivery.delivery_context import DeliveryContext, backoff, say_no_m
 from gateway.delivery.turn_preview import TurnPreview
 from gateway.errors import StoreUnavailable
 from gateway.events import MessagePart, SessionKey
-from gateway.ports import Channel, DelayedDelivery, MetricsRecorder, Outbox, Preview, TurnLease, in_english
+from gateway.ports import Channel, DelayedDelivery, LinkFinder, MetricsRecorder, Outbox, Preview, TurnLease, in_english
 from gateway.text.redaction import SecretRedactor
 
 log = structlog.get_logger(__name__)
@@ -189,7 +189,7 @@ class NullPreview:
 
     shown_at = None
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Show nothing."""
 
     def status(self, text: str) -> None:

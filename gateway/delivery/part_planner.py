@@ -14,7 +14,16 @@ from gateway.events import Attachment, ChatKind, MessagePart, OutboundKind, Outb
 from gateway.i18n import command_prefix, translate
 from gateway.i18n.formats import format_file_size
 from gateway.ports import Channel, OutboxPart, PartState
-from gateway.text import LengthUnit, PartSplitter, append_commands, render_plain, sanitize, split, width
+from gateway.text import (
+    LengthUnit,
+    PartSplitter,
+    append_commands,
+    break_addresses,
+    render_plain,
+    sanitize,
+    split,
+    width,
+)
 from gateway.text.redaction import SecretRedactor
 from gateway.text.text_units import safe_display_name
 
@@ -22,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 LATE = timedelta(minutes=1)  # docs/using.md: after that much preview the last part is a new message
 WHOLE = "answer.md"  # the file that holds an answer too long for its chat
+PLAIN_WHOLE = "answer.txt"  # if not all of its addresses may be links
 PLACED_PARTS = 3  # texts of one answer that are placed: six calls, a few seconds
 _STANDS = (PartState.SENT, PartState.SENDING, PartState.UNKNOWN)
 _LONGEST_NAME = 64
@@ -79,9 +89,8 @@ class PartPlanner:
         except Exception:  # the channel boundary: an answer that cannot be formatted is still an answer
             log.exception("delivery.render_failed", channel=self._channel.name, message=message.id)
             capabilities = self._channel.capabilities
-            pieces = split(
-                render_plain(message.text), limit=capabilities.text_limit, unit=LengthUnit(capabilities.unit)
-            )
+            plain = render_plain(message.text, message.links)
+            pieces = split(plain, limit=capabilities.text_limit, unit=LengthUnit(capabilities.unit))
             return [_plain_part(message, piece) for piece in pieces[: capabilities.max_parts]]
 
     def _is_too_long(self, message: OutboundMessage, texts: int, *, is_placed: bool) -> bool:
@@ -96,12 +105,16 @@ class PartPlanner:
     def _with_file(self, message: OutboundMessage, least: int) -> list[MessagePart]:
         """Return the beginning and the file that a long answer becomes; nothing where it cannot be a file."""
         capabilities = self._channel.capabilities
-        whole = sanitize(message.text)
+        whole, name, media_type = sanitize(message.text), WHOLE, "text/markdown"
+        shown = whole if message.links is None else render_plain(whole)
+        if (safe := break_addresses(shown, message.links, is_code=True)) != shown:
+            # Whoever opens it as Markdown would have the links, and the pictures fetched.
+            whole, name, media_type = safe, PLAIN_WHOLE, "text/plain"
         length = len(whole.encode())
         first = self._beginning(message, least) if length <= capabilities.file_limit else None
         if first is None:
             return []
-        file = Attachment(kind="document", name=WHOLE, size=length, media_type="text/markdown")
+        file = Attachment(kind="document", name=name, size=length, media_type=media_type)
         return [first, replace(_plain_part(message, whole), file=file)]
 
     def _beginning(self, message: OutboundMessage, least: int) -> MessagePart | None:

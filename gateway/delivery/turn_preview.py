@@ -16,7 +16,7 @@ from gateway.delivery.part_planner import GrowingText
 from gateway.errors import LeaseLost, OutcomeUnknown, RetryLater, SendFailed, SendRefused, StoreUnavailable
 from gateway.events import InboundKind, MessagePart, OutboundKind, OutboundMessage
 from gateway.i18n import translate
-from gateway.ports import Channel, ChatActivity, PartState, TurnLease
+from gateway.ports import Channel, ChatActivity, LinkFinder, PartState, TurnLease
 from gateway.text import LengthUnit
 
 log = structlog.get_logger(__name__)
@@ -53,6 +53,7 @@ class TurnPreview:
         self._every = every.total_seconds() if every else 0.0
         self._due: float | None = None  # when the text may be shown
         self._text = ""  # offered and not shown yet
+        self._links: LinkFinder | None = None
         self._growth = GrowingText(
             self._render,
             context.redactor,
@@ -78,14 +79,14 @@ class TurnPreview:
         self._context.previews[self._lease.turn] = self
         self._task = tasks.create_task(self._run(), name=f"preview {self._lease.turn}")
 
-    def show(self, text: str) -> None:
-        """Offer the full text so far."""
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Offer the full text so far; *links* finds the allowed links in it."""
         if self._is_closed or not self._shows_text or not text.strip():
             return
         if self._due is None:
             hold = 0.0 if len(text) >= _FIRST_WORDS else min(self._every, _LONGEST_HOLD)
             self._due = self._loop.time() + hold
-        self._text = text
+        self._text, self._links = text, links
         self._wake.set()
 
     def status(self, text: str) -> None:
@@ -226,6 +227,7 @@ class TurnPreview:
             text=text,
             kind=OutboundKind.PREVIEW,
             reply_to=heard.message_id if heard.kind is InboundKind.MESSAGE else "",
+            links=None if self._links is None else self._links(text),
         )
 
     def _first(self, part: MessagePart) -> MessagePart:

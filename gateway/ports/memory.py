@@ -25,6 +25,7 @@ class DisplayedMessage:
     typed: str = ""  # the user's part of `text`, without the lines that name files
     attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
     is_others: bool = False  # `text` was forwarded from another author
+    links: tuple[str, ...] | None = None  # as in OutboundMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

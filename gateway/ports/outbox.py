@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -10,6 +10,8 @@ from typing import Protocol
 
 from gateway.events import DeliveryReceipt, MessagePart, OutboundMessage, SessionKey
 from gateway.ports.journal import TurnLease
+
+LinkFinder = Callable[[str], tuple[str, ...]]  # returns the addresses in a Markdown text that may be links, comparable
 
 
 class PartState(StrEnum):
@@ -131,8 +133,11 @@ class Preview(Protocol):
         """Time when the first words were shown in the chat; None before."""
         ...
 
-    def show(self, text: str) -> None:
-        """Offer the full text so far; the last one wins, at the channel's own pace."""
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
+        """Offer the full text so far; the last one wins, at the channel's own pace.
+
+        *links* returns the only addresses of a text that may be links; None = all may.
+        """
         ...
 
     def status(self, text: str) -> None:

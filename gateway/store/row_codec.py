@@ -246,6 +246,8 @@ def write_outbound(message: OutboundMessage) -> str:
         fields["attachments"] = [_attachment_fields(each) for each in message.attachments]
     if not message.rings:
         fields["rings"] = False
+    if message.links is not None:
+        fields["links"] = list(message.links)
     return write_json({**fields, **_button_fields(message)})
 
 
@@ -264,6 +266,7 @@ def read_outbound(id_: str, key: SessionKey, payload: str) -> OutboundMessage:
         choices=_choices(fields),
         settles=fields.get("settles", False),
         rings=fields.get("rings", True),
+        links=tuple(fields["links"]) if "links" in fields else None,
         **_call_fields(fields),
     )
 

@@ -9,9 +9,13 @@ from gateway.text.command_text import append_commands as append_commands
 from gateway.text.command_text import as_one_word as as_one_word
 from gateway.text.command_text import button_rows as button_rows
 from gateway.text.command_text import find_command as find_command
+from gateway.text.linked_addresses import Links as Links
+from gateway.text.linked_addresses import break_addresses as break_addresses
+from gateway.text.linked_addresses import comparable_address as comparable_address
 from gateway.text.markdown_blocks import table_lines as table_lines
 from gateway.text.markdown_tree import MarkdownNode as MarkdownNode
 from gateway.text.markdown_tree import NodeKind as NodeKind
+from gateway.text.markdown_tree import find_addresses as find_addresses
 from gateway.text.markdown_tree import parse as parse
 from gateway.text.markdown_tree import plain_tree as plain_tree
 from gateway.text.markdown_tree import prefix_lines as prefix_lines

@@ -13,6 +13,7 @@ from enum import StrEnum
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from gateway.text.linked_addresses import Links, break_addresses, linked_addresses, restrict_tokens
 from gateway.text.markdown_blocks import cells
 from gateway.text.text_units import sanitize
 
@@ -85,14 +86,25 @@ _SAME = {"code_block": NodeKind.FENCE, "th": NodeKind.CELL}
 _KINDS = {kind.value: kind for kind in NodeKind} | _SAME
 
 
-def parse(markdown: str) -> MarkdownNode:
+def parse(markdown: str, links: Links | None = None) -> MarkdownNode:
     """Return the tree of *markdown*; raw HTML is text, and every text is clean.
 
-    Text heavier than `MOST_WEIGHT` is not parsed: its tree is one paragraph of the unchanged lines.
+    Addresses that are not in *links*, unless it is None, are inline code. Text heavier than `MOST_WEIGHT` is not
+    parsed: its tree is one paragraph of the unchanged lines, in which such addresses are broken.
     """
     if weight(markdown) > MOST_WEIGHT:
-        return _unread(sanitize(markdown))
-    return _TreeBuilder(_PARSER.parse(sanitize(markdown))).root
+        return _unread(break_addresses(sanitize(markdown), links))
+    tokens = _PARSER.parse(sanitize(markdown))
+    if links is not None:
+        restrict_tokens(tokens, links)
+    return _TreeBuilder(tokens).root
+
+
+def find_addresses(markdown: str) -> list[str]:
+    """Return everything in *markdown* that could become a link, each once; nothing of text that is too heavy."""
+    if weight(markdown) > MOST_WEIGHT:
+        return []
+    return list(dict.fromkeys(linked_addresses(_PARSER.parse(sanitize(markdown)))))
 
 
 def _unread(text: str) -> MarkdownNode:
@@ -217,17 +229,18 @@ def prefix_lines(text: str, first: str, rest: str) -> str:
     return "\n".join([first + lines[0], *(rest + line if line else rest.rstrip() for line in lines[1:])]).rstrip()
 
 
-def render_plain(markdown: str) -> str:
+def render_plain(markdown: str, links: Links | None = None) -> str:
     """Return *markdown* as readable plain text.
 
-    Lists keep their bullets and numbers, quotes their ``>``; a link shows its address unless its text does.
+    Lists keep their bullets and numbers, quotes their ``>``; a link shows its address unless its text does. Addresses
+    that are not in *links*, unless it is None, are broken.
     """
-    return plain_tree(parse(markdown))
+    return plain_tree(parse(markdown, links), links)
 
 
-def plain_tree(tree: MarkdownNode) -> str:
-    """Return the plain text of a parsed tree."""
-    return write_blocks(tree.children, _plain_block, _plain_inline)
+def plain_tree(tree: MarkdownNode, links: Links | None = None) -> str:
+    """Return the plain text of a parsed tree, with the addresses broken that are not in *links*."""
+    return break_addresses(write_blocks(tree.children, _plain_block, _plain_inline), links)
 
 
 def _plain_blocks(nodes: Iterable[MarkdownNode], gap: str = "\n\n") -> str:

@@ -110,6 +110,7 @@ OUTBOUND = every(
     calls=TEXT,
     calls_name=TEXT,
     rings=FLAG,
+    links=st.none() | st.lists(TEXT, max_size=3).map(tuple),
 )
 PART = every(
     MessagePart,

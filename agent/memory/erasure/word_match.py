@@ -27,7 +27,9 @@ _TEXT_FIELDS = {
     "notice": ("asked", "content"),
     "delta": ("text",),
 }
-_REMOVED_FIELDS = ("files", *ASIDE, "thinking", "added", "removed", "remember", "send", "edit", "edited", "forget")
+_REMOVED_FIELDS = (
+    *ASIDE, "files", "links", "thinking", "added", "removed", "remember", "send", "edit", "edited", "forget",
+)  # fmt: skip
 # Identifiers in lines and other records: they contain no user text, and other records refer to them.
 _ID_FIELDS = frozenset(
     {"kind", "role", "turn", "mid", "key", "transcript", "session", "entry", "id", "type", "tool_call_id", "blob"}

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent.attachments.file_facts import ASIDE, UNTRUSTED, facts_in
+from agent.attachments.file_facts import TAINTED as TAINTED
 
-TAINTED = "tainted"
 _WORDS = ("text", "said")  # of a file's fact: extracted text, transcription
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from gateway.events import MessagePart, OutboundMessage, SessionKey
@@ -11,10 +12,12 @@ from gateway.i18n import translate
 from gateway.i18n.languages import LANGUAGES
 from gateway.ports import in_english
 from gateway.text import (
+    Links,
     MarkdownNode,
     NodeKind,
     PartWriter,
     WrittenPart,
+    break_addresses,
     names_other_host,
     pack,
     parse,
@@ -38,6 +41,10 @@ def render(
 
     Each part leaves space for the mark of a resend. The first one contains the first *least* characters if they fit.
     """
+
+    def note() -> str:
+        return translate("delivery.cut", language(message.key))
+
     return [
         MessagePart(
             id=f"{message.id}.{n}",
@@ -48,27 +55,28 @@ def render(
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(
-            pack(message.text, _WRITER, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
-        )
+        for n, part in enumerate(pack(message.text, _writer(message.links), note=note, least=least), 1)
     ]
 
 
-def _write(markdown: str) -> WrittenPart:
-    tree = parse(markdown)
-    payload, text = write_tree(tree), plain_tree(tree)
+def _write(markdown: str, *, links: Links | None) -> WrittenPart:
+    tree = parse(markdown, links)
+    payload, text = write_tree(tree), plain_tree(tree, links)
     if not payload.strip() or not text.strip():  # nothing but definitions: better as they stand than not at all
-        return _write_literal(markdown)
+        return _write_literal(markdown, links=links)
     return WrittenPart(payload, text, max(len(payload), len(text)) / _ROOM)
 
 
-def _write_literal(text: str) -> WrittenPart:
+def _write_literal(text: str, *, links: Links | None) -> WrittenPart:
+    text = break_addresses(text, links)
     # Discord has no plain text: what would be a mark or a link is escaped.
     payload = literal(text)
     return WrittenPart(payload, text, len(payload) / _ROOM)
 
 
-_WRITER = PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=_write, literal=_write_literal)
+def _writer(links: Links | None) -> PartWriter:
+    write, literal = partial(_write, links=links), partial(_write_literal, links=links)
+    return PartWriter(limit=_ROOM, max_parts=MOST_PARTS, write=write, literal=literal)
 
 
 def message_content(

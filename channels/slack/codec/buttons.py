@@ -32,9 +32,10 @@ class SlackButtonPress:
 
 def blocks(text: str, choices: Sequence[MessageButton], *, is_plain: bool) -> list[dict[str, Any]]:
     """Return *text* (mrkdwn) and the buttons below it. With blocks, Slack shows no text beside them."""
-    kind = "plain_text" if is_plain else "mrkdwn"
+    # What is a link is written as one: `verbatim` keeps Slack from making others, in code too.
+    form = {"type": "plain_text"} if is_plain else {"type": "mrkdwn", "verbatim": True}
     shown: list[dict[str, Any]] = [
-        {"type": "section", "text": {"type": kind, "text": piece}} for piece in split(text, limit=_SECTION)
+        {"type": "section", "text": {**form, "text": piece}} for piece in split(text, limit=_SECTION)
     ]
     number = 0
     for n, row in enumerate(button_rows(choices)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,11 +13,13 @@ from gateway.events import MessagePart, OutboundMessage, SessionKey
 from gateway.i18n import translate
 from gateway.ports import in_english
 from gateway.text import (
+    Links,
     MarkdownNode,
     NodeKind,
     PartWriter,
     WrittenPart,
     as_one_word,
+    break_addresses,
     find_command,
     names_other_host,
     pack,
@@ -43,7 +46,8 @@ def render(
 
     The first part holds the first *least* characters, where they fit.
     """
-    writer = PartWriter(limit=_SOURCE, max_parts=max_parts, write=_write, literal=_literal)
+    write, literal = partial(_write, links=message.links), partial(_literal, links=message.links)
+    writer = PartWriter(limit=_SOURCE, max_parts=max_parts, write=write, literal=literal)
     return [
         MessagePart(
             id=f"{message.id}.{number}",
@@ -60,13 +64,14 @@ def render(
     ]
 
 
-def _write(markdown: str) -> WrittenPart:
-    tree = parse(markdown)
-    payload, shown = mrkdwn_tree(tree) or escape(markdown), plain_tree(tree)
-    return WrittenPart(payload, shown if 0 < len(shown) <= _ROOM else markdown, len(payload) / _ROOM)
+def _write(markdown: str, *, links: Links | None) -> WrittenPart:
+    tree, source = parse(markdown, links), break_addresses(markdown, links)
+    payload, shown = mrkdwn_tree(tree) or escape(source), plain_tree(tree, links)
+    return WrittenPart(payload, shown if 0 < len(shown) <= _ROOM else source, len(payload) / _ROOM)
 
 
-def _literal(text: str) -> WrittenPart:
+def _literal(text: str, *, links: Links | None) -> WrittenPart:
+    text = break_addresses(text, links)
     return WrittenPart("", text, len(escape(text)) / _ROOM)
 
 

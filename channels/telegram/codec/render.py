@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,10 +16,12 @@ from gateway.i18n import translate
 from gateway.ports import in_english
 from gateway.text import (
     LengthUnit,
+    Links,
     MarkdownNode,
     NodeKind,
     PartWriter,
     WrittenPart,
+    break_addresses,
     names_other_host,
     pack,
     parse,
@@ -51,6 +54,10 @@ def render(
 
     The first part holds the first *least* characters, where they fit.
     """
+
+    def note() -> str:
+        return translate("delivery.cut", language(message.key))
+
     return [
         MessagePart(
             id=f"{message.id}.{n}",
@@ -61,9 +68,7 @@ def render(
             visible_to=message.visible_to,
             kind=message.kind,
         )
-        for n, part in enumerate(
-            pack(message.text, _WRITER, note=lambda: translate("delivery.cut", language(message.key)), least=least), 1
-        )
+        for n, part in enumerate(pack(message.text, _writer(message.links), note=note, least=least), 1)
     ]
 
 
@@ -82,7 +87,8 @@ def build_outgoing(
         return OutgoingText(text, entities)
     mark = f"\n\n{translate('delivery.may_repeat', language(part.key))}"
     if width(text + mark, LengthUnit.UTF16) > _PLATFORM_LIMIT:  # a part that another version of us has cut
-        text = split(text, limit=_PLATFORM_LIMIT - width(mark, LengthUnit.UTF16), unit=LengthUnit.UTF16)[0]
+        # Without its settings: only the plain text is safe to show so.
+        text = split(part.plain, limit=_PLATFORM_LIMIT - width(mark, LengthUnit.UTF16), unit=LengthUnit.UTF16)[0]
         entities = ()
     return OutgoingText(text + mark, entities)
 
@@ -99,23 +105,26 @@ def _with_mention(
     return f"{name} {text}", (mention, *moved)
 
 
-def _write(markdown: str) -> WrittenPart:
-    tree = parse(markdown)
+def _write(markdown: str, links: Links | None = None) -> WrittenPart:
+    tree = parse(markdown, links)
     shown = styled_tree(tree)
     if not shown.text.strip():
-        shown = FormattedText(markdown.strip())
-    text = plain_tree(tree)
+        shown = FormattedText(break_addresses(markdown.strip(), links))
+    text = plain_tree(tree, links)
     fill = max(width(shown.text, LengthUnit.UTF16) / LIMIT, len(shown.entities) / _ENTITIES)
     return WrittenPart(
         _payload(shown), text if text.strip() and width(text, LengthUnit.UTF16) <= LIMIT else shown.text, fill
     )
 
 
-def _literal(text: str) -> WrittenPart:
+def _literal(text: str, links: Links | None = None) -> WrittenPart:
+    text = break_addresses(text, links)
     return WrittenPart("", text, width(text, LengthUnit.UTF16) / LIMIT)
 
 
-_WRITER = PartWriter(limit=LIMIT, unit=LengthUnit.UTF16, max_parts=MAX_PARTS, write=_write, literal=_literal)
+def _writer(links: Links | None) -> PartWriter:
+    write, literal = partial(_write, links=links), partial(_literal, links=links)
+    return PartWriter(limit=LIMIT, unit=LengthUnit.UTF16, max_parts=MAX_PARTS, write=write, literal=literal)
 
 
 def _payload(formatted: FormattedText) -> str:

@@ -66,8 +66,8 @@ const handlers = {
   trouble({ line }) {
     showTrouble(line);
   },
-  preview({ turn, text, since }) {
-    chat.preview(turn, text, since);
+  preview(frame) {
+    chat.preview(frame);
     welcome();
   },
   message(frame) {

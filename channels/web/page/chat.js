@@ -85,7 +85,7 @@ export class Chat {
         if (line.files?.length) this.files(said, line.files);
       } else {
         const told = this.line(line.role, line.at);
-        this.write(told, line.text);
+        this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);
       }
@@ -152,21 +152,21 @@ export class Chat {
   }
 
   /** Show the text so far of a turn; drawn once per frame, however many come. *since* is set when it began before us. */
-  preview(turn, text, since) {
+  preview({ turn, text, since, links }) {
     if (this.wasTold(turn, "answer", text)) return;
     if (this.waiting.size === 0) requestAnimationFrame(() => this.drawPreviews());
-    this.waiting.set(turn, { text, since: since ?? this.waiting.get(turn)?.since });
+    this.waiting.set(turn, { text, links, since: since ?? this.waiting.get(turn)?.since });
   }
 
   drawPreviews() {
-    for (const [turn, { text, since }] of this.waiting) {
+    for (const [turn, { text, links, since }] of this.waiting) {
       if (!this.previews.has(turn)) {
         const line = this.line("assistant", since ?? new Date().toISOString());
         if (since) this.firstAfter(since)?.before(line);
         line.classList.add("streaming");
         this.previews.set(turn, line);
       }
-      this.write(this.previews.get(turn), text);
+      this.write(this.previews.get(turn), text, links);
     }
     this.waiting.clear();
     this.follow();
@@ -179,7 +179,7 @@ export class Chat {
   }
 
   /** Show a message of the server's: in its preview's place, or anew; a part that stands is written over. */
-  message({ part, turn, text, is_plain: isPlain, kind, marked, replaces, file, buttons, settles }) {
+  message({ part, turn, text, links, is_plain: isPlain, kind, marked, replaces, file, buttons, settles }) {
     if (settles) this.pressed.get(turn)?.remove();
     this.pressed.delete(turn);
     this.waiting.delete(turn);
@@ -191,7 +191,7 @@ export class Chat {
     line.classList.remove("streaming");
     this.parts.set(part, line);
     if (isPlain) this.writePlain(line, text);
-    else this.write(line, text);
+    else this.write(line, text, links);
     this.files(line, file ? [file] : []);
     this.buttons(line, part, buttons);
     if (marked) this.note(line, this.words.may_repeat);
@@ -213,8 +213,8 @@ export class Chat {
     line.querySelector(".meta").append(note);
   }
 
-  write(line, text) {
-    show(line.querySelector(".body"), text, this.words);
+  write(line, text, links) {
+    show(line.querySelector(".body"), text, this.words, links);
   }
 
   writePlain(line, text) {

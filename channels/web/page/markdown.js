@@ -1,5 +1,6 @@
 // Markdown to DOM nodes: markdown-it parses, DOMPurify passes what ALLOWED lists, highlight.js colours code.
-// HTML in a message stays text, nothing is loaded from elsewhere, and a link shows where it leads.
+// HTML in a message stays text, nothing is loaded from elsewhere, and a link shows where it leads. Of an answer that
+// untrusted text may have influenced, the server names the addresses that may be links; the others are code.
 
 import markdownIt from "./vendor/markdown-it.js";
 import "./vendor/purify.js";
@@ -28,8 +29,9 @@ markdown.renderer.rules.image = (tokens, at, options, { words }) => {
   const text = words.image.replace("{text}", tokens[at].content);
   return `<a href="${escapeHtml(tokens[at].attrGet("src"))}">${escapeHtml(text)}</a>`;
 };
-markdown.core.ruler.push("page", ({ tokens }) => {
+markdown.core.ruler.push("page", ({ tokens, env, Token }) => {
   for (const token of tokens) {
+    if (env.links && token.type === "inline") token.children = restricted(token.children, env, Token);
     if (token.type.startsWith("heading_")) token.tag = `h${Math.min(Number(token.tag[1]) + 1, 6)}`;
     // The page's policy allows no inline style.
     const style = token.attrGet("style");
@@ -37,9 +39,51 @@ markdown.core.ruler.push("page", ({ tokens }) => {
   }
 });
 
-/** Show `text` in `target`. Blocks that did not change keep their nodes, so a stream draws only its last block. */
-export function show(target, text, words) {
-  const blocks = render(text, { words });
+/** Return inline tokens in which what leads to an address that is not in `links` is code beside its label. */
+function restricted(tokens, { links, words }, Token) {
+  const kept = [];
+  const open = []; // of each link: its address, and where its label begins
+  const leaf = (type, content) => kept.push(Object.assign(new Token(type, type === "text" ? "" : "code", 0), { content }));
+  const code = (label, href) => {
+    if (comparable(label) === comparable(href)) kept.splice(kept.length - 1, 1);
+    else leaf("text", " (");
+    leaf("code_inline", href);
+    if (comparable(label) !== comparable(href)) leaf("text", ")");
+  };
+  for (const token of tokens) {
+    const href = token.attrGet(token.type === "image" ? "src" : "href");
+    if (token.type === "link_open" && !links.includes(comparable(href))) open.push({ href, at: kept.length });
+    else if (token.type === "link_open") open.push(null), kept.push(token);
+    else if (token.type === "link_close" && open.at(-1)) {
+      const { href: address, at } = open.pop();
+      code(kept.length - at === 1 ? kept[at].content : "", address);
+    } else if (token.type === "image" && !links.includes(comparable(href))) {
+      leaf("text", words.image.replace("{text}", token.content));
+      code("", href);
+    } else {
+      if (token.type === "link_close") open.pop();
+      kept.push(token);
+    }
+  }
+  return kept;
+}
+
+/** Return `address` in the form of `gateway.text.comparable_address`. */
+function comparable(address) {
+  const rest = address.trim().replace(/^(?:https?:\/\/|mailto:)/i, "");
+  if (/^[a-z][a-z0-9+.-]*:\/\//i.test(rest)) return markdown.normalizeLink(rest);
+  const authority = rest.split(/[/?#]/, 1)[0];
+  const host = authority.lastIndexOf("@") + 1;
+  const lower = authority.slice(0, host) + authority.slice(host).toLowerCase() + rest.slice(authority.length);
+  return markdown.normalizeLink(`http://${lower}`).replace(/^http:\/\//, "").replace(/\/$/, "");
+}
+
+/**
+ * Show `text` in `target`; if `links` are given, no other address is a link. Blocks that did not change keep their
+ * nodes, so a stream draws only its last block.
+ */
+export function show(target, text, words, links) {
+  const blocks = render(text, { words, links });
   const old = target.shownBlocks ?? [];
   let same = 0;
   while (same < old.length && old[same] === blocks[same]) same += 1;

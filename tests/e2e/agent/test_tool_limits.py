@@ -9,6 +9,7 @@ import pytest
 
 from agent.tools.tool import AskRule, Tool, ToolContext, ToolKind, tool
 from gateway.delivery.outbox_dispatcher import OutboxDispatcher
+from gateway.ports import LinkFinder
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_gateway import gateway
 
@@ -108,7 +109,7 @@ class StatusList:
         self.statuses: list[str] = []
         self._changed = asyncio.Event()
 
-    def show(self, text: str) -> None:
+    def show(self, text: str, links: LinkFinder | None = None) -> None:
         """Show no text."""
 
     def status(self, text: str) -> None:

@@ -178,7 +178,7 @@ async def test_a_live_screen_draws_markdown_and_shows_where_links_go() -> None:
     """Previews are drawn over and leave nothing behind; an address stands beside its text."""
     printed = io.StringIO()
     screen = TerminalScreen(is_live=True, console=Console(file=printed, width=100, force_terminal=False))
-    screen.history([("user", "earlier"), ("assistant", "*then*")])
+    screen.history([("user", "earlier", None), ("assistant", "*then*", None)])
     screen.activity("")
     screen.preview("It is **la")
     screen.message("It is **late**, see [here](https://example.com/x)", "")
