@@ -1,36 +1,39 @@
-"""The tool `compute`: a subset of Python in an interpreter of its own, which has no files, no network and no imports.
+"""The tool `compute`: a subset of Python in a separate interpreter, which has no files, no network and no imports.
 
-Each call has a worker process of its own (pydantic-monty, the extra `code`), with an empty environment: no call sees
-what another left behind, and nothing runs between calls. Nothing is imported before the first call.
+Calls run in a confined child process (`compute_process.py`), each in its own worker with an empty environment: no
+call sees what another left behind. The child ends after a minute without calls, and is started again by the next one.
+Nothing is imported or started before the first call.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import structlog
 
-from agent.completion import run_to_end
 from agent.tools.tool import ToolContext, ToolKind, tool
 from gateway.errors import ToolFailed
 
-if TYPE_CHECKING:
-    import pydantic_monty
-
 log = structlog.get_logger(__name__)
 
-SECONDS = 1.0  # of one call
-MEMORY = 64 << 20  # bytes of the worker
-OUTPUT = 64 << 10  # bytes that it may print
-_DEPTH = 200  # of function calls
+IDLE = timedelta(minutes=1)  # that a child waits for a further call
+_CHILD = str(Path(__file__).with_name("compute_process.py"))
 _CODE_CHARS = 20_000
-_AT_ONCE = 2  # workers, all chats together
-_ANSWER_WITHIN = 4.0  # seconds; then its pool kills the worker, whatever it does
-_LONGEST_ERROR = 2_000
-_LONGEST_VALUE = 20_000
+_AT_ONCE = 2  # calls, all chats together
+_ANSWER_WITHIN = 5.0  # seconds; then the child is killed with its worker, whatever they do
+_LONGEST_ANSWER = 2 << 20  # bytes; a value is cut before
 
 _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
@@ -43,59 +46,113 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKe
     gives=["compute"],
 )
 async def compute(context: ToolContext, code: str) -> str:  # noqa: ARG001 - it may know nothing of the call
-    """Return what the code printed and its last value. Raises ToolFailed with the interpreter's error."""
+    """Return the output of the code and its last value. Raises ToolFailed with the interpreter's error."""
     if not code.strip():
         raise ToolFailed("there is no code")
     if len(code) > _CODE_CHARS:
         raise ToolFailed(f"the code has more than {_CODE_CHARS} characters")
-    monty = await asyncio.to_thread(_load)
     async with _slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
-        output = monty.CollectString(OUTPUT)
+        answer = await _children.ask(code)
+    if answer.is_error:
+        raise ToolFailed(answer.text)
+    return answer.text
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeAnswer:
+    """The output of the code and its last value, or its error."""
+
+    text: str
+    is_error: bool
+
+
+class ComputeChild:
+    """One child process. Its methods block; `kill` may be called from another thread, and ends the others."""
+
+    def __init__(self) -> None:
+        """Start it; the kernel confines it before it takes a call. Raises OSError."""
+        self._process = subprocess.Popen(  # noqa: S603 - ours
+            [sys.executable, "-I", "-B", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},  # no key, no path, no setting
+            cwd="/",
+            start_new_session=True,
+        )
+        self.timer: threading.Timer | None = None  # closes it while it is idle
+        self.kill = weakref.finalize(self, _kill, self._process)  # at the latest when we exit
+
+    def ask(self, code: str) -> ComputeAnswer:
+        """Run *code*. Raises OSError, ValueError, TypeError or KeyError if the child is killed or broken."""
+        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
+        self._process.stdin.write(json.dumps({"code": code}).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline(_LONGEST_ANSWER))
+        return ComputeAnswer(str(answer["text"]), is_error=answer["is_error"] is not False)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the child with every process that it started; none of them can leave its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        with suppress(OSError):
+            pipe.close()  # type: ignore[union-attr]
+    process.wait()
+
+
+class IdleChildren:
+    """The children that wait for a further call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[ComputeChild] = []
+
+    async def ask(self, code: str) -> ComputeAnswer:
+        """Run *code* in a child. Raises ToolFailed if it is killed or cannot be started."""
         try:
-            value = await run_to_end(_run(monty, code, output))  # a pool that is cut short leaves its worker
-        except monty.MontySyntaxError as error:
-            raise ToolFailed(error.display("type-msg")[:_LONGEST_ERROR]) from None
-        except monty.MontyRuntimeError as error:
-            raise ToolFailed(_describe(error, output.output)) from None
-        except (TimeoutError, monty.MontyError, OSError) as error:
+            child = self._take()
+            if child is None:
+                child = await asyncio.to_thread(ComputeChild)
+            try:
+                async with asyncio.timeout(_ANSWER_WITHIN):
+                    answer: ComputeAnswer = await asyncio.to_thread(child.ask, code)
+            except BaseException:  # cancelled, too: nobody waits for what it does
+                child.kill()
+                raise
+        except (TimeoutError, ValueError, TypeError, KeyError, OSError) as error:
             log.warning("compute.failed", error=type(error).__name__)
             raise ToolFailed("the interpreter was killed or could not be started; try something smaller") from None
-    return _format(output.output, value)
+        self._put(child)
+        return answer
+
+    def close(self) -> None:
+        """End every idle child."""
+        while (child := self._take()) is not None:
+            child.kill()
+
+    def _take(self) -> ComputeChild | None:
+        with self._lock:
+            child = self._idle.pop() if self._idle else None
+        if child is not None and child.timer is not None:
+            child.timer.cancel()
+        return child
+
+    def _put(self, child: ComputeChild) -> None:
+        child.timer = threading.Timer(IDLE.total_seconds(), self._close_idle, [child])
+        child.timer.daemon = True
+        with self._lock:
+            self._idle.append(child)
+        child.timer.start()
+
+    def _close_idle(self, child: ComputeChild) -> None:
+        with self._lock:
+            is_idle = child in self._idle
+            if is_idle:
+                self._idle.remove(child)
+        if is_idle:
+            child.kill()
 
 
-def _load() -> Any:
-    import pydantic_monty
-
-    return pydantic_monty
-
-
-async def _run(monty: Any, code: str, output: pydantic_monty.CollectString) -> object:
-    limits: pydantic_monty.ResourceLimits = {
-        "max_feed_duration_secs": SECONDS,
-        "max_memory": MEMORY,
-        "max_recursion_depth": _DEPTH,
-        "max_suspensions": 1,  # nothing is asked of us
-        "max_total_sleep_secs": 0,
-    }
-    pool = monty.AsyncMonty(max_processes=1, max_checkouts_per_worker=1, request_timeout=_ANSWER_WITHIN)
-    async with pool, pool.checkout(limits=limits) as session:
-        return await session.feed_run(code, print_callback=output)
-
-
-def _describe(error: pydantic_monty.MontyRuntimeError, output: str) -> str:
-    text = str(error)
-    if "limit exceeded" in text or "memory limit" in text:
-        if len(output.encode()) >= OUTPUT // 2 and "memory" in text:
-            return f"killed: more than {OUTPUT >> 10} KB of output"
-        if "memory" in text:
-            return f"killed: more than {MEMORY >> 20} MB of memory"
-        return "killed: it may not sleep" if "sleep" in text else f"killed: more than {SECONDS:.0f} s of CPU"
-    shown = f"{output[-_LONGEST_ERROR:]}\n" if output else ""
-    return shown + error.display("traceback")[-_LONGEST_ERROR:]
-
-
-def _format(output: str, value: object) -> str:
-    parts = [output.rstrip("\n")] if output.strip() else []
-    if value is not None:
-        parts.append((value if isinstance(value, str) else repr(value))[:_LONGEST_VALUE])
-    return "\n".join(parts) or "it printed nothing and has no value; print what you need"
+_children = IdleChildren()

@@ -22,7 +22,7 @@ from gateway.ports import Job, Journal, TurnRecordStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LapsedQuestions:
-    """Handlers of the jobs that end because nobody acted on them, which the runner removes afterwards."""
+    """Handlers of the jobs that end without an answer; the runner removes them afterwards."""
 
     approvals: ToolApprovals
     journal: Journal

@@ -90,15 +90,16 @@ async def collect_findings(
 
 
 def _reader() -> DoctorFinding:
-    """Return a warning if the process that reads untrusted files and pages is not confined by the kernel."""
+    """Return a warning if the processes that read untrusted files and pages, or calculate, are not confined."""
     from agent.attachments.process_confinement import can_confine
 
     if can_confine():
-        text = "the kernel confines the process that reads files and web pages (Landlock and seccomp)"
+        text = "the kernel confines the processes that read files and web pages or calculate (Landlock and seccomp)"
         return DoctorFinding(FindingLevel.OK, "reader", text, "confined")
     text = (
-        "this kernel does not confine the process that reads files and web pages; use Linux 5.13 or newer with"
-        " Landlock, on x86-64 or ARM64. Until then only its memory, its time and Python's audit hook limit it"
+        "this kernel does not confine the processes that read files and web pages or calculate; use Linux 5.13 or newer"
+        " with Landlock, on x86-64 or ARM64. Until then only memory, time, Python's audit hook (reading) and the"
+        " interpreter itself (calculating) limit them"
     )
     return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
 
