@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import structlog
@@ -25,6 +26,9 @@ from tests import forked_workers
 from tests.fakes.clock import VirtualClock, VirtualLoop
 from tests.faults.process_pool import ForkServer, share_zygote
 from tests.faults.shim import NoCompiler
+
+if TYPE_CHECKING:
+    from tests.fakes.postgres_server import PostgresServer
 
 # `make test` plays the same examples on every run; `make fuzz` plays new ones. Speed is measured in tests/benchmarks.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
@@ -143,6 +147,20 @@ def zygote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
             yield zygote
     except NoCompiler as error:
         missing(str(error))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that runs, one for all tests of a worker."""
+    from tests.fakes.postgres_server import NoPostgres, open_server
+
+    try:
+        server = open_server()
+    except NoPostgres as error:
+        missing(str(error))
+    else:
+        yield server
+        server.close()
 
 
 @cache

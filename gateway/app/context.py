@@ -122,7 +122,11 @@ async def open_store(
         blank_after=limit_retention(settings, BLANK_AFTER),
         zone=settings.timezone,
     )
-    store: Store = await entry_points[scheme].load()(settings.home, url, limits, now)
+    try:
+        open_engine = entry_points[scheme].load()
+    except ModuleNotFoundError as missing:
+        raise SettingsError(f"store.url needs {missing.name}: pip install 'parlour[postgres]'") from missing
+    store: Store = await open_engine(settings.home, url, limits, now)
     try:
         yield store
     finally:

@@ -23,7 +23,7 @@ from gateway.doctor import (
     from_platform,
     last_answer,
 )
-from gateway.errors import SettingsError, ToolFailed
+from gateway.errors import ParlourError, SettingsError, ToolFailed
 from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
@@ -73,6 +73,8 @@ async def collect_findings(
         yield finding
     if settings is None or is_offline:
         return
+    if settings.store.url and (url := settings.store.url.get_secret_value()):
+        yield await asyncio.to_thread(_database, url)
     if settings.proxy:
         yield await check_proxy(settings.proxy_address)
     servers = time_servers(settings.channels.values(), settings.llm.api_base)
@@ -113,6 +115,20 @@ def _transcripts(home: Home) -> list[DoctorFinding]:
 
     what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
     return [DoctorFinding(FindingLevel.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []
+
+
+def _database(url: str) -> DoctorFinding:
+    """Ask the database of `store.url` whether it can be used. Blocks."""
+    try:
+        from gateway.store.postgres.schema import describe
+
+        return DoctorFinding(FindingLevel.OK, "store", describe(url))
+    except ModuleNotFoundError as missing:
+        return DoctorFinding(
+            FindingLevel.FAIL, "store", f"store.url needs {missing.name}: pip install 'parlour[postgres]'"
+        )
+    except ParlourError as error:
+        return DoctorFinding(FindingLevel.FAIL, "store", str(error))
 
 
 async def _search(settings: Settings) -> list[DoctorFinding]:

@@ -90,8 +90,10 @@ def _proxy(secret: SecretStr) -> SecretStr:
 
 
 def _store_address(secret: SecretStr) -> SecretStr:
-    if secret.get_secret_value():
-        _address(("postgresql", "postgres", "sqlite"), secret.get_secret_value())
+    url = secret.get_secret_value()
+    # The host may stand in the parameters (a socket's folder) or in a file of libpq's: postgresql://?service=parlour
+    if url and not url.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must be an address starting with postgresql://, or empty for the embedded store")
     return secret
 
 

@@ -19,6 +19,7 @@ from gateway.ports.store import Store, StoreLimits
 from gateway.store import schema
 from gateway.store.engine import Clock, utc_now
 from gateway.store.sqlite.connection import SqliteConnection
+from gateway.store.sqlite.thread import SqliteThread
 from gateway.store.sqlite_store import SqliteStore, assemble
 from gateway.store.writer import BatchWriter
 
@@ -67,7 +68,7 @@ async def open_file(
             raise
         return connection
 
-    writer = BatchWriter(connector)
+    writer = BatchWriter(partial(SqliteThread.open, connector))
     await writer.open()
     try:
         return await assemble(writer, limits, clock, partial(copy_file, path), path=path)

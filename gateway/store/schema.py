@@ -97,15 +97,16 @@ def copy(source: sqlite3.Connection, target: Path) -> None:
             copied.execute("PRAGMA journal_mode = DELETE")
         finally:
             copied.close()
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make what was written to a file or folder durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

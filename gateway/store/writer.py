@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
-from threading import Thread
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import structlog
@@ -27,7 +25,6 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Operation: TypeAlias = Callable[[Database], T]
 ExclusiveOperation: TypeAlias = Callable[[StoreConnection], T]
-Connector: TypeAlias = Callable[[], StoreConnection]  # raises ParlourError or OSError
 
 _AT_ONCE = 1_000  # operations in one transaction; more would only make the first wait longer
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 5.0  # seconds between attempts to open a broken store again
@@ -138,72 +135,19 @@ def settle_entry(future: asyncio.Future[Any] | None, then: Callable[[Any], None]
         future.set_result(result)
 
 
-class _WriterThread:
-    """The one thread that uses a connection, which it opens and closes.
-
-    A daemon: confirmed operations are durable, so a failing process must not wait for it.
-    """
-
-    def __init__(self, connector: Connector) -> None:
-        self._connector = connector
-        self._loop = asyncio.get_running_loop()
-        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[StoreConnection], Any]] | None] = SimpleQueue()
-        self._opened: asyncio.Future[None] = self._loop.create_future()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-
-    @classmethod
-    async def open(cls, connector: Connector) -> _WriterThread:
-        """Start the thread and open the connection; when that fails, the thread has ended, and the error is raised."""
-        thread = cls(connector)
-        Thread(target=thread._work, name="store writer", daemon=True).start()
-        try:
-            await asyncio.shield(thread._opened)
-        except BaseException:
-            await thread.close()
-            raise
-        return thread
+class WriterThread(Protocol):
+    """The one thread that uses a connection, of an engine; open until it is closed."""
 
     async def call(self, work: Callable[[StoreConnection], T]) -> T:
         """Run *work* on the thread and return its result."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        self._calls.put((future, work))
-        return await future
+        ...
 
     async def close(self) -> None:
         """Close the connection and end the thread."""
-        self._calls.put(None)
-        await asyncio.shield(self._ended)
-
-    def _work(self) -> None:
-        try:
-            connection = self._connector()
-        except BaseException as error:  # noqa: BLE001 - raised where the connection was asked for
-            self._answer(self._opened, None, error)
-        else:
-            self._answer(self._opened, None, None)
-            while (asked := self._calls.get()) is not None:
-                self._run(connection, *asked)
-            connection.close()
-        self._answer(self._ended, None, None)
-
-    def _run(self, connection: StoreConnection, future: asyncio.Future[Any], work: Callable[..., Any]) -> None:
-        try:
-            self._answer(future, work(connection), None)
-        except BaseException as error:  # noqa: BLE001 - raised where the work was asked for
-            self._answer(future, None, error)
-
-    def _answer(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(_settle, future, result, error)
+        ...
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+ThreadOpener: TypeAlias = Callable[[], Awaitable[WriterThread]]  # raises ParlourError or OSError
 
 
 class BatchWriter:
@@ -213,11 +157,11 @@ class BatchWriter:
     the same one); a later batch opens it again, with backoff.
     """
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, open_thread: ThreadOpener) -> None:
         self.commits = 0
-        self._connector = connector
+        self._open_thread = open_thread
         self._loop = asyncio.get_running_loop()
-        self._connection: _WriterThread | None = None
+        self._connection: WriterThread | None = None
         self._queue: deque[_QueuedOperation] = deque()
         self._batch: list[_QueuedOperation] = []
         self._kept: list[_QueuedOperation] = []
@@ -230,7 +174,7 @@ class BatchWriter:
 
     async def open(self) -> None:
         """Open the file and start writing; raise what opening raises."""
-        self._connection = await _WriterThread.open(self._connector)
+        self._connection = await self._open_thread()
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
     def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
@@ -351,11 +295,11 @@ class BatchWriter:
         self._retry_at = self._loop.time() + self._delay
         self._delay = min(max(2 * self._delay, _FIRST_DELAY), _LONGEST_DELAY)
 
-    async def _reconnect(self) -> _WriterThread | None:
+    async def _reconnect(self) -> WriterThread | None:
         if self._loop.time() < self._retry_at:
             return None
         try:
-            connection = await _WriterThread.open(self._connector)
+            connection = await self._open_thread()
         except (OSError, ParlourError) as error:
             log.error("store.still_down", error=str(error))  # noqa: TRY400 - the line says all; a trace repeats it
             self._back_off()

@@ -21,6 +21,7 @@ def _crowds() -> None:
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "bare": lambda: asyncio.run(turns.bare()),
     "turns": lambda: asyncio.run(turns.throughput()),
+    "postgresql": lambda: asyncio.run(turns.on_postgresql()),
     "honest": sync_calls.honest,
     "latency": lambda: asyncio.run(turns.latency()),
     "tools": lambda: asyncio.run(turns.tool_calls()),

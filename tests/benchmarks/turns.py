@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
@@ -33,9 +34,9 @@ async def bare() -> None:
     row("bare poll-model-send loop", turns_per_s=turns / used["wall"], cpu_ms=used["cpu"] / turns * 1e3)
 
 
-async def throughput() -> None:
+async def throughput(environment: Mapping[str, str] | None = None) -> None:
     """Time 100 chats at once."""
-    async with gateway(model=InstantModel()) as bench:
+    async with gateway(model=InstantModel(), environment=environment) as bench:
         await burst(bench, 20, 2)
         await bench.idle()
         meter = ProcessMeter()
@@ -50,6 +51,19 @@ async def throughput() -> None:
             written_kb=used["written"] / turns / 1e3,
         )
         row("  transcripts complete and closed", turns=closed_turns(bench), expected=turns + 40)
+
+
+async def on_postgresql() -> None:
+    """Time the same with the store on a PostgreSQL server of this machine."""
+    from tests.fakes.postgres_server import open_server
+
+    server = open_server()
+    try:
+        before = server.cpu_seconds()
+        await throughput({"PARLOUR_STORE__URL": server.address})
+        row("  processor time of the server", cpu_ms=(server.cpu_seconds() - before) / (CHATS * EACH) * 1e3)
+    finally:
+        server.close()
 
 
 async def burst(bench: InProcessGateway, chats: int, each: int) -> None:

@@ -1,12 +1,14 @@
-"""What the journal writes it reads back: every field, any text."""
+"""What the journal writes it reads back from every engine: every field, any text."""
 
 from __future__ import annotations
 
 import dataclasses
 import sqlite3
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TypeVar
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,8 @@ from gateway.events import (
     SessionKey,
 )
 from gateway.store import row_codec
+from gateway.store.postgres.connection import PostgresConnection
+from tests.fakes.postgres_server import PostgresServer
 
 T = TypeVar("T")
 
@@ -135,18 +139,37 @@ JSON = st.recursive(
 LINES = st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=3).map(tuple)
 
 
-def through_sqlite(text: str) -> str:
-    """Store *text* in a column and read it back."""
-    database = sqlite3.connect(":memory:")
-    (stored,) = database.execute("SELECT ?", (text,)).fetchone()
-    database.close()
-    return str(stored)
+class Columns:
+    """A column of each engine."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self._sqlite = sqlite3.connect(":memory:")
+        self._postgres = PostgresConnection(psycopg.connect(server.url, autocommit=True))
+
+    def store(self, text: str) -> str:
+        """Store *text* and read it back, which is the same in both."""
+        (stored,) = self._sqlite.execute("SELECT ?", (text,)).fetchone()
+        assert self._postgres.execute("SELECT ?", (text,)).fetchone() == (stored,)
+        return str(stored)
+
+    def close(self) -> None:
+        """Close both."""
+        self._sqlite.close()
+        self._postgres.close()
 
 
-@given(INBOUND)
-def test_inbound_round_trip(message: InboundMessage) -> None:
+@pytest.fixture(scope="module")
+def columns(postgres: PostgresServer) -> Iterator[Columns]:
+    """Return the columns."""
+    opened = Columns(postgres)
+    yield opened
+    opened.close()
+
+
+@given(message=INBOUND)
+def test_inbound_round_trip(columns: Columns, message: InboundMessage) -> None:
     """An inbound message comes back as it was."""
-    assert row_codec.read_inbound(through_sqlite(row_codec.write_inbound(message))) == message
+    assert row_codec.read_inbound(columns.store(row_codec.write_inbound(message))) == message
 
 
 def released_row(text: str, kind: InboundKind, *mentioned: str) -> str:
@@ -179,38 +202,36 @@ def test_a_text_of_a_released_row_is_no_command() -> None:
     assert row_codec.read_inbound(released_row("/etc is a folder", InboundKind.MESSAGE)).command == ""
 
 
-@given(OUTBOUND)
-def test_outbound_round_trip(message: OutboundMessage) -> None:
+@given(message=OUTBOUND)
+def test_outbound_round_trip(columns: Columns, message: OutboundMessage) -> None:
     """An outbound message comes back as it was."""
-    assert (
-        row_codec.read_outbound(message.id, message.key, through_sqlite(row_codec.write_outbound(message))) == message
-    )
+    assert row_codec.read_outbound(message.id, message.key, columns.store(row_codec.write_outbound(message))) == message
 
 
-@given(PART)
-def test_part_round_trip(part: MessagePart) -> None:
+@given(part=PART)
+def test_part_round_trip(columns: Columns, part: MessagePart) -> None:
     """A part comes back as it was."""
-    assert row_codec.read_part(part.id, part.key, through_sqlite(row_codec.write_part(part))) == part
+    assert row_codec.read_part(part.id, part.key, columns.store(row_codec.write_part(part))) == part
 
 
-@given(LINES, st.dictionaries(TEXT, TEXT, max_size=2))
-def test_lines_round_trip(lines: tuple[dict[str, object], ...], blobs: dict[str, str]) -> None:
+@given(lines=LINES, blobs=st.dictionaries(TEXT, TEXT, max_size=2))
+def test_lines_round_trip(columns: Columns, lines: tuple[dict[str, object], ...], blobs: dict[str, str]) -> None:
     """A record's lines and blobs come back as they were."""
-    assert row_codec.read_lines(through_sqlite(row_codec.write_lines(lines, blobs))) == (lines, blobs)
+    assert row_codec.read_lines(columns.store(row_codec.write_lines(lines, blobs))) == (lines, blobs)
 
 
-@given(st.text(st.characters()))
-def test_columns_round_trip(text: str) -> None:
+@given(text=st.text(st.characters()))
+def test_columns_round_trip(columns: Columns, text: str) -> None:
     """A column's text comes back as it was, and two texts never share a column. None has a NUL."""
     joined = join_pairs(text)
     assert "\0" not in row_codec.quote(joined)
-    assert row_codec.unquote(through_sqlite(row_codec.quote(joined))) == joined
+    assert row_codec.unquote(columns.store(row_codec.quote(joined))) == joined
 
 
-@given(KEY)
-def test_keys_round_trip(key: SessionKey) -> None:
+@given(key=KEY)
+def test_keys_round_trip(columns: Columns, key: SessionKey) -> None:
     """A session key comes back as it was."""
-    assert row_codec.read_key(through_sqlite(row_codec.write_key(key))) == key
+    assert row_codec.read_key(columns.store(row_codec.write_key(key))) == key
 
 
 @given(TIME)

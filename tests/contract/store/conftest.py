@@ -1,4 +1,4 @@
-"""The backends of the store's contract. A further engine adds one line to BACKENDS and passes every test here."""
+"""The backends of the store's contract. Each engine passes every test here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from gateway.ports.store import Store, StoreLimits
 from gateway.store import open_file
 from gateway.store.engine import Clock
+from gateway.store.postgres import open_database
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill, open_inline_store
 from tests.fakes.turns import WallClock
 
@@ -63,16 +65,45 @@ class SqliteBackend:
             await store.close()
 
 
-BACKENDS = {
-    "sqlite": lambda folder: SqliteBackend(folder, is_inline=False),
-    "inline": lambda folder: SqliteBackend(folder, is_inline=True),
-}
+class PostgresBackend:
+    """An empty database; a kill ends the process's session, with which its lock goes."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.wall = WallClock()
+        self._server = server
+        self._opened: list[Store] = []
+        server.empty()
+
+    async def open(self, limits: StoreLimits | None = None, clock: Clock | None = None) -> Store:
+        """Open the store as a process that starts would."""
+        store = await open_database(self._server.url, limits or StoreLimits(), clock=clock or self.wall.now)
+        self._opened.append(store)
+        return store
+
+    async def kill(self) -> None:
+        """End the session of whatever is open; the lock keeps the old process from writing again."""
+        self._server.cut()
+
+    async def close(self) -> None:
+        """Close whatever is open, the newest first."""
+        for store in reversed(self._opened):
+            await store.close()
+
+
+BACKENDS = ("sqlite", "inline", "postgres")
+
+
+def make_backend(engine: str, folder: Path, request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
+    """Return a backend without data."""
+    if engine == "postgres":
+        return PostgresBackend(request.getfixturevalue("postgres"))
+    return SqliteBackend(folder, is_inline=engine == "inline")
 
 
 @pytest.fixture(params=BACKENDS)
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreBackend]:
     """Return where stores are opened and killed."""
-    made = BACKENDS[request.param](tmp_path)
+    made = make_backend(request.param, tmp_path, request)
     yield made
     await made.close()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import psycopg
 import pytest
 
 from gateway.errors import LeaseLost, StoreUnavailable
@@ -18,68 +19,155 @@ from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
 from gateway.store import FILE, open_file, schema
 from gateway.store.database import Database
+from gateway.store.postgres import open_database
+from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sqlite.connection import SqliteConnection
+from gateway.store.sqlite.thread import SqliteThread
 from gateway.store.sqlite_store import SqliteStore
 from gateway.store.writer import BatchWriter
+from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, START, accept, answered, claim, said, spent
 
 
-class FaultyConnections:
-    """Opens connections that count commits, and fail on demand as a disk does."""
+class FaultyConnections(Protocol):
+    """Opens a store on connections that count commits, and fail on demand as a disk or a server does."""
+
+    commits: int
+    opened: int
+    loses_replies: bool  # a commit that fails has happened all the same, as after a failed fsync
+    fault: tuple[str, str] | None  # a statement's beginning, and what it meets: "broken", "full" or "busy"
+
+    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+        """Open the store."""
+        ...
+
+    async def open_killed(self) -> SqliteStore:
+        """Open what a kill of the process leaves now."""
+        ...
+
+    async def was_asked(self, beginning: str) -> None:
+        """Return when a statement that begins so is run from now on."""
+        ...
+
+
+class FaultyEngine:
+    """What the faulty connections of both engines share."""
 
     def __init__(self) -> None:
         self.commits = 0
         self.opened = 0
         self._loop = asyncio.get_running_loop()
         self._asked: dict[str, asyncio.Event] = {}
-        self.loses_replies = False  # a commit that fails has happened all the same, as after a failed fsync
-        self.fault: tuple[str, int] | None = None  # a statement's beginning, and SQLite's error code
-
-    def connect(self, path: Path) -> SqliteConnection:
-        """Open *path*."""
-        self.opened += 1
-        return schema.connect(path, factory=self.connection_class())
-
-    def connection_class(self) -> type[SqliteConnection]:
-        """Return a class of connections that are this disk's."""
-        disk = self
-
-        class FaultyConnection(SqliteConnection):
-            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
-                if statement == "COMMIT" and disk.loses_replies:
-                    super().execute(statement)
-                disk.meet(statement)
-                return super().execute(statement, *parameters)
-
-        return FaultyConnection
+        self.loses_replies = False
+        self.fault: tuple[str, str] | None = None
 
     async def was_asked(self, beginning: str) -> None:
         """Return when a statement that begins so is run from now on."""
         await self._asked.setdefault(beginning, asyncio.Event()).wait()
 
-    def meet(self, statement: str) -> None:
+    def meet(self, statement: str, faults: Mapping[str, Exception]) -> None:
         """Count a statement, or fail it."""
         self.commits += statement == "COMMIT"
         for beginning, event in self._asked.items():
             if statement.startswith(beginning):
                 self._loop.call_soon_threadsafe(event.set)
         if self.fault is not None and statement.startswith(self.fault[0]):
-            error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorcode = self.fault[1]
-            raise error
+            raise faults[self.fault[1]]
+
+
+def disk_error(code: int) -> sqlite3.Error:
+    """Return an error of SQLite's."""
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    return error
+
+
+class FaultyDisk(FaultyEngine):
+    """SQLite on a disk that fails."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+        """Open the file."""
+        return await open_file(self._path, limits or StoreLimits(), clock=lambda: START, connect=self.connect)
+
+    async def open_killed(self) -> SqliteStore:
+        """Open a copy of the files."""
+        return await open_file(kill(self._path, self._path.parent / "killed"), StoreLimits())
+
+    def connect(self, path: Path) -> SqliteConnection:
+        """Open *path*."""
+        self.opened += 1
+        disk = self
+        faults = {
+            "broken": disk_error(sqlite3.SQLITE_IOERR_FSYNC),
+            "full": disk_error(sqlite3.SQLITE_FULL),
+            "busy": disk_error(sqlite3.SQLITE_BUSY),
+        }
+
+        class FaultyConnection(SqliteConnection):
+            def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
+                if statement == "COMMIT" and disk.loses_replies:
+                    super().execute(statement)
+                disk.meet(statement, faults)
+                return super().execute(statement, *parameters)
+
+        return schema.connect(path, factory=FaultyConnection)
+
+
+class FaultyServer(FaultyEngine):
+    """PostgreSQL behind a network, or on a disk, that fails."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        super().__init__()
+        self._server = server
+
+    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+        """Open the database."""
+        return await open_database(self._server.url, limits or StoreLimits(), clock=lambda: START, wrap=self.wrap)
+
+    async def open_killed(self) -> SqliteStore:
+        """End the process's session and open another."""
+        self._server.cut()
+        return await open_database(self._server.url, StoreLimits())
+
+    def wrap(self, session: psycopg.Connection[Any]) -> PostgresConnection:
+        """Return a connection over *session*."""
+        self.opened += 1
+        server = self
+        faults = {
+            "broken": psycopg.OperationalError("server closed the connection unexpectedly"),
+            "full": psycopg.errors.DiskFull("could not extend file"),
+            "busy": psycopg.errors.AdminShutdown("terminating connection due to administrator command"),
+        }
+
+        class FaultyConnection(PostgresConnection):
+            def execute(self, statement: str, *parameters: Any) -> psycopg.Cursor[Any]:
+                if statement == "COMMIT" and server.loses_replies:
+                    super().execute(statement)
+                server.meet(statement, faults)
+                return super().execute(statement, *parameters)
+
+        return FaultyConnection(session)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> FaultyConnections:
+    """Return an engine that works until it is told to fail."""
+    if request.param == "sqlite":
+        return FaultyDisk(tmp_path / FILE)
+    server: PostgresServer = request.getfixturevalue("postgres")
+    server.empty()
+    return FaultyServer(server)
 
 
 @pytest.fixture
-async def disk() -> FaultyConnections:
-    """Return a disk that works."""
-    return FaultyConnections()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, disk: FaultyConnections) -> AsyncIterator[SqliteStore]:
+async def store(disk: FaultyConnections) -> AsyncIterator[SqliteStore]:
     """Return a store on *disk*."""
-    opened = await open_file(tmp_path / FILE, StoreLimits(), clock=lambda: START, connect=disk.connect)
+    opened = await disk.open()
     yield opened
     disk.fault = None
     await opened.close()
@@ -115,7 +203,7 @@ async def test_a_bad_row_fails_alone(store: SqliteStore) -> None:
         accept(store, said(id="2")),
         return_exceptions=True,
     )
-    assert isinstance(results[2], sqlite3.IntegrityError)
+    assert isinstance(results[2], (sqlite3.IntegrityError, psycopg.IntegrityError))
     store.journal.spend(too_large)  # nobody waits for it: it is logged and dropped
     store.journal.spend(spent("t"))
     waiting = await store.journal.waiting_rows(ANN)
@@ -132,16 +220,12 @@ async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqliteStore
     await store.journal.commit(lease, answered(lease))
 
 
-FAULTS = [
-    ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC),
-    ("INSERT INTO inbox", sqlite3.SQLITE_FULL),
-    ("BEGIN", sqlite3.SQLITE_BUSY),
-]
+FAULTS = [("COMMIT", "broken"), ("INSERT INTO inbox", "full"), ("BEGIN", "busy")]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=["fsync", "full", "locked"])
+@pytest.mark.parametrize("fault", FAULTS, ids=["broken", "full", "busy"])
 async def test_a_disk_fault_confirms_nothing_and_ends(
-    store: SqliteStore, disk: FaultyConnections, fault: tuple[str, int], tmp_path: Path
+    store: SqliteStore, disk: FaultyConnections, fault: tuple[str, str]
 ) -> None:
     """Everybody in the batch gets StoreUnavailable; the connection is not used again; all works once the disk does."""
     await accept(store, said(id="0"))
@@ -154,7 +238,7 @@ async def test_a_disk_fault_confirms_nothing_and_ends(
     assert [each.outcome for each in again] == [AcceptOutcome.DUPLICATE] + [AcceptOutcome.NEW] * 3
     assert disk.opened == 2
     async with contextlib.AsyncExitStack() as stack:
-        killed = await open_file(kill(tmp_path / FILE, tmp_path / "killed"), StoreLimits())
+        killed = await disk.open_killed()
         stack.push_async_callback(killed.close)
         assert len(await killed.journal.waiting_rows(ANN)) == 4
 
@@ -162,7 +246,7 @@ async def test_a_disk_fault_confirms_nothing_and_ends(
 @contextlib.contextmanager
 def lost_reply(disk: FaultyConnections) -> Iterator[None]:
     """What is committed in here stands in the file, and its caller hears StoreUnavailable."""
-    disk.fault, disk.loses_replies = ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC), True
+    disk.fault, disk.loses_replies = ("COMMIT", "broken"), True
     with pytest.raises(StoreUnavailable):
         yield
     disk.fault, disk.loses_replies = None, False
@@ -215,7 +299,7 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
     """What was claimed before the fault is still its worker's."""
     await accept(store, said(id="1"))
     lease = await claim(store)
-    disk.fault = ("COMMIT", sqlite3.SQLITE_IOERR_FSYNC)
+    disk.fault = ("COMMIT", "broken")
     with pytest.raises(StoreUnavailable):
         await store.check()
     disk.fault = None
@@ -226,7 +310,7 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
 
 async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: FaultyConnections) -> None:
     """Callers hear StoreUnavailable at once; between attempts nothing touches the disk."""
-    disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
+    disk.fault = ("BEGIN", "broken")
     for n in range(200):
         with pytest.raises(StoreUnavailable):
             await accept(store, said(id=str(n)))
@@ -235,7 +319,7 @@ async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, 
 
 async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: FaultyConnections) -> None:
     """What was spent is stored when the disk is back, without anybody asking again."""
-    disk.fault = ("COMMIT", sqlite3.SQLITE_FULL)
+    disk.fault = ("COMMIT", "full")
     store.journal.spend(spent("t1"))
     with pytest.raises(StoreUnavailable):
         await store.check()
@@ -251,7 +335,7 @@ async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, 
     await accept(store, said())
     lanes = store.journal.ready_sessions()
     assert await anext(lanes) == ANN
-    disk.fault = ("BEGIN", sqlite3.SQLITE_IOERR)
+    disk.fault = ("BEGIN", "broken")
     with pytest.raises(StoreUnavailable):
         await store.journal.claim(ANN)
     disk.fault = None
@@ -262,7 +346,7 @@ async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, d
     """Nothing of it counted, and the lease still holds."""
     await accept(store, said())
     lease = await claim(store)
-    disk.fault = ("DELETE FROM step", sqlite3.SQLITE_FULL)
+    disk.fault = ("DELETE FROM step", "full")
     with pytest.raises(StoreUnavailable):
         await store.journal.commit(lease, answered(lease, "one"))
     disk.fault = None
@@ -344,7 +428,7 @@ async def test_a_writer_that_ends_by_a_bug_leaves_nobody_waiting(tmp_path: Path)
     def broken(_: object) -> None:
         raise RuntimeError("a bug in a wake-up")
 
-    writer = BatchWriter(lambda: schema.connect(tmp_path / FILE))
+    writer = BatchWriter(lambda: SqliteThread.open(lambda: schema.connect(tmp_path / FILE)))
     await writer.open()
     first = writer.submit(lambda database: None, broken)
     second = writer.submit(lambda database: None)

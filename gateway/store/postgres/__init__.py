@@ -1,0 +1,67 @@
+"""The store's engine on a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import psycopg
+
+from gateway.errors import SettingsError
+from gateway.journal_file import STAMP
+from gateway.ports.store import Store, StoreLimits
+from gateway.store import FILE
+from gateway.store.engine import Clock, utc_now
+from gateway.store.postgres import schema
+from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.postgres.copies import copy_database
+from gateway.store.postgres.thread import PostgresThread
+from gateway.store.sqlite_store import SqliteStore, assemble
+from gateway.store.writer import BatchWriter
+
+Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]
+
+
+async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = utc_now) -> Store:
+    """Open the store in the database at *url*, its tables made when missing, as its one gateway.
+
+    Raises StoreUnavailable when it cannot be reached or another gateway has it, SchemaTooNew when a newer Parlour
+    wrote it, SettingsError for an invalid address.
+    """
+    if (home / FILE).exists():
+        raise SettingsError(
+            f"store.url names a PostgreSQL database, but {home / FILE} holds messages and people, which are not taken"
+            " over: leave store.url empty to go on with the file; to start with an empty database, move it and"
+            f" {STAMP} away"
+        )
+    return await open_database(url, limits, clock=clock)
+
+
+async def open_database(
+    url: str, limits: StoreLimits, *, clock: Clock = utc_now, wrap: Wrap = PostgresConnection
+) -> SqliteStore:
+    """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults."""
+    is_prepared = False
+
+    def connector() -> PostgresConnection:
+        # On the writer's thread; the tables are looked at the first time only.
+        nonlocal is_prepared
+        connection = schema.connect(url, wrap=wrap, wait=schema.RELOCK_SECONDS if is_prepared else schema.LOCK_SECONDS)
+        try:
+            if not is_prepared:
+                schema.prepare(connection)
+                is_prepared = True
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    writer = BatchWriter(partial(PostgresThread.open, connector))
+    await writer.open()
+    try:
+        return await assemble(writer, limits, clock, partial(copy_database, url))
+    except BaseException:
+        await writer.close(lambda _: None)
+        raise

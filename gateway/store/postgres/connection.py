@@ -1,0 +1,126 @@
+"""A connection to the database, as the writer uses it: the rules' SQL in PostgreSQL's spelling, and its faults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from itertools import count
+from typing import Any, NamedTuple
+
+import psycopg
+import structlog
+from psycopg.adapt import Loader
+from psycopg.pq import TransactionStatus
+from psycopg.raw_cursor import RawCursor
+from psycopg.types.numeric import Int8Dumper
+from psycopg.types.string import StrDumper
+
+from gateway.store.database import LISTED, QueryResult
+
+log = structlog.get_logger(__name__)
+
+_PARAMETER = re.compile(r"\?(\d*)")
+_LISTED = "IN (SELECT json_array_elements_text(?::json))"
+# SQLSTATE classes and codes that are no fault of a statement: connection, resources (a full disk), operator's
+# intervention (a stopping server), system, corruption; deadlock and lost serialization; a standby; a lock not given.
+_FAULT_CLASSES = ("08", "53", "57", "58", "XX", "40")
+_FAULT_CODES = ("25006", "55P03")
+_TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
+
+
+class _TranslatedStatement(NamedTuple):
+    text: bytes
+    is_write: bool
+
+
+@lru_cache(maxsize=1024)
+def _translate(statement: str) -> _TranslatedStatement:
+    """Return *statement* with `$1`, `$2`… for its parameters."""
+    number = count(1)
+    text = _PARAMETER.sub(lambda found: f"${found[1] or next(number)}", statement.replace(LISTED, _LISTED))
+    return _TranslatedStatement(text.encode(), not statement.startswith(("SELECT", "SHOW")))
+
+
+class _WholeLoader(Loader):
+    """Reads a `numeric`, which here is always a sum of integers."""
+
+    def load(self, data: Any) -> int:
+        """Return the number."""
+        return int(bytes(data))
+
+
+class PostgresConnection:
+    """A `StoreConnection` over psycopg's."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        """Take *connection*, which is in autocommit mode."""
+        self._connection = connection
+        self._has_written = False
+        connection.cursor_factory = RawCursor
+        connection.prepare_threshold = 2
+        connection.prepared_max = 500
+        # One type for every number and every text, or a statement would be prepared once for each size of its numbers.
+        connection.adapters.register_dumper(int, Int8Dumper)
+        connection.adapters.register_dumper(str, StrDumper)
+        connection.adapters.register_loader("numeric", _WholeLoader)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
+        """Run one statement."""
+        translated = _translate(statement)
+        self._has_written |= translated.is_write
+        return self._connection.execute(translated.text, parameters)
+
+    def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> QueryResult:
+        """Run a statement once for each of *parameters*, without a wait between them."""
+        cursor = self._connection.cursor()
+        self._has_written = True
+        cursor.executemany(_translate(statement).text, parameters)
+        return cursor
+
+    def begin_batch(self) -> None:
+        """Begin a transaction."""
+        self.execute("BEGIN")
+        self._has_written = False
+
+    def end_batch(self) -> bool:
+        """Make the transaction durable; return True if it may have changed something."""
+        has_written = self._has_written
+        status = self.execute("COMMIT").statusmessage
+        if status != "COMMIT":  # an operation went on after an error: the server has rolled back
+            raise psycopg.errors.InFailedSqlTransaction(f"COMMIT was answered with {status}")
+        return has_written
+
+    def roll_back(self) -> None:
+        """Roll the transaction back, if there is one."""
+        with suppress(psycopg.Error):
+            if self._connection.info.transaction_status is not TransactionStatus.IDLE:
+                self.execute("ROLLBACK")
+
+    def is_fault(self, error: Exception) -> bool:
+        """Return True if *error* is a fault of the server, its disk or the network, not of a statement."""
+        if not isinstance(error, psycopg.Error):
+            return isinstance(error, (OSError, MemoryError))
+        state = error.sqlstate or ""
+        if self._connection.closed or (not state and isinstance(error, psycopg.OperationalError)):
+            return True
+        return state.startswith(_FAULT_CLASSES) or state in _FAULT_CODES
+
+    def scrub(self) -> bool:
+        """Rewrite the tables that hold texts without what was deleted from them.
+
+        The write-ahead log and its archives are the server's, and keep what they have for as long as it says.
+        """
+        try:
+            for table in _TEXT_TABLES:
+                self.execute(f"VACUUM (FULL) {table}")
+        except psycopg.errors.LockNotAvailable as error:
+            log.warning("store.scrub_failed", error=str(error).strip())
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(psycopg.Error):
+            self._connection.close()

@@ -1,0 +1,251 @@
+"""What only PostgreSQL can do to a store: a server that dies, a second gateway, copies into a file."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
+from gateway.ports.erasure import ErasureFilter
+from gateway.ports.journal import AcceptOutcome
+from gateway.ports.store import StoreLimits
+from gateway.store import FILE, open_file
+from gateway.store.database import Database
+from gateway.store.migrations import MIGRATIONS
+from gateway.store.postgres import open_database, open_store, schema
+from gateway.store.sqlite_store import SqliteStore
+from tests.fakes.postgres_server import PostgresServer
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said, spent
+
+
+@pytest.fixture
+async def server(postgres: PostgresServer) -> PostgresServer:
+    """Return a server with empty tables."""
+    postgres.empty()
+    return postgres
+
+
+@pytest.fixture
+async def store(server: PostgresServer) -> AsyncIterator[SqliteStore]:
+    """Return an open store."""
+    async with open_at(server) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def open_at(server: PostgresServer) -> AsyncIterator[SqliteStore]:
+    """Open a store as a process that starts would."""
+    store = await open_database(server.url, StoreLimits(), clock=lambda: START)
+    yield store
+    await store.close()
+
+
+async def until_stored(store: SqliteStore, number: str) -> AcceptOutcome:
+    """Deliver a message until it is stored, as a platform does."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(StoreUnavailable):
+                return (await accept(store, said(id=number))).outcome
+            await asyncio.sleep(0.02)
+
+
+async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: SqliteStore, server: PostgresServer) -> None:
+    """Everybody in the batch hears StoreUnavailable; what was confirmed is there, the rest once it is sent again.
+
+    The turn that ran goes on under its lease.
+    """
+    if not server.is_ours:
+        pytest.skip("the server is not ours to kill")
+    confirmed = [str(n) for n in range(10)]
+    for number in confirmed:
+        await accept(store, said(id=number, key=BOB))
+    await accept(store, said(id="running"))
+    lease = await claim(store)
+
+    def kill(database: Database) -> None:
+        database.execute("SELECT 1")
+        server.kill()
+        database.execute("SELECT 1")
+
+    batch = [str(n) for n in range(10, 30)]
+    first = [accept(store, said(id=number)) for number in batch[:10]]
+    results = await asyncio.gather(
+        *first,
+        store._engine.writer.submit(kill),
+        *(accept(store, said(id=number)) for number in batch[10:]),
+        return_exceptions=True,
+    )
+    assert {type(each) for each in results} == {StoreUnavailable}
+    store.journal.spend(spent(lease.turn))  # kept until it can be stored
+    server.start()
+    assert [await until_stored(store, number) for number in batch] == [AcceptOutcome.NEW] * 20
+    await store.journal.commit(lease, answered(lease, "one"))
+    assert len(await store.outbox.undelivered(ANN)) == 1
+    assert [row["calls"] for row in await store.usage.totals(since=START)] == [1]
+    for key, numbers in ((BOB, confirmed), (ANN, batch)):
+        assert [row.message.message_id for row in await store.journal.waiting_rows(key)] == numbers
+
+
+async def test_a_session_cut_in_a_batch_is_opened_again(store: SqliteStore, server: PostgresServer) -> None:
+    """An operator's command, a failover or a network may end it at any statement."""
+    await accept(store, said(id="1"))
+
+    def cut(database: Database) -> None:
+        database.execute("INSERT INTO note (channel, name, value) VALUES ('x', 'y', 'z')")
+        server.cut()
+
+    with pytest.raises(StoreUnavailable):
+        await store._engine.writer.submit(cut)
+    assert await until_stored(store, "1") is AcceptOutcome.DUPLICATE
+    assert await store.state("x").load("y") is None
+
+
+async def test_a_second_gateway_is_refused_until_the_first_has_ended(
+    store: SqliteStore, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its line says who has the database; a killed gateway's lock goes with its session."""
+    monkeypatch.setattr(schema, "LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
+    await accept(store, said(id="1"))
+    with pytest.raises(StoreUnavailable, match=r"another Parlour uses the database.*since 20"):
+        await open_database(server.url, StoreLimits())
+    assert (await accept(store, said(id="1"))).outcome is AcceptOutcome.DUPLICATE
+    server.cut()
+    async with open_at(server) as second:
+        assert (await accept(second, said(id="1"))).outcome is AcceptOutcome.DUPLICATE
+        for _ in range(3):  # the first cannot write behind the second's back
+            with pytest.raises(StoreUnavailable):
+                await accept(store, said(id="2"))
+        assert len(await second.journal.waiting_rows(ANN)) == 1
+
+
+async def test_an_operation_that_hides_an_error_is_not_confirmed(store: SqliteStore) -> None:
+    """The server has rolled its transaction back; its neighbours are stored, once."""
+
+    def hide(database: Database) -> None:
+        with suppress(psycopg.Error):
+            database.execute("INSERT INTO inbox (seq) VALUES (1)")
+
+    results = await asyncio.gather(
+        accept(store, said(id="1")),
+        store._engine.writer.submit(hide),
+        accept(store, said(id="2")),
+        return_exceptions=True,
+    )
+    assert isinstance(results[1], psycopg.errors.InFailedSqlTransaction)
+    assert [row.message.message_id for row in await store.journal.waiting_rows(ANN)] == ["1", "2"]
+
+
+async def test_texts_are_ordered_by_their_bytes_whatever_the_server_says(
+    store: SqliteStore, server: PostgresServer
+) -> None:
+    """Ranges of names are prefixes: the server's own order, here English, would put more into them."""
+    assert server.query("SELECT 'a' < 'B'") == [(True,)]
+    notes = store.state("web")
+    for name in ("ab", "aB", "a.b", "A", "a-", "aé", "b"):
+        await notes.save(name, "x")
+    assert sorted(await notes.all("a")) == ["a-", "a.b", "aB", "ab", "aé"]
+    assert sorted(await notes.all("a.")) == ["a.b"]
+
+
+async def test_newer_tables_are_refused_untouched(server: PostgresServer) -> None:
+    """The line says what to install."""
+    async with open_at(server):
+        pass
+    server.query("UPDATE schema_version SET number = 99")
+    try:
+        with pytest.raises(SchemaTooNew, match="schema 99"):
+            await open_database(server.url, StoreLimits())
+        assert server.query("SELECT number FROM schema_version") == [(99,)]
+    finally:
+        server.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608 - a number of ours
+
+
+@pytest.mark.parametrize(
+    ("url", "error"),
+    [
+        ("postgresql://ann:canary@127.0.0.1:1/db", StoreUnavailable),
+        ("postgresql://ann:canary@[::1/db", SettingsError),
+        ("postgresql://ann:canary@h/db?nonsense=canary", SettingsError),
+    ],
+)
+async def test_an_unusable_address_is_one_line_without_the_password(url: str, error: type[Exception]) -> None:
+    """Nothing of what libpq says about an address it cannot read is repeated."""
+    with pytest.raises(error, match=r"store\.url") as caught:
+        await open_database(url, StoreLimits())
+    assert "canary" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_home_with_a_journal_is_not_begun_anew(tmp_path: Path) -> None:
+    """The messages that wait in the file would be forgotten without a word."""
+    (tmp_path / FILE).write_bytes(b"")
+    with pytest.raises(SettingsError, match=re.escape(str(tmp_path / FILE))):
+        await open_store(tmp_path, "postgresql://h/db", StoreLimits())
+
+
+async def test_a_backup_is_a_journal_that_the_embedded_store_takes(store: SqliteStore, tmp_path: Path) -> None:
+    """All of one instant: what waits, what was answered, who chose what; the numbers go on behind it."""
+    await answer(store, said("\0 first \ud800", id="1"), "hello")
+    store.journal.spend(spent("t"))
+    await store.people.prefer("telegram:ann", "language", "de")
+    await accept(store, said(id="2"))
+    await store.backup(tmp_path / "copy" / FILE)
+    await accept(store, said(id="3"))  # too late
+    assert (tmp_path / "copy" / FILE).stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == [FILE]
+    copy = await open_file(tmp_path / "copy" / FILE, StoreLimits(), clock=lambda: START)
+    try:
+        assert [row.message.message_id for row in await copy.journal.waiting_rows(ANN)] == ["2"]
+        assert [(each.message.text) for each in await copy.outbox.undelivered(ANN)] == ["hello"]
+        assert (await copy.usage.totals(since=START))[0]["calls"] == 1
+        assert copy.people.preferences("telegram:ann") == {"language": "de"}
+        assert (await accept(copy, said(id="1"))).outcome is AcceptOutcome.DUPLICATE
+        assert (await accept(copy, said(id="4"))).seq == (await accept(store, said(id="3"))).seq
+    finally:
+        await copy.close()
+
+
+async def test_a_backup_that_fails_leaves_nothing(store: SqliteStore, server: PostgresServer, tmp_path: Path) -> None:
+    """Neither a half file nor one under the name that was asked for."""
+    server.query("ALTER TABLE usage RENAME COLUMN cost TO price")
+    try:
+        with pytest.raises(StoreUnavailable, match="could not be written"):
+            await store.backup(tmp_path / "copy" / FILE)
+    finally:
+        server.query("ALTER TABLE usage RENAME COLUMN price TO cost")
+    assert list((tmp_path / "copy").iterdir()) == []
+
+
+async def test_erased_words_leave_the_tables_files(store: SqliteStore, server: PostgresServer) -> None:
+    """After a scrub no file of a table holds them. The server's log of changes does for a while, as documented."""
+    if not server.is_ours:
+        pytest.skip("the server's files are not ours to read")
+    await answer(store, said("canarysecret", id="1"), "the canarysecret again")
+    await store.records.projected([record.seq for record in await store.records.unprojected(0, 10)])
+    server.query("CHECKPOINT")
+    assert server.files_with(b"canarysecret")
+    reach = ErasureFilter(keys=frozenset({ANN}))
+    await store.erasing.redact(reach, _without)
+    assert await store.erasing.scrub()
+    server.query("CHECKPOINT")
+    assert not server.files_with(b"canarysecret")
+
+
+def _without(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("canarysecret", "")
+    if isinstance(value, dict):
+        return {name: _without(each) for name, each in value.items()}
+    return [_without(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def test_the_lock_number_fits_its_column() -> None:
+    """It is a signed 32-bit number; with it go the database and the schema."""
+    assert 0 < schema._LOCK < 2**31

@@ -1,0 +1,116 @@
+"""The whole gateway on PostgreSQL: killed, its server killed, stopped, backed up and restored; each answer once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.gateway import GatewayProcess, free_port
+from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, open_server
+from tests.fakes.postgres_server import PostgresServer
+from tests.faults.process_pool import ForkServer
+
+KEY = "web:owner"
+
+
+def settings(server: PostgresServer, model: FakeOpenAI | None = None) -> dict[str, str]:
+    """Return the environment of a gateway on *server*."""
+    store = {"PARLOUR_STORE__URL": server.address}
+    if model is None:
+        return store
+    return store | {
+        "PARLOUR_LLM__MODEL": "openai/scripted", "PARLOUR_LLM__API_BASE": model.base, "PARLOUR_LLM__API_KEY": "sk-x",
+    }  # fmt: skip
+
+
+def said_in(home: Path) -> list[tuple[str, str]]:
+    """Return role and text of every message in the page's transcripts."""
+    found = []
+    for path in sorted(home.glob("people/*/sessions/*.jsonl")):
+        for line in path.read_text().splitlines():
+            fields = json.loads(line)
+            if fields.get("role") in ("user", "assistant") and fields.get("content"):  # not a call alone
+                found.append((fields["role"], str(fields.get("content", ""))))
+    return found
+
+
+async def until_answered(gateway: GatewayProcess, count: int) -> None:
+    """Return when the transcript has *count* answers."""
+    for _ in range(600):
+        if sum(role == "assistant" for role, _ in said_in(gateway.home)) >= count:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("\n".join(gateway.log[-30:]))
+
+
+@pytest.fixture
+def server(postgres: PostgresServer) -> PostgresServer:
+    """Return a server with empty tables."""
+    postgres.empty()
+    return postgres
+
+
+async def test_a_killed_gateway_on_postgresql_answers_once(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """Killed in the middle of a turn, beside a message that waits: the next process answers both, once, in order.
+
+    Then its server is killed under it, and the gateway goes on when that is back.
+    """
+    asked = asyncio.Event()
+
+    def script(body: object, n: int) -> ScriptedAnswer:
+        asked.set()
+        return ScriptedAnswer(text=f"answer {n}", latency=30.0 if n == 1 else 0.0)
+
+    async with open_server(script) as model:
+        gateway = GatewayProcess(tmp_path / "home", free_port(), zygote, **settings(server, model))
+        try:
+            await gateway.start()
+            await gateway.command("send", KEY, "one")
+            await asked.wait()
+            await gateway.command("send", KEY, "two")
+            await gateway.kill()
+            assert server.query("SELECT count(*) FROM inbox WHERE ended_at IS NULL") == [(2,)]
+            await gateway.start()
+            await until_answered(gateway, 2)
+            if server.is_ours:
+                server.kill()
+                server.start()
+                await gateway.command("send", KEY, "three")
+                await until_answered(gateway, 3)
+            assert await gateway.stop() == 0
+        finally:
+            await gateway.close()
+    told = said_in(tmp_path / "home")
+    expected = ["one", "two", "three"] if server.is_ours else ["one", "two"]
+    assert [text.split()[-1] for role, text in told if role == "user"] == expected
+    assert [role for role, _ in told] == ["user", "assistant"] * len(expected)
+    assert server.query("SELECT count(*) FROM inbox WHERE ended_at IS NULL") == [(0,)]
+    assert not (tmp_path / "home" / "journal.db").exists()
+
+
+async def test_a_backup_of_a_gateway_on_postgresql_is_a_home_of_its_own(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """The archive holds the tables as a journal, and a gateway without a server goes on with it."""
+    first = GatewayProcess(tmp_path / "home", free_port(), zygote, **settings(server))
+    second = GatewayProcess(tmp_path / "restored", free_port(), zygote)
+    try:
+        await first.start()
+        await first.command("send", KEY, "hello")
+        await until_answered(first, 1)
+        assert "the journal is in PostgreSQL" in (await first.run_to_its_end("doctor"))[1]
+        await first.command("backup", str(tmp_path / "backup.tar.gz"))
+        await first.stop()
+        await second.command("restore", str(tmp_path / "backup.tar.gz"), "--yes")
+        await second.start()
+        await second.command("send", KEY, "again")
+        await until_answered(second, 2)
+        assert [role for role, _ in said_in(second.home)] == ["user", "assistant"] * 2
+    finally:
+        await first.close()
+        await second.close()
