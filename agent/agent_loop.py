@@ -176,9 +176,11 @@ class AgentLoop:
         return await self._request_once(context)
 
     async def _request_once(self, context: LoopContext) -> ChatReply:
-        turn = context.turn
+        turn, messages = context.turn, context.prompt.messages
+        if context.prompt.may_have_pictures:
+            messages = await self._images.inline(messages, turn.scope)
         request = ChatRequest(
-            messages=await self._images.inline(context.prompt.messages, turn.scope),
+            messages=messages,
             tools=turn.profile.toolbox.schemas,
             turn=turn.id,
             account=turn.account,
@@ -194,7 +196,8 @@ class AgentLoop:
             context.preview.show(text, links)
 
         reply = await turn.profile.model.complete(request, sink=show if context.is_watched else None)
-        return replace(reply, text=self._redact(reply.text))
+        text = self._redact(reply.text)
+        return reply if text == reply.text else replace(reply, text=text)
 
     async def _shrink(self, context: LoopContext, token_limit: int) -> bool:
         """Make the prompt fit and record how; return False if it fits already or cannot be made smaller."""

@@ -33,7 +33,13 @@ class PromptFitter:
         self._history_weight = conversation.weight_with(draft.lines)
 
     @property
-    def messages(self) -> list[Mapping[str, Any]]:
+    def may_have_pictures(self) -> bool:
+        """False if no message refers to a picture; takes the same time however long the conversation is."""
+        own = self._draft.messages
+        return self._conversation.pictures > 0 or any(isinstance(each.get("content"), list) for each in own)
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
         """The prompt; until it is shrunk, it begins with the bytes of the turn before."""
         return [self._system, *self._history, *self._draft.messages]
 

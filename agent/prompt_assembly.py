@@ -71,7 +71,10 @@ class PromptAssembler:
         if not draft.is_resumed:
             await self._open_draft(draft, turn, conversation, is_stopped=is_stopped)
         snapshot = conversation.snapshot_with(draft.lines, draft.blobs)
-        return [{"role": "system", "content": system_prompt(snapshot)}, *conversation.messages_with(draft.lines)]
+        known = conversation.system_prompt
+        if known is None or known[0] is not snapshot:
+            known = conversation.system_prompt = (snapshot, system_prompt(snapshot))
+        return [{"role": "system", "content": known[1]}, *conversation.messages_with(draft.lines)]
 
     async def _open_draft(self, draft: TurnDraft, turn: Turn, conversation: Conversation, *, is_stopped: bool) -> None:
         rows, notes, profile = turn.lease.rows, turn.lease.notes, turn.profile

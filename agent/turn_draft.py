@@ -296,7 +296,14 @@ class TurnDraft:
         self.lines.append(line)
 
     def record(
-        self, outcome: MessageOutcome, at: datetime, *, scope: str, failure: str = "", supersedes: str = ""
+        self,
+        outcome: MessageOutcome,
+        at: datetime,
+        *,
+        scope: str,
+        failure: str = "",
+        supersedes: str = "",
+        new_transcript: str = "",
     ) -> TurnRecord:
         """Return the turn's record: its lines, the `end` line last."""
         end = build.end_line(
@@ -321,10 +328,13 @@ class TurnDraft:
             blobs=self.blobs,
             failure=failure,
             supersedes=supersedes,
+            new_transcript=new_transcript,
         )
 
     def jobs(self, account: str, at: datetime, scope: str) -> tuple[Job, ...]:
         """Return the jobs that tools staged in *scope*; a resumed turn has them too, since its lines hold them."""
+        if not self._calls:
+            return ()
         jobs: list[Job] = []
         origin = "user"
         known = {"turn": self._lease.turn, "by": account, "session": str(self._lease.key)}

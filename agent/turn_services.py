@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
@@ -231,9 +231,16 @@ class TurnServices:
         new_transcript: str = "",
     ) -> None:
         """Store the turn with its messages and jobs in one transaction; once it starts, /stop has no effect."""
-        record = draft.record(outcome, self.now(), scope=turn.scope, failure=failure, supersedes=turn.retried)
+        record = draft.record(
+            outcome,
+            self.now(),
+            scope=turn.scope,
+            failure=failure,
+            supersedes=turn.retried,
+            new_transcript=new_transcript,
+        )
         running.is_committing = True
-        record = conversation.with_mark(replace(record, new_transcript=new_transcript))
+        record = conversation.with_mark(record)
         all_jobs = (*draft.jobs(turn.account.name, record.at, turn.scope), *jobs, *due_jobs(conversation, record))
         stored = await self.journal.commit(
             turn.lease,

@@ -133,6 +133,8 @@ class Toolbox:
 
         Other tools are neither offered nor run.
         """
+        if allow is None and not deny:
+            return self
         left = frozenset(name for name in self._tools if (allow is None or name in allow) and name not in deny)
         if left and READ_RESULT in self._tools:  # whatever is allowed, its results are read whole
             left |= {READ_RESULT}

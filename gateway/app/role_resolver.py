@@ -32,7 +32,7 @@ class RoleResolver:
         """*judge* decides without logging; *decide* is the same decision with rejections logged."""
         self._judge = judge
         self._decide = decide or judge
-        self._channels = channels
+        self._lookups = {name: each for name, each in channels.items() if isinstance(each, SupportsSenderLookup)}
 
     async def current_admission(self, row: InboxRow, context: MessageContext | None = None) -> Admitted | None:
         """Return the admission of the sender of *row*; None when they are no longer admitted.
@@ -41,11 +41,11 @@ class RoleResolver:
         as their own message, other jobs keep the role of their row.
         """
         if row.message.kind is InboundKind.JOB and not is_set_by_person(row.message):
-            decision = self._judge(replace(row.message, is_addressed=True), context)
+            decision = self._judge(_as_addressed(row.message), context)
             return Admitted(role=row.role, is_named=isinstance(decision, Admitted) and decision.is_named)
-        message = replace(row.message, is_addressed=True)
-        channel = self._channels.get(message.key.channel)
-        if isinstance(channel, SupportsSenderLookup) and self._asks(message, context):
+        message = _as_addressed(row.message)
+        channel = self._lookups.get(message.key.channel)
+        if channel is not None and self._asks(message, context):
             message = replace(message, sender=await _look_up_sender(channel, message))
         decision = self._decide(message, context)
         return decision if isinstance(decision, Admitted) else None
@@ -56,6 +56,12 @@ class RoleResolver:
         if not _has_facts(message):
             return False
         return isinstance(self._judge(replace(message, sender=_unknown(message)), context), Rejected)
+
+
+def _as_addressed(message: InboundMessage) -> InboundMessage:
+    """Return *message* as one that addresses the bot; in a direct chat nothing depends on it."""
+    is_settled = message.is_addressed or message.chat_kind is ChatKind.DIRECT
+    return message if is_settled else replace(message, is_addressed=True)
 
 
 def _has_facts(message: InboundMessage) -> bool:

@@ -46,7 +46,8 @@ class PartPlanner:
 
     def plan_parts(self, message: OutboundMessage, preview: OutboxPart | None) -> list[MessagePart]:
         """Return the parts in their order: text, then a part per attachment; none when there is nothing to show."""
-        message = replace(message, text=self._context.redactor.redact(message.text))
+        redacted = self._context.redactor.redact(message.text)
+        message = message if redacted == message.text else replace(message, text=redacted)
         if message.choices:
             message = self._with_buttons(message)
         if message.calls and not self._channel.capabilities.mentions:
@@ -64,7 +65,8 @@ class PartPlanner:
             parts = [self._pointer(message), *parts]
         if message.choices or message.settles or message.calls:
             parts = _with_choices(parts, message)
-        return [replace(part, id=f"{message.id}.{n}") for n, part in enumerate(parts, 1)]
+        named = zip(parts, (f"{message.id}.{n}" for n in range(1, len(parts) + 1)), strict=True)
+        return [part if part.id == name else replace(part, id=name) for part, name in named]
 
     # -- texts ---------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ class SqliteJournal:
 
     def _with_doubt(self, lease: TurnLease) -> TurnLease:
         """Return *lease* with what is known of its answer: rows of before a restore may have had theirs."""
-        return replace(lease, is_uncertain=self._engine.adopted.covers(row.seq for row in lease.rows))
+        is_uncertain = self._engine.adopted.covers(row.seq for row in lease.rows)
+        return replace(lease, is_uncertain=True) if is_uncertain else lease
 
     async def acquit(self) -> None:
         """Give back the attempt that the last run did not survive."""
@@ -267,9 +268,9 @@ class SqliteJournal:
 
     def calling(self, usage: UsageRow) -> None:
         """Store an estimate unless the call ends within a moment."""
-        columns = encode_usage(usage)
 
         def note() -> None:
+            columns = encode_usage(usage)
             self._calls[usage.call] = None
             self._engine.writer.submit_nowait(lambda database: insert_usage(database, columns))
 

@@ -22,7 +22,7 @@ class ScopeLock:
     def __init__(self) -> None:
         self._users: Counter[str] = Counter()
         self._locked: set[str] = set()
-        self._changed = asyncio.Condition()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     @asynccontextmanager
     async def hold_shared(self, resolve: Callable[[], str]) -> AsyncIterator[str]:
@@ -30,16 +30,18 @@ class ScopeLock:
 
         Waits while the scope is locked exclusively. The scope's files are not moved while the context is open.
         """
-        async with self._changed:
-            scope = resolve()
-            while scope in self._locked:
-                await self._changed.wait()
-                scope = resolve()  # moving the files may have changed the scope
-            self._users[scope] += 1
+        scope = resolve()
+        while scope in self._locked:
+            await self._wait_changed()
+            scope = resolve()  # moving the files may have changed the scope
+        self._users[scope] += 1
         try:
             yield scope
         finally:
-            await asyncio.shield(self._release_shared(scope))
+            self._users[scope] -= 1
+            if not self._users[scope]:
+                del self._users[scope]
+            self._wake()
 
     def is_locked(self, scope: str) -> bool:
         """Return True if *scope* is locked exclusively."""
@@ -48,8 +50,9 @@ class ScopeLock:
     async def wait_unlocked(self, scope: str, at_most: timedelta) -> None:
         """Return when *scope* is not locked exclusively any more, or after *at_most*."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(at_most.total_seconds()), self._changed:
-                await self._changed.wait_for(lambda: scope not in self._locked)
+            async with asyncio.timeout(at_most.total_seconds()):
+                while scope in self._locked:
+                    await self._wait_changed()
 
     @asynccontextmanager
     async def hold_exclusive(self, *scopes: str) -> AsyncIterator[None]:
@@ -57,25 +60,28 @@ class ScopeLock:
 
         New shared locks are granted while it waits, so that a long turn of one chat does not delay other chats.
         """
-        async with self._changed:
-            await self._changed.wait_for(lambda: not any(self._users[each] or each in self._locked for each in scopes))
-            self._locked.update(scopes)
+        while any(each in self._users or each in self._locked for each in scopes):
+            await self._wait_changed()
+        self._locked.update(scopes)
         try:
             yield
         finally:
-            await asyncio.shield(self._release_exclusive(scopes))
-
-    async def _release_shared(self, scope: str) -> None:
-        async with self._changed:
-            self._users[scope] -= 1
-            if not self._users[scope]:
-                del self._users[scope]
-            self._changed.notify_all()
-
-    async def _release_exclusive(self, scopes: tuple[str, ...]) -> None:
-        async with self._changed:
             self._locked.difference_update(scopes)
-            self._changed.notify_all()
+            self._wake()
+
+    async def _wait_changed(self) -> None:
+        """Return when a lock was released; the caller looks again, because another waiter may have come first."""
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(change)
+        try:
+            await change
+        finally:
+            self._waiting.discard(change)
+
+    def _wake(self) -> None:
+        for change in self._waiting:
+            if not change.done():
+                change.set_result(None)
 
 
 def lock_handlers(lock: ScopeLock, jobs: JobQueue, handlers: Mapping[str, Handler]) -> dict[str, Handler]:

@@ -81,8 +81,9 @@ def overdue(
     turn always stays.
     """
     end = replay_from
-    if prompt_limit.tokens and not fits(turns, prompt_limit):
-        left = prompt_limit.taken + sum(turn.weight for turn in turns)
+    weight = sum(turn.weight for turn in turns)
+    if not fits(weight, prompt_limit):
+        left = prompt_limit.taken + weight
         for turn in turns[:-1]:
             if left <= prompt_limit.tokens // 2:
                 break
@@ -121,9 +122,9 @@ def _turn_start(state: PromptWindow, aim: int, upcoming: int) -> int:
     return next((start for start in starts if start > state.replay_from), state.replay_from)
 
 
-def fits(turns: Sequence[WindowTurn], prompt_limit: PromptLimit, *, threshold: int = 0) -> bool:
-    """Return True if the next prompt is expected to be at least *threshold* tokens below the limit."""
-    expected = prompt_limit.taken + sum(turn.weight for turn in turns) + prompt_limit.tokens // GROWTH
+def fits(weight: int, prompt_limit: PromptLimit, *, threshold: int = 0) -> bool:
+    """Return True if the prompt after a history of *weight* is expected to be *threshold* tokens below the limit."""
+    expected = prompt_limit.taken + weight + prompt_limit.tokens // GROWTH
     return not prompt_limit.tokens or expected <= prompt_limit.tokens - min(threshold, prompt_limit.tokens // 2)
 
 

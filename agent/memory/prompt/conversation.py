@@ -74,9 +74,11 @@ class Conversation:
         self._messages: list[Message] = []
         self._deltas: list[Line] = []
         self._auxiliary = AuxiliaryContent()
-        self._weight = self._prompt_limit = self._overhead = 0
+        self._weight = self._prompt_limit = self._overhead = self._snapshot_weight = 0
         self._flush = flush
-        self._peeked: tuple[TurnRecord, PromptWindow] | None = None
+        self._peeked: tuple[TurnRecord, PromptWindow, int] | None = None
+        self._rendered: tuple[TurnRecord, WindowTurn, list[Message]] | None = None
+        self.system_prompt: tuple[PromptSnapshot, str] | None = None  # as `PromptAssembler` last built it
         self._flushed = -1  # the cycle that a flush was asked for in
 
     def set_limit(self, prompt_limit: int, overhead: int) -> None:
@@ -86,9 +88,7 @@ class Conversation:
     @property
     def prompt_limit(self) -> PromptLimit:
         """The token limit of a prompt, and the tokens of the system prompt and the tools."""
-        return PromptLimit(
-            tokens=self._prompt_limit, taken=self._overhead + (self._snapshot.weight if self._snapshot else 0)
-        )
+        return PromptLimit(tokens=self._prompt_limit, taken=self._overhead + self._snapshot_weight)
 
     @property
     def weight(self) -> int:
@@ -225,19 +225,19 @@ class Conversation:
         if is_due(to_index, self.consolidated, self.window, self._keep):
             taken.append(next_range(to_index, self.consolidated, self.window, self._keep))
         if record is not None and self._prompt_limit:
-            after = self._next(record)
-            taken.append(
-                overdue(after.turns, self.prompt_limit, replay_from=after.replay_from, consolidated=after.consolidated)
-            )
+            after, weight = self._next(record)
+            if after.replay_from > after.consolidated or not fits(weight, self.prompt_limit):
+                where = {"replay_from": after.replay_from, "consolidated": after.consolidated}
+                taken.append(overdue(after.turns, self.prompt_limit, **where))
         return max(filter(None, taken), key=lambda each: each.end, default=None)
 
     def flush_due(self, record: TurnRecord) -> MessageRange | None:
         """Return the range to flush before a compaction by tokens, once in each cycle, or None."""
         if not self.consolidates or self._flush is None or not self._prompt_limit or self._flushed == self.consolidated:
             return None
-        after = self._next(record)
+        after, weight = self._next(record)
         has_left = after.replay_from > after.consolidated  # something is out of the window already
-        is_near = has_left or not fits(after.turns, self.prompt_limit, threshold=self._flush)
+        is_near = has_left or not fits(weight, self.prompt_limit, threshold=self._flush)
         if not is_near or record.to_index <= self.consolidated:
             return None
         self._flushed = self.consolidated
@@ -262,13 +262,14 @@ class Conversation:
                 self._load_snapshot(record.blobs)
             self._show()
         else:
-            turn = WindowTurn(record.from_index, record.to_index, kept_lines(lines))
+            turn, messages = self._render(record)
             if turn.lines:
                 self._state.turns.append(turn)
-                self._messages.extend(render([turn]))
+                self._messages.extend(messages)
                 self._weight += turn.weight
                 self._auxiliary += auxiliary_content([turn])
                 self._deltas.extend(line for line in turn.lines if kind_of(line) == "delta")
+        self._rendered = None
         self.next_index = max(self.next_index, record.to_index)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -295,29 +296,40 @@ class Conversation:
     def _load_snapshot(self, texts: Mapping[str, str]) -> None:
         line = self._state.snapshot
         self._snapshot = snapshot_of(line, {**self._texts(line), **texts}) if line is not None else None
+        self._snapshot_weight = self._snapshot.weight if self._snapshot is not None else 0
 
     def _texts(self, line: Line) -> dict[str, str]:
         return self._blobs.in_memory(digests_of(line))
 
     def _is_changed_by(self, lines: Sequence[Line]) -> bool:
         """Return True if *lines* change lines above them, rather than being appended only."""
-        if any(kind_of(line) in _CHANGES for line in lines):
+        kinds = {kind_of(line) for line in lines}
+        if not kinds.isdisjoint(_CHANGES):
             return True
-        gone = taken_back(lines)
+        gone = taken_back(lines) if "forgotten" in kinds else frozenset()
         return bool(gone) and any(says(turn, gone) for turn in self._state.turns)
 
-    def _next(self, record: TurnRecord) -> PromptWindow:
-        """Return the state with *record*; turns that are present already are not changed."""
+    def _render(self, record: TurnRecord) -> tuple[WindowTurn, list[Message]]:
+        """Return the turn that *record* appends, and its messages; made once for due jobs and for the window."""
+        if self._rendered is None or self._rendered[0] is not record:
+            turn = WindowTurn(record.from_index, record.to_index, kept_lines(record.lines))
+            self._rendered = (record, turn, render([turn]))
+        return self._rendered[1], self._rendered[2]
+
+    def _next(self, record: TurnRecord) -> tuple[PromptWindow, int]:
+        """Return the state with *record*, and its weight; turns that are present already are not changed."""
         if self._peeked is None or self._peeked[0] is not record:
             if self._is_changed_by(record.lines):
                 state = self._after(record.lines, record)
                 render(state.turns)
+                weight = sum(turn.weight for turn in state.turns)
             else:
-                turn = WindowTurn(record.from_index, record.to_index, kept_lines(record.lines))
-                render([turn])
-                state = replace(self._state, turns=[*self._state.turns, turn])
-            self._peeked = (record, state)
-        return self._peeked[1]
+                turn, now = self._render(record)[0], self._state
+                turns = [*now.turns, turn]
+                state = PromptWindow(turns, now.replay_from, now.anchor_at, now.consolidated, now.snapshot, now.taken)
+                weight = self._weight + turn.weight
+            self._peeked = (record, state, weight)
+        return self._peeked[1], self._peeked[2]
 
     def _after(self, lines: Sequence[Line], record: TurnRecord | None = None) -> PromptWindow:
         """Return the state with *lines* of a new turn; the old one stays as it is."""
