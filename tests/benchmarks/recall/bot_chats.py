@@ -5,7 +5,8 @@ A set is one file, `chats/<split>_<language>.tsv`, and one index. Each row has a
     at      2025-02-03T19:10            a session begins
     user    t1      text                a message; questions refer to its mark
     bot     t2      text
-    fact    c1      text        keys    an entry of the history, with the keys that a model gives it
+    fact    c1      text    keys    occasions   an entry of the history, with the two kinds of keys a model gives it
+    line    t1      text    keys    occasions   what a summary adds to MEMORY.md, from the message t1 or another
     ask:bot t1      question            what the person or the bot said (t2~words: the result must hold these words)
     ask:bears, ask:class, ask:chore     what a remark bears on; what only a class word names; what nothing bears on
 
@@ -37,6 +38,7 @@ from tests.benchmarks.recall.systems import Embed
 
 SPLITS, LANGUAGES = ("dev", "heldout"), ("en", "de")
 CHAT, HISTORY = UnitSource(name="sessions/chat"), UnitSource(name="memory/history.jsonl")
+MEMORY = UnitSource(name="MEMORY.md")
 _FOLDER = Path(__file__).parent / "chats"
 _SESSIONS, _PARAGRAPHS = 24, 11  # fillers: sessions of a topic, paragraphs of an answer
 _STEP = timedelta(minutes=2)  # between the messages of a session
@@ -55,11 +57,11 @@ _TOP, _SEEN = 300, 20  # results that are judged, and that automatic recall look
 
 @dataclass(frozen=True, slots=True)
 class ChatQuestion:
-    """A question, the message or fact that answers it, and words that the result must contain."""
+    """A question, the message, fact or line that answers it, and words that the result must contain."""
 
     kind: str
     text: str
-    gold: tuple[str, int] | None  # source and line
+    gold: frozenset[tuple[str, int]]  # sources and lines; one of them is enough
     words: str = ""
 
 
@@ -73,8 +75,11 @@ class ChatSet:
     now: datetime
 
 
-def load(split: str, language: str, *, has_keys: bool = False) -> ChatSet:
-    """Return the set of *split* in *language*; with *has_keys*, facts are searched by their keys too."""
+def load(split: str, language: str, *, kinds_of_keys: int = 0, has_lines: bool = False) -> ChatSet:
+    """Return the set of *split* in *language*, with the lines of its MEMORY.md if *has_lines*.
+
+    Facts and lines are searched by the first *kinds_of_keys* kinds of their keys too: by class, and by occasion.
+    """
     rows = [line.split("\t") for line in (_FOLDER / f"{split}_{language}.tsv").read_text("utf-8").splitlines()]
     sessions: list[tuple[datetime, list[list[str]]]] = []
     for row in rows:
@@ -84,13 +89,13 @@ def load(split: str, language: str, *, has_keys: bool = False) -> ChatSet:
             sessions[-1][1].append(row)
     sessions += _fillers(language, [row[2] for row in rows if row[0] == "topic"], sessions[0][0])
     sessions.sort(key=lambda each: each[0])
-    marks: dict[str, tuple[str, int]] = {}
+    marks: dict[str, set[tuple[str, int]]] = {}
     said: list[SearchUnit] = []
     line = 0
     for start, messages in sessions:
         for n, (role, mark, text) in enumerate(messages):
             line += 1
-            marks[mark] = (CHAT.name, line)
+            marks[mark] = {(CHAT.name, line)}
             said += chunk_message(
                 text.replace("\\n", "\n"),
                 line=line,
@@ -99,15 +104,21 @@ def load(split: str, language: str, *, has_keys: bool = False) -> ChatSet:
                 role="user" if role == "user" else "assistant",
             )
     now = sessions[-1][0] + timedelta(days=30)
-    facts = []
-    for n, (_, mark, text, keys) in enumerate((row for row in rows if row[0] == "fact"), start=1):
-        marks[mark] = (HISTORY.name, n)
-        facts.append(SearchUnit(text=text, line=n, at=now - timedelta(days=n), about=keys * has_keys, group=str(n)))
+    remembered: dict[UnitSource, list[SearchUnit]] = {HISTORY: [], MEMORY: []}
+    for kind, mark, text, *keys in (row for row in rows if row[0] == "fact" or (row[0] == "line" and has_lines)):
+        source = HISTORY if kind == "fact" else MEMORY
+        n = len(remembered[source]) + 1
+        marks.setdefault(mark, set()).add((source.name, n))
+        about = ", ".join(keys[:kinds_of_keys])
+        at = now - timedelta(days=n) if kind == "fact" else None
+        group = str(n) if kind == "fact" else ""
+        remembered[source].append(SearchUnit(text=text, line=n, at=at, about=about, group=group))
     questions = []
     for kind, where, text in (row for row in rows if row[0].startswith("ask:")):
         mark, _, words = where.partition("~")
-        questions.append(ChatQuestion(kind.removeprefix("ask:"), text, marks[mark] if mark else None, words))
-    return ChatSet(f"{split} {language}", {CHAT: group_by_silence(said), HISTORY: facts}, tuple(questions), now)
+        gold = frozenset(marks[mark] if mark else ())
+        questions.append(ChatQuestion(kind.removeprefix("ask:"), text, gold, words))
+    return ChatSet(f"{split} {language}", {CHAT: group_by_silence(said), **remembered}, tuple(questions), now)
 
 
 def _fillers(language: str, topics: Sequence[str], start: datetime) -> list[tuple[datetime, list[list[str]]]]:
@@ -169,7 +180,7 @@ class OpenSet:
                 coverage=matches.coverage(passage) if len(found) < _SEEN else 0.0,
                 similarity=each.own,
             )
-            found.append((hit, question.gold == (hit.source, hit.line) and question.words in hit.text))
+            found.append((hit, (hit.source, hit.line) in question.gold and question.words in hit.text))
         return found
 
 
