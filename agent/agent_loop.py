@@ -301,7 +301,7 @@ class AgentLoop:
             language=turn.language,
             progress=progress,
             recall=bind_recall(self._search, turn.scope, effects.taint, self._memory_tools.note_found),
-            remember=effects.remember.append,
+            remember=effects.keep,
             is_tainted=is_tainted,
             edit=self._memory_tools.bind_edit(turn, call.id, effects, is_tainted=is_tainted),
             read_page=self._pages.bind(turn.scope, context.all_lines, effects),

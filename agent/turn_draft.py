@@ -37,7 +37,7 @@ _IN_DOUBT = (OUTCOME_UNKNOWN, STOPPED_RUNNING)
 class StagedEffects:
     """Effects of a tool call that happen with the turn's commit, and changes that the answer has to name."""
 
-    remember: list[str] = field(default_factory=list)
+    remember: list[str | Mapping[str, str]] = field(default_factory=list)  # facts, those with keys as records
     send: list[Attachment] = field(default_factory=list)
     edits: list[Mapping[str, Any]] = field(default_factory=list)  # of memory, that wait for approval
     erasures: list[Mapping[str, Any]] = field(default_factory=list)  # words, whose erasure the person is asked about
@@ -49,6 +49,10 @@ class StagedEffects:
     ask: Mapping[str, Any] | None = None  # the question about the call, which did not run
     sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
     footer: str = ""  # the program's line below the result
+
+    def keep(self, fact: str, keys: str = "") -> None:
+        """Stage *fact*, which is found by *keys* too."""
+        self.remember.append({"fact": fact, "keys": keys} if keys else fact)
 
     def taint(self) -> None:
         """Note that the call's result is untrusted."""
@@ -342,8 +346,9 @@ class TurnDraft:
             if line.get("role") == "assistant":  # requested the results that follow
                 origin = UNTRUSTED if line.get(TAINTED) else "user"
             place = f"{line.get('i')}"
-            for n, fact in enumerate(line.get("remember", ())):
-                jobs.append(remember_job(fact, scope=scope, origin=origin, at=at, place=f"{place}.{n}", **known))
+            for n, kept in enumerate(line.get("remember", ())):
+                fact = {"fact": kept} if isinstance(kept, str) else kept
+                jobs.append(remember_job(**fact, scope=scope, origin=origin, at=at, place=f"{place}.{n}", **known))
             staged = [*((EDIT, each) for each in line.get("edit", ()))]
             staged += [
                 (ASK_ERASURE, {**each, "sender": PlatformAccount.from_name(account).id})

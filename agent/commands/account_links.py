@@ -159,8 +159,9 @@ async def share(context: CommandContext) -> CommandReply:
         return context.private_reply("account_links.share_what")
     if len(fact) > LONGEST_FACT:
         return context.private_reply("account_links.too_long", most=LONGEST_FACT)
+    keys = await context.services.memory.documents.keys_of(context.scope, fact)
     job = remember_job(
-        fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account.name, at=context.now
+        fact, turn=context.turn.id, scope=SHARED, origin="owner", by=context.account.name, at=context.now, keys=keys
     )
     return CommandReply(text=context.translate("account_links.shared"), is_private=True, jobs=(job,))
 

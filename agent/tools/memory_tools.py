@@ -26,6 +26,7 @@ REMEMBERED = "will be remembered when this answer is sent"
 ASKED = "will be remembered if the person says yes: they are asked when this answer is sent"
 _LONGEST_HIT = 1_200
 _LONGEST_BESIDE = 240  # characters of what was said before or after a hit
+_KEYS = "words to find it by: class, spellings, occasions"
 _LONGEST_SHOWN = 300  # of a hit, for a person's eyes
 _MOST = 10  # hits of documents and of the seed profile [002]
 _MOST_LINES = 20  # hits on a page
@@ -193,7 +194,9 @@ def _required_query(query: str) -> str:
     gives=["memory"],
 )
 async def remember(
-    context: ToolContext, fact: Annotated[str, "one self-contained sentence, names instead of pronouns"]
+    context: ToolContext,
+    fact: Annotated[str, "one self-contained sentence, names instead of pronouns"],
+    keys: Annotated[str, _KEYS] = "",
 ) -> str:
     """Stage the fact; it is stored with the turn's commit, once, however often the turn is tried."""
     kept = " ".join(fact.split())
@@ -201,7 +204,7 @@ async def remember(
         raise ToolFailed("there is nothing to remember in an empty fact")
     if len(kept) > LONGEST_FACT:
         raise ToolFailed(f"a fact is at most {LONGEST_FACT} characters; this one has {len(kept)}")
-    context.remember(kept)
+    context.remember(kept, " ".join(keys.split())[:LONGEST_KEYS])
     return ASKED if context.is_tainted else REMEMBERED
 
 
@@ -215,7 +218,7 @@ class MemoryEditOperation(BaseModel):
     text: str = ""
     under: Annotated[str, Field(description="heading")] = ""
     document: Literal["MEMORY.md", "USER.md"] = "MEMORY.md"
-    keys: Annotated[str, Field(description="other words to find text by: class, spellings")] = ""
+    keys: Annotated[str, Field(description=_KEYS)] = ""
 
 
 @tool(

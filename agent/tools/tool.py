@@ -193,6 +193,14 @@ class ScopedRecall:
         return await self._index.projects(self._scope)
 
 
+class FactKeeper(Protocol):
+    """Stages a fact to remember."""
+
+    def __call__(self, fact: str, keys: str = "", /) -> None:
+        """Stage *fact*; *keys* are words that it is found by although it lacks them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
     """Sender, chat and services of one tool call. A tool can reach only this memory scope."""
@@ -208,7 +216,7 @@ class ToolContext:
     call_key: str = ""  # "<turn>.<n>", the same after a restart: the idempotency key
     now: datetime
     recall: ScopedRecall  # `bind_recall(index, scope)`
-    remember: Callable[[str], None]  # stages a memory operation; it happens when the turn is committed
+    remember: FactKeeper  # stages a fact and its keys; it is stored when the turn is committed
     edit: Callable[[Sequence[DocumentEdit]], Awaitable[str]] = no_edits  # changes memory; returns what changed
     ask_to_erase: Callable[[str], Awaitable[str]] = no_erasure  # asks the person after the turn; returns what matches
     files: TurnFiles | None = None  # of this scope; None where there are none

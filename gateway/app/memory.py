@@ -107,7 +107,7 @@ def build_memory(
     sessions = StoredSessions(home, store.records, store.journal)
     writing = asyncio.Lock()
     staging = StagedChangeStore(home, documents, now=now, writing=writing)
-    jobs = MemoryJobs(store.jobs, documents, staging=staging, writing=writing, meter=context.meter)
+    jobs = MemoryJobs(store.jobs, documents, home=home, staging=staging, writing=writing, meter=context.meter)
     scope_lock = ScopeLock()
 
     def reopen(scope: str) -> None:

@@ -130,7 +130,7 @@ def context(
         call="call_0",
         now=NOW,
         recall=bind_recall(sources or FakeSearchIndex(), scope),
-        remember=kept.append,
+        remember=lambda fact, keys="": kept.append(f"{fact} ({keys})" if keys else fact),
     )
 
 

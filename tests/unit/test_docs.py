@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from agent.commands import CommandRouter
 from agent.llm.chat_model import ChatRequest, ModelConfig
 from agent.tools.tool import Tool, ToolContext, bind_recall
+from agent.turn_draft import StagedEffects
 from gateway.errors import ToolFailed
 from gateway.events import ChatKind, OutboundMessage, PlatformAccount, Role, Sender, SessionKey
 from gateway.settings import ChannelSettings, InstalledPlugins, Settings, check_settings
@@ -156,7 +157,6 @@ def example(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The dice roll, and refuse what cannot be rolled."""
     roll: Tool = example("parlour_dice.py", monkeypatch).roll
-    kept: list[str] = []
     context = ToolContext(
         account=PlatformAccount(kind="console", id="me"),
         sender=Sender(id="me"),
@@ -168,7 +168,7 @@ async def test_the_tool_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         call="c",
         now=datetime.now(UTC),
         recall=bind_recall(FakeSearchIndex(), "people/console%3ame"),
-        remember=kept.append,
+        remember=StagedEffects().keep,
     )
     assert str(await roll.run(context, sides=6, dice=3)).count(" ") == 2
     assert set(roll.arguments.model_fields) == {"sides", "dice"}

@@ -49,7 +49,8 @@ comes after.
 - Write as the document is written: its language, its lists, its headings.
 - Never repeat what stands there already. Never rewrite what is fine. Do not invent anything.
 - `source` is the number (#) of the entry that an operation comes from; `reason` says why a line is removed.
-- `keys` are words to find the new line by that it lacks: what class each thing is of, other spellings of names.
+- `keys` are words to find the new line by that it lacks: what class each thing is of, other spellings of names, and \
+what somebody may plan or ask about when it matters.
 - With nothing (more) to change give no operations.
 - `done` is true when this answer completes the change.
 

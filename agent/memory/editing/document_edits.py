@@ -51,7 +51,8 @@ _TOOL: dict[str, Any] = {
                                 "type": "string",
                                 "description": "add, replace: words to find the new line by that it lacks, in its"
                                 ' language: the class of each thing ("pho": food, dish, Vietnamese), other spellings'
-                                " and short forms of names",
+                                " and short forms of names, and three to six things that somebody may plan or ask"
+                                ' about when it matters ("eats no nuts": dinner, restaurant, baking, present)',
                             },
                         },
                         "required": ["document", "op"],

@@ -278,6 +278,12 @@ def load_keys(folder: Path, disk: Disk) -> dict[str, str]:
     return {name: text for name, text in record.items() if isinstance(text, str)}
 
 
+def keys_of_all_lines(folder: Path, disk: Disk) -> dict[str, str]:
+    """Return the keys of every line by `line_fingerprint`, those from summaries too. Blocks."""
+    summarized = (entry.keys for entry in HistoryLog(folder, disk).after(0))
+    return {line: text for keys in (*summarized, load_keys(folder, disk)) for line, text in keys.items()}
+
+
 def add_keys(folder: Path, disk: Disk, keys: Mapping[str, str]) -> None:
     """Store the keys of lines that MEMORY.md or an archive has. Idempotent; blocks; raises OSError."""
     if keys:

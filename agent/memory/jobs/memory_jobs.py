@@ -7,13 +7,17 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import structlog
 
 from agent.memory.documents.file_documents import change_document
 from agent.memory.editing.staged_change_store import StagedChangeStore
 from agent.memory.editing.staged_changes import MEMORY
+from agent.memory.history.history_log import add_keys, line_fingerprint
 from agent.memory.jobs.job_runner import RetryJobLater
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
 from gateway.backoff import exponential_delay
 from gateway.errors import StoreUnavailable
 from gateway.ports import DocumentStore, Job, JobQueue, MetricsRecorder
@@ -30,10 +34,22 @@ _SCOPES_KNOWN = 10_000
 
 
 def remember_job(
-    fact: str, *, turn: str, scope: str, origin: str, by: str, at: datetime, place: str = "0.0", session: str = ""
+    fact: str,
+    *,
+    turn: str,
+    scope: str,
+    origin: str,
+    by: str,
+    at: datetime,
+    place: str = "0.0",
+    session: str = "",
+    keys: str = "",
 ) -> Job:
-    """Return the job that stores *fact* in *scope*, requested in *turn* by *by* as the fact number *place*."""
-    payload = {"fact": fact, "origin": origin, "turn": turn, "by": by}
+    """Return the job that stores *fact* in *scope*, requested in *turn* by *by* as the fact number *place*.
+
+    The fact is also found by *keys*.
+    """
+    payload = {"fact": fact, "origin": origin, "turn": turn, "by": by} | ({"keys": keys} if keys else {})
     return Job(
         id=f"{REMEMBER}:{turn}.{place}",
         kind=REMEMBER,
@@ -51,14 +67,19 @@ class MemoryJobs:
         jobs: JobQueue,
         documents: DocumentStore,
         *,
+        home: Path,
         staging: StagedChangeStore | None = None,
         writing: asyncio.Lock | None = None,
         meter: MetricsRecorder | None = None,
     ) -> None:
-        """Change memory under *writing*; stage changes that need approval in *staging*, or postpone them without it."""
+        """Change memory below *home* under *writing*.
+
+        Changes that need approval are staged in *staging*, or postponed without it.
+        """
         self._jobs = jobs
         self._staging = staging
         self._meter = meter
+        self._home = home
         self._documents = documents
         self.writing = writing or asyncio.Lock()  # held by every job that changes memory, and by `still`
         # Scopes that are known to have nothing pending; any other is asked for once.
@@ -138,10 +159,14 @@ class MemoryJobs:
         bullet = as_bullet(str(job.payload.get("fact", "")))
         if bullet is None:
             return True
-        by = str(job.payload.get("by", ""))
-        return await change_document(
+        by, keys = (str(job.payload.get(name, "")) for name in ("by", "keys"))
+        is_done = await change_document(
             self._documents, job.scope, MEMORY, lambda text: append_bullet(text, bullet), why=job.id, by=by
         )
+        if is_done and keys:
+            folder = scope_folder(self._home, job.scope) / "memory"
+            await asyncio.to_thread(add_keys, folder, Disk(), {line_fingerprint(bullet): keys})
+        return is_done
 
 
 def _needs_review(job: Job) -> bool:

@@ -68,8 +68,11 @@ class IndexMatches:
     weights: tuple[tuple[tuple[str, ...], float], ...] = ()  # the query's words, as in `IndexedTerms`
 
     def coverage(self, passage: IndexedPassage) -> float:
-        """Return the share of the query's words in *passage*, by weight; words that the index lacks count half."""
-        present = set(index_terms(passage.text, passage.language).split())
+        """Return the share of the query's words in *passage*, its headings and keys, by weight.
+
+        Words that the index lacks count half.
+        """
+        present = set(index_terms(f"{passage.about} {passage.text}", passage.language).split())
         total = sum(weight for _, weight in self.weights)
         return sum(weight for terms, weight in self.weights if not present.isdisjoint(terms)) / (total or 1.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from agent.memory.documents.file_documents import VersionedDocuments
 from agent.memory.documents.version_store import DocumentVersion, VersionStore
 from agent.memory.editing.three_way_merge import revert_change
-from agent.memory.history.history_log import HistoryEntry, HistoryLog
+from agent.memory.history.history_log import HistoryEntry, HistoryLog, keys_of_all_lines, line_fingerprint
 from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.versioning.version_sources import VersionSources, remembering_turn
@@ -104,6 +104,11 @@ class MemoryService:
         path = scope_folder(self._home, scope) / "memory" / f"{stem}.md"
         data = await asyncio.to_thread(Disk().load, path)
         return None if data is None else data.decode("utf-8", "replace").strip()
+
+    async def keys_of(self, scope: str, line: str) -> str:
+        """Return the keys by which a remembered *line* is found too, "" if it has none."""
+        folder = scope_folder(self._home, scope) / "memory"
+        return (await asyncio.to_thread(keys_of_all_lines, folder, Disk())).get(line_fingerprint(line), "")
 
     async def diff(self, scope: str, sha: str = "") -> tuple[DocumentVersion, str] | None:
         """Return a version (default: the newest) and its diff; None if it does not exist."""

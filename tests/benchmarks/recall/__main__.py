@@ -127,22 +127,31 @@ def main() -> None:
     parser.add_argument("--vectors", type=Path, help="a file that keeps the embeddings for the next run")
     parser.add_argument("--ablations", action="store_true", help="each part of the ranking left out")
     parser.add_argument("--scale", type=int, nargs="*", metavar="UNITS", help="latency with so many units")
+    parser.add_argument("--only-scale", action="store_true", help="the latency and nothing else")
     chosen = parser.parse_args()
     configure_logs(level="error", form="text", secrets=())
     print(f"python {platform.python_version()}, sqlite {sqlite3.sqlite_version}, load {os.getloadavg()[0]:.1f}")
-    steps: list[Callable[[], None]] = [twins.print_table, times.print_table]
-    embed = _embedder(chosen.model, chosen.vectors)
-    embedders = (embed, None) if embed is not None else (None,)
-    steps += [functools.partial(bot_chats.print_tables, one, has_ablations=chosen.ablations) for one in embedders]
     chats = load(chosen.data) if chosen.data else ()
-    if chats:
-        if embed is not None:  # at once, so that no row pays for another
-            embed([text for chat in chats for text in _texts(chat)])
-        steps.append(lambda: _locomo(chats, embed, has_ablations=chosen.ablations))
+    steps: list[Callable[[], None]] = []
+    if not chosen.only_scale:
+        steps += _quality(chosen, chats)
     steps += [functools.partial(scale.print_table, units, chats) for units in chosen.scale or ()]
     for step in steps:
         step()
     print(f"\npeak memory of the benchmark: {memory_mb():.0f} MB")
+
+
+def _quality(chosen: argparse.Namespace, chats: Sequence[LocomoChat]) -> list[Callable[[], None]]:
+    """Return the tables of what is found."""
+    embed = _embedder(chosen.model, chosen.vectors)
+    embedders = (embed, None) if embed is not None else (None,)
+    steps: list[Callable[[], None]] = [twins.print_table, times.print_table]
+    steps += [functools.partial(bot_chats.print_tables, one, has_ablations=chosen.ablations) for one in embedders]
+    if chats:
+        if embed is not None:  # at once, so that no row pays for another
+            embed([text for chat in chats for text in _texts(chat)])
+        steps.append(lambda: _locomo(chats, embed, has_ablations=chosen.ablations))
+    return steps
 
 
 def _texts(chat: LocomoChat) -> list[str]:

@@ -20,7 +20,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,9 +50,13 @@ BEFORE = replace(
     DEFAULT, own=0.6, smooth=0.7, reliance=0.0, fact=0.0, person=0.0, statement=0.0, date=0.4, question=-0.15
 )
 NEW = ("reliance", "fact", "person", "statement", "question")
+KINDS = ("bot", "bears", "class")
 FIGURES = ("R@5", "R@10", "R@2048t", "MRR")
 _ROUNDS = 2_000  # of the bootstrap
 _TOP, _SEEN = 300, 20  # results that are judged, and that automatic recall looks at
+_SCORE_BEFORE = 0.35  # from which automatic recall once showed a hit
+
+ChatFigures = list[dict[str, float]]  # of each question
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,61 +223,74 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
 
 
 def print_tables(embed: Embed | None, *, has_ablations: bool) -> None:
-    """Print the figures of every set before and after, and each new part left out."""
+    """Print the figures of every set before and after, with lines and their keys, and each new part left out."""
     has = "with the model" if embed else "no model"
-    print(f"\n**Chats with the bot, {has}: before → now [95 % interval of the difference]**\n")
-    print(f"| set | questions | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 2)}", flush=True)
+    head = f"| set | questions | {' | '.join(FIGURES)} |\n|{'---|' * (len(FIGURES) + 2)}"
+    print(f"\n**Chats with the bot, {has}: before → now [95 % interval of the difference]**\n\n{head}", flush=True)
     riders: list[str] = []
+    asked: dict[str, list[ChatFigures]] = {}
     for split in SPLITS:
         for language in LANGUAGES:
-            keyed = load(split, language, has_keys=True)
-            with open_set(load(split, language), embed) as chats, open_set(keyed, embed) as keyed_chats:
-                for kind in ("bot", "bears", "class"):
-                    _print_row(kind, chats, chats)
-                _print_row("class", chats, keyed_chats)
-                riders.append(_riders(chats))
-    print(f"\n**What automatic recall adds, {has}; of a hundred messages: before → now**\n")
-    print("| set | a remark that bears on it | anything, to a chore | hits to a chore |\n|---|---|---|---|")
-    print("\n".join(riders))
+            with ExitStack() as stack:
+                chats, keyed, *steps = (
+                    stack.enter_context(open_set(load(split, language, kinds_of_keys=keys, has_lines=has_lines), embed))
+                    for keys, has_lines in ((0, False), (1, False), (0, True), (1, True), (2, True))
+                )
+                for kind in KINDS:
+                    old = _figures(kind, chats, BEFORE, is_grouped=False)
+                    print(_row(f"{chats.chats.name} {kind}", old, _figures(kind, chats)), flush=True)
+                    found = [_figures(kind, each) for each in (chats, *steps)]
+                    for name in (f"{split} {language} {kind}", f"{split} {kind}"):
+                        asked[name] = [[*a, *b] for a, b in zip(asked.get(name, [[]] * 4), found, strict=True)]
+                old = _figures("class", chats, BEFORE, is_grouped=False)
+                print(_row(f"{chats.chats.name} class, with keys", old, _figures("class", keyed)), flush=True)
+                riders.append(_riders(chats.chats.name, (chats, BEFORE), (chats, DEFAULT), (steps[-1], DEFAULT)))
+    print(f"\n**With lines of MEMORY.md, {has}: none → lines → with keys by class → and by occasion**\n\n{head}")
+    print("\n".join(_row(name, *found) for name, found in asked.items()))
+    print(f"\n**What automatic recall adds, {has}; of a hundred messages: before → now → with lines and keys**\n")
+    print("| set | a remark that bears on it | hits for it | anything, to a chore | hits to a chore |")
+    print(f"|{'---|' * 5}", *riders, sep="\n")
     if has_ablations:
         _print_ablations(embed)
 
 
-def _print_row(kind: str, old: OpenSet, new: OpenSet) -> None:
-    """Print the figures of the questions of *kind*: of the ranking before in *old*, of the ranking now in *new*."""
-    asked = [each for each in old.chats.questions if each.kind == kind]
-    before = [_judge(old.ask(each, BEFORE, is_grouped=False)) for each in asked]
-    now = [_judge(new.ask(each)) for each in asked]
+def _figures(kind: str, chats: OpenSet, weights: RankingWeights = DEFAULT, *, is_grouped: bool = True) -> ChatFigures:
+    """Return the figures of each question of *kind*."""
+    asked = [each for each in chats.chats.questions if each.kind == kind]
+    return [_judge(chats.ask(each, weights, is_grouped=is_grouped)) for each in asked]
+
+
+def _row(name: str, *found: ChatFigures) -> str:
+    """Return the row of the same questions in several ways, with the interval of the last minus the first."""
     cells = []
-    for name in FIGURES:
-        one, other = [each[name] for each in before], [each[name] for each in now]
-        low, high = interval([b - a for a, b in zip(one, other, strict=True)])
-        cells.append(f"{statistics.fmean(one):.1f} → {statistics.fmean(other):.1f} [{low:+.1f}, {high:+.1f}]")
-    name = f"{old.chats.name} {kind}{'' if new is old else ', with keys'}"
-    print(f"| {name} | {len(asked)} | {' | '.join(cells)} |", flush=True)
+    for figure in FIGURES:
+        columns = [[each[figure] for each in figures] for figures in found]
+        low, high = interval([b - a for a, b in zip(columns[0], columns[-1], strict=True)])
+        cells.append(f"{' → '.join(f'{statistics.fmean(each):.1f}' for each in columns)} [{low:+.1f}, {high:+.1f}]")
+    return f"| {name} | {len(found[0])} | {' | '.join(cells)} |"
 
 
-def _riders(chats: OpenSet) -> str:
-    """Return the row of automatic recall: what it did when every hit above 0.35 rode along, and what it does."""
-    found: dict[str, tuple[list[float], list[float]]] = {"bears": ([], []), "chore": ([], []), "hits": ([], [])}
-    for asked in chats.chats.questions:
-        if asked.kind not in found:
-            continue
-        old = [each for each in chats.ask(asked, BEFORE, is_grouped=False)[:10] if each[0].score >= 0.35]
-        new = [each for each in chats.ask(asked)[:_SEEN] if bears_on(each[0], asked.text)]
-        for n, hits in enumerate((old, new)):
+def _riders(name: str, *ways: tuple[OpenSet, RankingWeights]) -> str:
+    """Return the row of automatic recall; with the weights of before, every hit above 0.35 rides along."""
+    rows = []
+    for chats, weights in ways:
+        found: dict[str, list[float]] = {"bears": [], "beside": [], "chore": [], "hits": []}
+        for asked in chats.chats.questions:
+            if asked.kind not in found:
+                continue
+            is_before = weights is BEFORE
+            hits = chats.ask(asked, weights, is_grouped=not is_before)[: 10 if is_before else _SEEN]
+            hits = [e for e in hits if (e[0].score >= _SCORE_BEFORE if is_before else bears_on(e[0], asked.text))]
             shown = recalled([hit for hit, _ in hits]).get("recall", "").count("\n> ")
             is_hit = any(is_gold for _, is_gold in hits[:shown]) if asked.kind == "bears" else shown > 0
-            found[asked.kind][n].append(100.0 * is_hit)
-            if asked.kind == "chore":
-                found["hits"][n].append(shown)
-    cells = [f"{statistics.fmean(one):.1f} → {statistics.fmean(other):.1f}" for one, other in found.values()]
-    return f"| {chats.chats.name} | {' | '.join(cells)} |"
+            found[asked.kind].append(100.0 * is_hit)
+            found["beside" if asked.kind == "bears" else "hits"].append(shown)
+        rows.append([f"{statistics.fmean(each):.1f}" for each in found.values()])
+    return f"| {name} | {' | '.join(' → '.join(cells) for cells in zip(*rows, strict=True))} |"
 
 
 def _print_ablations(embed: Embed | None) -> None:
-    kinds = ("bot", "bears", "class")
-    names = [f"{split} {kind}" for split in SPLITS for kind in kinds]
+    names = [f"{split} {kind}" for split in SPLITS for kind in KINDS]
     print("\n**Each new part left out, both languages: R@10 / R@2048t**\n")
     print(f"| without | {' | '.join(names)} |\n|{'---|' * (len(names) + 1)}")
     rows: dict[str, dict[str, list[dict[str, float]]]] = {}
@@ -283,7 +300,7 @@ def _print_ablations(embed: Embed | None) -> None:
                 for part in ("(all parts)", "one hit a message", *NEW):
                     weights = replace(DEFAULT, **{part: 0.0}) if part in NEW else DEFAULT
                     for asked in chats.chats.questions:
-                        if asked.kind in kinds:
+                        if asked.kind in KINDS:
                             hits = chats.ask(asked, weights, is_grouped=part != "one hit a message")
                             row = rows.setdefault(part, {}).setdefault(f"{split} {asked.kind}", [])
                             row.append(_judge(hits))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 from agent.llm.scripted_model import ScriptEntry
-from agent.memory.history.history_log import KEYS
+from agent.memory.editing.document_edits import LONGEST_KEYS
+from agent.memory.history.history_log import KEYS, line_fingerprint
 from tests.e2e.agent.test_consolidation import SummaryModel, at_work, entries, quiet, talk
 from tests.e2e.agent.test_forget import everything
 from tests.e2e.agent.test_memory_edit import edit, obedient, remember
+from tests.e2e.agent.test_sharing import answer_to_unshare
 from tests.fakes.inprocess_gateway import gateway
 from tests.fakes.staged_changes import erase
 
@@ -80,3 +82,29 @@ async def test_keys_of_an_edit_in_conversation_find_the_line_until_it_is_gone() 
         assert not (folder / KEYS).exists()
         found = await parlour.app.recall.search(SCOPE, "which Vietnamese dish")
         assert not any(hit.source == "memory/MEMORY.md" and "pho" in hit.text for hit in found)
+
+
+async def test_keys_of_a_fact_that_is_remembered_go_with_it_when_it_is_shared_and_with_its_erasure() -> None:
+    """`remember` takes keys, cut at their limit; `/share` of the same fact takes them along, `/unshare` erases them."""
+    fact = "Nuts make Emil ill"
+    call = ("remember", json.dumps({"fact": fact, "keys": "dinner,\nallergy " + "x" * LONGEST_KEYS}))
+    async with gateway(model=obedient(ScriptEntry(calls=(call,)))) as parlour:
+        await parlour.channel.ask("ann", "keep in mind what Emil cannot eat")
+        await parlour.channel.ask("ann", "thanks")
+        own, shared = (parlour.home / each / "memory" for each in (SCOPE, "shared"))
+        [keys] = json.loads((own / KEYS).read_bytes()).values()
+        assert keys.startswith("dinner, allergy xx")
+        assert len(keys) == LONGEST_KEYS
+        assert (own / "MEMORY.md").read_text() == f"- {fact}\n"
+
+        await parlour.channel.ask("ann", f"/share {fact}")
+        await parlour.channel.ask("bob", "hello")
+        assert json.loads((shared / KEYS).read_bytes()) == {line_fingerprint(f"- {fact}"): keys}
+        found = await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?")
+        assert [hit.text for hit in found] == [f"- {fact}"]
+        await parlour.channel.ask("ann", "/unshare nuts")
+        await parlour.channel.ask("ann", answer_to_unshare(parlour))
+        await quiet(parlour)
+        assert not (shared / KEYS).exists()
+        assert await parlour.app.recall.search("people/pocket%3abob", "what do we cook for dinner?") == []
+        assert (own / KEYS).exists()

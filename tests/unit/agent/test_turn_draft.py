@@ -67,6 +67,22 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert done.blobs == {"d": "text"}
 
 
+def test_keys_of_a_fact_are_in_its_job() -> None:
+    """A fact without keys is stored as the text that earlier versions stored."""
+    effects = StagedEffects()
+    effects.keep("it boils")
+    effects.keep("it is hot", "tea, breakfast")
+    assert effects.remember[0] == "it boils"
+    draft = open_draft(lease(1))
+    draft.model(reply(ToolCall("a", "boil", "{}")))
+    draft.result(draft.open_calls[0], "boiled", effects)
+    payloads = [job.payload for job in draft.jobs("ann", START, "people/ann")]
+    assert [(each["fact"], each.get("keys")) for each in payloads] == [
+        ("it boils", None),
+        ("it is hot", "tea, breakfast"),
+    ]
+
+
 def test_rows_that_were_stamped_but_never_told_are_known() -> None:
     """A row of the lease that is in no step has still to be told to the model."""
     first = open_draft(lease(1))

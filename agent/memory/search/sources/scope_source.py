@@ -10,7 +10,14 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from agent.attachments.file_facts import UNTRUSTED
-from agent.memory.history.history_log import ARCHIVE_SUFFIX, KEYS, HistoryEntry, HistoryLog, line_fingerprint, load_keys
+from agent.memory.history.history_log import (
+    ARCHIVE_SUFFIX,
+    KEYS,
+    HistoryEntry,
+    HistoryLog,
+    keys_of_all_lines,
+    line_fingerprint,
+)
 from agent.memory.messages.taint import origin_of_words
 from agent.memory.search.chunking import chunk_markdown
 from agent.memory.search.search_unit import SearchUnit, SourceReading, UnitSource
@@ -128,8 +135,7 @@ class ScopeSource:
 
     def _with_keys(self, units: Sequence[SearchUnit]) -> Sequence[SearchUnit]:
         """Return *units* with the keys of their lines, which are searched like headings, but not shown."""
-        keys = {line: text for entry in self._history() for line, text in entry.keys.items()}
-        keys |= load_keys(self._folder / "memory", self.disk)
+        keys = keys_of_all_lines(self._folder / "memory", self.disk)
         found = ([keys.get(line_fingerprint(line), "") for line in unit.text.splitlines()] for unit in units)
         return [
             replace(unit, about=" / ".join(part for part in (unit.about, *texts) if part))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -110,6 +111,20 @@ def test_words_count_less_where_they_say_little(tmp_path: Path) -> None:
     assert rank_candidates([found], asked)[0][1].id == changes.came[1]
     passages = index.passages(changes.came[:2])
     assert found.coverage(passages[changes.came[0]]) > found.coverage(passages[changes.came[1]]) == 0
+    index.close()
+
+
+def test_keys_of_a_line_count_as_its_words(tmp_path: Path) -> None:
+    """Automatic recall shows a hit that has half of the words: those that a line is found by are among them."""
+    index = ScopeIndex(tmp_path / "index.db", is_new=True)
+    line = "Cannot eat nuts"
+    changes = index.put(
+        UnitSource(name="MEMORY.md"), [replace(unit(line), about="dinner, restaurant"), unit(line, line=2)]
+    )
+    found = index.query(parse_query("Which restaurant for dinner?"))
+    passages = index.passages(changes.came)
+    with_keys, without = (found.coverage(passages[each]) for each in changes.came)
+    assert with_keys >= 0.5 > without == 0
     index.close()
 
 
