@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from playwright.async_api import Page, expect
 
+from agent.reminders.recurrence import slot_of
+from agent.reminders.reminder import reminders_in
 from agent.tools.tool import ResultContent, Tool, ToolContext, ToolKind, tool
 from gateway.events import MessagePart, SessionKey
+from tests.e2e.agent.test_stopped_answers import StallingModel
 from tests.e2e.browser import open_browser
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
 from tests.fakes.discord_records import BOT
 from tests.fakes.discord_server import open_discord
 from tests.fakes.held_model import HeldScriptModel, calls
-from tests.fakes.inprocess_gateway import gateway
+from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 from tests.fakes.link_readers import discord_links, slack_links, telegram_links
 from tests.fakes.slack_gateway import open_gateway as slack_gateway
 from tests.fakes.slack_server import ANN as SLACK_ANN
@@ -135,13 +140,39 @@ async def say(page: Page, text: str) -> None:
     await page.locator("#text").press("Enter")
 
 
+async def shown_links(parlour: InProcessGateway) -> list[tuple[str, ...] | None]:
+    """Return the allowed links of each of the bot's messages in the history."""
+    lines = await parlour.app.sessions.displayed_messages(SessionKey("pocket", "c"), limit=20)
+    return [each.links for each in lines if each.role == "assistant"]
+
+
+async def test_a_stopped_answer_has_the_links_of_its_stream() -> None:
+    """What was shown stays; what the page did not offer is no link afterwards either."""
+    model = StallingModel(calls(("read_page", "{}")), tale=ANSWER, silent=2)
+    async with gateway(model=model, tools=[page_tool()], capabilities=STREAMING) as parlour:
+        await parlour.channel.say("c", "read the page")
+        await model.told.wait()
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
+        assert await shown_links(parlour) == [("good.example/a",)]
+
+
+async def test_a_reminder_that_a_page_may_have_set_has_no_links() -> None:
+    """Its text could be the page's."""
+    async with gateway(model=HeldScriptModel(calls(("remind", '{"what": "tea", "in_minutes": 90}')))) as parlour:
+        await parlour.channel.ask("c", "remind me")
+        jobs = parlour.app.store.jobs
+        (job,) = await jobs.pending_of("remind")
+        (reminder,) = reminders_in([job])
+        now = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=1)
+        due = replace(reminder, at=slot_of(now, reminder.zone), origin="untrusted", text=f"Open {EVIL}")
+        await jobs.advance(job, due.to_job(job.scope))
+        await parlour.channel.posted("c", 2)
+        assert await shown_links(parlour) == [None, ()]
+
+
 async def test_a_conversation_without_strangers_text_has_all_its_links() -> None:
     """The rule is about tainted answers alone."""
     async with gateway(model=HeldScriptModel(ANSWER)) as parlour:
         await parlour.channel.ask("c", "hello")
-        (line,) = [
-            each
-            for each in await parlour.app.sessions.displayed_messages(SessionKey("pocket", "c"), limit=9)
-            if each.role == "assistant"
-        ]
-        assert line.links is None
+        assert await shown_links(parlour) == [None]

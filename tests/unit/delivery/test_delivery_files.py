@@ -181,6 +181,20 @@ async def test_a_long_answer_in_a_group_is_its_beginning_and_a_file(opens: Opens
     assert own.text == "[plan.pdf]"
 
 
+async def test_a_file_with_addresses_that_must_not_be_links_is_plain(opens: OpensGateway) -> None:
+    """A program that shows Markdown would fetch its pictures; with allowed addresses alone the file stays Markdown."""
+    text = f"{LONG}\n\nRun `os.path` and see ![a cat](https://evil.example/p.png)"
+    gateway = await opens(FILING)
+    await gateway.say(text, chat_kind=ChatKind.GROUP, links=())
+    await gateway.say(text, chat_kind=ChatKind.GROUP, links=("evil.example/p.png",))
+    await gateway.settled()
+    _, plain, _, whole = chat(gateway)
+    shown = (plain.file or b"").decode()
+    assert plain.text == "[answer.txt]"
+    assert shown.endswith("Run os.path and see a cat (https[:]//evil[.]example/p[.]png)")
+    assert (whole.text, whole.file) == ("[answer.md]", text.encode())
+
+
 async def test_a_beginning_closes_its_code_before_it_names_the_file(opens: OpensGateway) -> None:
     """Cut in a code fence, the line does not become code."""
     gateway = await opens(FILING)
