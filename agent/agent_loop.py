@@ -10,6 +10,7 @@ from typing import Protocol
 
 import structlog
 
+from agent.attachments.file_names import format_size
 from agent.attachments.image_inliner import ImageInliner
 from agent.call_review import WAITING, CallResult, CallReviewer
 from agent.files.outgoing_files import OutgoingFiles
@@ -20,13 +21,13 @@ from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
-from agent.tools.sources import encode_sources
+from agent.tools.sources import ResultFile, encode_sources
 from agent.tools.tool import ToolContext, ToolKind, bind_recall
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn_draft import StagedEffects
 from agent.turn_memory import TurnMemoryTools
-from gateway.errors import ContextOverflow, ModelFailed
+from gateway.errors import ContextOverflow, ModelFailed, ToolFailed
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, JobQueue, SearchIndex, TurnLease, TurnStep
@@ -275,9 +276,22 @@ class AgentLoop:
             context.end_call(call)
         effects.sources = encode_sources(outcome.sources)
         text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
-        text += effects.footer
+        text = "\n".join([text + effects.footer, *await self._send_files(context, outcome.files, effects)])
         is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return CallResult(text, effects, is_untrusted=is_untrusted, is_error=outcome.is_error)
+
+    async def _send_files(
+        self, context: LoopContext, files: Sequence[ResultFile], effects: StagedEffects
+    ) -> Sequence[str]:
+        """Stage the files of a result; return a line about each for the model."""
+        send, notes = context.bind_files(self._outgoing, effects), list[str]()
+        for file in files:
+            try:
+                sent = await send.send_bytes(file.name, file.data)
+                notes.append(f"({sent.name}, {format_size(sent.size)}, will be sent with your answer)")
+            except ToolFailed as error:
+                notes.append(f"(a file of the result is not sent: {error})")
+        return notes
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft

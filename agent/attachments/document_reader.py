@@ -73,6 +73,14 @@ class SandboxedReader:
             raise FileUnavailable(_BROKEN)
         return DecodedImage(body, media_type)
 
+    async def measure_picture(self, data: bytes) -> str:
+        """Return format and size of a picture as ``PNG, 1200 × 800 pixels``. Raises FileUnavailable."""
+        header, _ = await self._ask(data, "measure")
+        form, width, height = (header.get(name) for name in ("form", "width", "height"))
+        if not (isinstance(form, str) and form.isalpha() and isinstance(width, int) and isinstance(height, int)):
+            raise FileUnavailable(_BROKEN)
+        return f"{form[:8]}, {width} × {height} pixels"
+
     async def read_text(self, data: bytes, kind: str, chars: int) -> ExtractedText:
         """Return at most *chars* characters of a file of a *kind* of `detect_kind`. Raises FileUnavailable."""
         if kind == "text":

@@ -52,7 +52,7 @@ class CpuTimeExceeded(Exception):
 
 
 def main() -> None:
-    """Read one file as the arguments say: ``picture``, ``document <characters> <hint>``, or ``page`` (see there)."""
+    """Read one file as the arguments say: ``picture``, ``measure``, ``document <characters> <hint>``, or ``page``."""
     kind, *rest = sys.argv[1:]
     drop_privileges()
     data = sys.stdin.buffer.read()
@@ -61,6 +61,8 @@ def main() -> None:
     try:
         if kind == "picture":
             header, body = picture(data)
+        elif kind == "measure":
+            header = measure(data)
         elif kind == "page":
             header = page(data, *rest)
         else:
@@ -138,18 +140,9 @@ def _out_of_time(_number: int, _frame: FrameType | None) -> None:
 
 def picture(data: bytes) -> tuple[dict[str, Any], bytes]:
     """Return a still picture as models look at it: upright, at most 1,568 pixels long, and nothing but pixels."""
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image, ImageOps
 
-    Image.MAX_IMAGE_PIXELS = PIXELS
-    try:
-        source: Any = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP", "GIF", "BMP"))
-    except UnidentifiedImageError:
-        raise UnreadableFile("it is no picture of a kind that is looked at here (JPEG, PNG, WebP, GIF, BMP)") from None
-    except Image.DecompressionBombError:
-        raise UnreadableFile("it has too many pixels") from None
-    width, height = source.size
-    if width * height > PIXELS:
-        raise UnreadableFile(f"it has too many pixels ({width} x {height})")
+    source = _open_picture(data)
     if source.format in ("GIF", "WEBP", "PNG") and getattr(source, "is_animated", False):
         raise UnreadableFile("it moves, and only still pictures are looked at")
     source.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
@@ -161,6 +154,29 @@ def picture(data: bytes) -> tuple[dict[str, Any], bytes]:
     if not body or len(body) > PNG_BYTES:
         body, media_type = _saved(pixels, "JPEG", quality=85, subsampling=2, optimize=False), "image/jpeg"
     return {"media_type": media_type, "width": pixels.width, "height": pixels.height}, body
+
+
+def measure(data: bytes) -> dict[str, Any]:
+    """Return the format and the size of a picture, of which only the head is read."""
+    source = _open_picture(data)
+    return {"form": source.format, "width": source.width, "height": source.height}
+
+
+def _open_picture(data: bytes) -> Any:
+    """Return a picture that is not decoded yet. Raises UnreadableFile."""
+    from PIL import Image, UnidentifiedImageError
+
+    Image.MAX_IMAGE_PIXELS = PIXELS
+    try:
+        source: Any = Image.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP", "GIF", "BMP"))
+    except UnidentifiedImageError:
+        raise UnreadableFile("it is no picture of a kind that is looked at here (JPEG, PNG, WebP, GIF, BMP)") from None
+    except Image.DecompressionBombError:
+        raise UnreadableFile("it has too many pixels") from None
+    width, height = source.size
+    if width * height > PIXELS:
+        raise UnreadableFile(f"it has too many pixels ({width} x {height})")
+    return source
 
 
 def _on_white(source: Any) -> Any:

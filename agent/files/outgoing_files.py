@@ -61,9 +61,8 @@ class OutgoingFiles:
         limit = min(self._limit(key.channel), self._most)
         return BoundFileSender(self, scope, lines, attachments, limit, MOST_FILES - sent_count)
 
-    async def stage_text(self, scope: str, name: str, text: str, limit: int) -> Attachment:
-        """Return a stored file of *text*."""
-        data = text.encode("utf-8", "replace")
+    async def stage_bytes(self, scope: str, name: str, data: bytes, limit: int) -> Attachment:
+        """Return a stored file of *data*."""
         return await self._store(scope, safe_name(name), data, limit)
 
     async def stage_existing(self, scope: str, name: str, lines: Iterable[Line], limit: int) -> Attachment:
@@ -135,14 +134,23 @@ class BoundFileSender:
 
     async def __call__(self, name: str, text: str = "") -> Attachment:
         """Stage a file of *text*, or without any the file *name* of this scope. Raises ToolFailed."""
+        if text:
+            return await self.send_bytes(name, text.encode("utf-8", "replace"))
+        self._require_room()
+        return self._stage(await self.out.stage_existing(self.scope, name, self.lines(), self.limit))
+
+    async def send_bytes(self, name: str, data: bytes) -> Attachment:
+        """Stage a file of *data*. Raises ToolFailed."""
+        self._require_room()
+        return self._stage(await self.out.stage_bytes(self.scope, name, data, self.limit))
+
+    def _require_room(self) -> None:
         if self.limit <= 0:
             raise ToolFailed("files cannot be sent in this chat; put what is in it into your answer")
         if len(self.staged) >= self.left:
             raise ToolFailed(f"at most {MOST_FILES} files go with one answer")
-        if text:
-            attachment = await self.out.stage_text(self.scope, name, text, self.limit)
-        else:
-            attachment = await self.out.stage_existing(self.scope, name, self.lines(), self.limit)
+
+    def _stage(self, attachment: Attachment) -> Attachment:
         self.staged.append(attachment)
         return attachment
 

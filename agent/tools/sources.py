@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, urlsplit
 
 from gateway.i18n import translate
@@ -51,10 +51,19 @@ def _is_link(url: str) -> bool:
     return parts.scheme in ("http", "https") and bool(parts.hostname) and len(url) <= _LONGEST_URL
 
 
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A file that a result brings to the person, with the answer."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """The result of a tool that returns more than a text."""
 
     text: str
+    files: Sequence[ResultFile] = ()
     sources: Sequence[ToolSource] = ()
     is_error: bool = False

@@ -26,7 +26,7 @@ _CACHED_SECONDS = 15 * 60
 _CACHED_BYTES = 32_000_000  # of text, all scopes together
 _ACCEPT = "text/html,application/xhtml+xml,text/plain;q=0.9,application/pdf;q=0.9,*/*;q=0.5"
 _PLAIN = {"application/json", "application/xml", "application/yaml", "application/rss+xml", "application/atom+xml"}
-_UNREAD = {"picture": "a picture", "sound": "a recording", "film": "a film", "svg": "a drawing"}
+_UNREAD = {"sound": "a recording", "film": "a film", "svg": "a drawing"}
 _PASSAGES, _PASSAGE_CHARS = 8, 700
 _WORDS = 10  # of a search in a page
 
@@ -103,6 +103,8 @@ class WebPages:
     async def _read(self, response: HttpResponse, *, is_whole: bool) -> WebPage:
         name = urlsplit(response.url).path.rpartition("/")[2][:200]
         kind = detect_kind(response.body, kind="document", name=name, media_type=response.media_type)
+        if kind == "picture":
+            return WebPage(url=response.url, text=await self._describe_picture(response.body), title=name)
         if kind in _UNREAD:
             raise ToolFailed(f"this is {_UNREAD[kind]} ({format_size(len(response.body))}), not a page with text")
         try:
@@ -128,6 +130,13 @@ class WebPages:
             size = format_size(len(response.body))
             raise ToolFailed(f"{response.media_type[:100]}, {size}: {error}") from None
         return WebPage(url=response.url, text=found.text, title=name, is_cut=found.is_cut)
+
+    async def _describe_picture(self, data: bytes) -> str:
+        try:
+            found = await self._reader.measure_picture(data)
+        except FileUnavailable as error:
+            found = str(error)
+        return f"(a picture: {found}, {format_size(len(data))}; you cannot look at pictures of the web)"
 
 
 def find_passages(text: str, query: str) -> str:

@@ -30,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "start": start.start,
     "crowd": _crowds,
     "flood": lambda: asyncio.run(flood.flooded()),
+    "tools-start": start.compare_tools,
     "reminders": lambda: asyncio.run(reminders.due_at_once()),
     "telegram": lambda: asyncio.run(telegram_front.measured()),
     "telegram-crowd": lambda: asyncio.run(telegram_front.crowded()),

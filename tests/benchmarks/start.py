@@ -10,6 +10,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks.harness import median, row
@@ -17,6 +18,23 @@ from tests.benchmarks.harness import median, row
 RUNS = 5
 IDLE_SECONDS = 3
 LOADED_SECONDS = 15  # with a model, whose library is loaded after the start
+
+
+WITHOUT_TOOLS = {
+    "PARLOUR_TOOLS__REMINDERS": "false",
+    "PARLOUR_TOOLS__FILES": "false",
+    "PARLOUR_TOOLS__WEB__FETCH": "false",
+    "PARLOUR_TOOLS__CODE__COMPUTE": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayStart:
+    """Wall and CPU seconds until the gateway was ready, and its idle memory."""
+
+    seconds: float
+    cpu: float
+    megabytes: float
 
 
 def start() -> None:
@@ -31,13 +49,27 @@ def start() -> None:
     row("idle memory, offline model", median_mb=median(memory), worst_mb=max(memory))
 
 
+def compare_tools() -> None:
+    """Start it with and without its tools in turn: what they take of CPU until it is ready, and of idle memory."""
+    starts: dict[str, list[GatewayStart]] = {"on": [], "off": []}
+    with tempfile.TemporaryDirectory(prefix="parlour-bench-") as folder:
+        for run in range(2 * RUNS + 2):
+            name = ("on", "off")[run % 2]
+            starts[name].append(_one(Path(folder) / f"{run}", WITHOUT_TOOLS if name == "off" else {}))
+    cpu = {name: min(each.cpu for each in found[1:]) for name, found in starts.items()}
+    memory = {name: min(each.megabytes for each in found[1:]) for name, found in starts.items()}
+    row("start with tools, without", cpu_ms=cpu["on"] * 1e3, without_ms=cpu["off"] * 1e3)
+    row("  more with tools (least of each)", cpu_ms=(cpu["on"] - cpu["off"]) * 1e3, mb=memory["on"] - memory["off"])
+
+
 def measure_start(variables: Mapping[str, str]) -> tuple[float, float]:
     """Start a gateway with *variables*; return the seconds until it is ready and its idle memory in MB."""
     with tempfile.TemporaryDirectory(prefix="parlour-bench-") as folder:
-        return _one(Path(folder), variables)
+        found = _one(Path(folder), variables)
+        return found.seconds, found.megabytes
 
 
-def _one(folder: Path, variables: Mapping[str, str]) -> tuple[float, float]:
+def _one(folder: Path, variables: Mapping[str, str]) -> GatewayStart:
     port = _free_port()
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("PARLOUR_")},
@@ -57,14 +89,20 @@ def _one(folder: Path, variables: Mapping[str, str]) -> tuple[float, float]:
             if process.poll() is not None:
                 raise SystemExit("the gateway ended before it was ready")
             time.sleep(0.01)
-        seconds = time.perf_counter() - begun
-        time.sleep(IDLE_SECONDS if not variables else LOADED_SECONDS)
+        seconds, cpu = time.perf_counter() - begun, _cpu_seconds(process.pid)
+        time.sleep(LOADED_SECONDS if any("LLM" in name for name in variables) else IDLE_SECONDS)
         status = Path(f"/proc/{process.pid}/status").read_text("ascii")
         resident = re.search(r"VmRSS:\s+(\d+) kB", status)
-        return seconds, int(resident[1]) / 1024 if resident else float("nan")
+        return GatewayStart(seconds, cpu, int(resident[1]) / 1024 if resident else float("nan"))
     finally:
         process.terminate()
         process.wait(timeout=30)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of all threads of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((each / "schedstat").read_text("ascii").split()[0]) for each in threads) / 1e9
 
 
 def _is_ready(port: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from agent.llm.chat_model import ChatReply, ChatRequest, Sink, TokenUsage, ToolCall
-from agent.tools.tool import ToolContext, ToolKind, tool
+from agent.tools.tool import AskRule, ToolContext, ToolKind, tool
 from tests.benchmarks.harness import ProcessMeter, median, percentile, row
 from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
 
@@ -127,7 +127,7 @@ async def look(context: ToolContext, n: int) -> str:
     return f"seen {n}"
 
 
-@tool("Act.", kind=ToolKind.ACT)
+@tool("Act.", kind=ToolKind.ACT, ask=AskRule.NEVER)
 async def act(context: ToolContext, n: int) -> str:
     """Return a line."""
     return f"acted {n}"

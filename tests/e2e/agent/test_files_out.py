@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from agent.tools.sources import ResultFile, ToolResult
+from agent.tools.tool import ToolContext, ToolKind, tool
 from tests.fakes.file_gateway import KEY, SCOPE, open_gateway
 from tests.fakes.held_model import HeldScriptModel, calls, results
 from tests.fakes.inprocess_files import InProcessFileChannel, InProcessFilePlugin, PlatformFiles
@@ -155,3 +157,54 @@ async def test_a_killed_turn_still_sends_its_file(tmp_path: Path) -> None:
         assert isinstance(parlour.channel, InProcessFileChannel)
         assert [(each.name, each.data) for each in parlour.channel.arrived] == [("a.md", b"# A")]
         assert len(model.asked) == 1
+
+
+@tool("Draw a chart.", kind=ToolKind.COMPUTE, name="chart")
+async def chart(context: ToolContext, count: int = 1, size: int = 4) -> ToolResult:
+    """Return pictures, as a tool that draws does."""
+    files = [ResultFile(f"../chart {n}.png", b"\x89PNG" + b"x" * (size - 4)) for n in range(count)]
+    return ToolResult(text="drawn", files=files)
+
+
+async def test_a_result_brings_files() -> None:
+    """They are sent with the answer, within its limits; the model reads which ones, and what could not be sent."""
+    model = HeldScriptModel(calls(("chart", "{}")), "here", calls(("chart", '{"count": 12}')), "all")
+    kind = InProcessFilePlugin(PlatformFiles())
+    async with gateway(model=model, tools=[chart], kind=kind) as parlour:
+        assert await parlour.channel.ask("c", "draw") == "here"
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        (sent,) = parlour.channel.arrived
+        assert (sent.data, sent.media_type) == (b"\x89PNG", "image/png")
+        assert "/" not in sent.name
+        assert results(model.asked[1]) == [f"drawn\n({sent.name}, 4 bytes, will be sent with your answer)"]
+        await parlour.channel.ask("c", "draw more")
+        await parlour.idle()
+        assert len(parlour.channel.arrived) == 11
+        assert results(model.asked[3])[-1].count("is not sent: at most 10 files go with one answer") == 2
+
+
+async def test_a_file_of_a_result_that_is_too_large_or_not_wanted_is_named() -> None:
+    """The chat's limit holds, and where files cannot be sent, none is kept; the answer is sent all the same."""
+    too_large = '{"size": 1000001}'
+    for kind, why in ((InProcessFilePlugin(PlatformFiles()), "only 1.0 MB can be sent here"), (None, "cannot be sent")):
+        model = HeldScriptModel(calls(("chart", too_large)), "here")
+        async with gateway(model=model, tools=[chart], kind=kind) as parlour:
+            assert await parlour.channel.ask("c", "draw") == "here"
+            await parlour.idle()
+            (told,) = results(model.asked[1])
+            assert told.startswith("drawn\n(a file of the result is not sent: ")
+            assert why in told
+
+
+async def test_a_file_of_a_stopped_turn_is_not_sent() -> None:
+    """It belongs to the answer, which does not come."""
+    model = HeldScriptModel(calls(("chart", "{}")), held=[2])
+    kind = InProcessFilePlugin(PlatformFiles())
+    async with gateway(model=model, tools=[chart], kind=kind) as parlour:
+        await parlour.channel.say("c", "draw")
+        await model.called(2)
+        await parlour.channel.say("c", "/stop")
+        await parlour.idle()
+        assert isinstance(parlour.channel, InProcessFileChannel)
+        assert parlour.channel.arrived == []

@@ -134,7 +134,7 @@ async def test_two_presses_make_one_decision() -> None:
 
 
 async def test_a_yes_does_not_cover_what_others_wrote_or_jobs_started() -> None:
-    """With a page in the prompt, and in a turn that no message started, the call asks each time."""
+    """With a page in the prompt, whoever is named, and in a turn that no message started, the call asks each time."""
     letters = Letters()
     model = HeldScriptModel(
         letter(), "asked", "done", letter(), "asked", calls(("read_page", "{}")), letter(), "asked", letter(), "asked"
@@ -144,7 +144,7 @@ async def test_a_yes_does_not_cover_what_others_wrote_or_jobs_started() -> None:
         await parlour.app.submit(SessionKey("pocket", "c"), "write to bob")
         await parlour.idle()
         assert await waiting(parlour) == 1
-        question = await parlour.channel.ask("c", "read the page")
+        question = await parlour.channel.ask("c", "read the page and write to bob")
         assert "30 days" not in question
         assert "**Never**" in question
         refused = await parlour.channel.ask("c", f"{decide(question)} here")

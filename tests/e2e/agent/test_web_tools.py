@@ -120,17 +120,22 @@ async def test_documents_are_read_paged_and_cited(monkeypatch: pytest.MonkeyPatc
         "/ferry-plan.pdf": sample_files.pdf(*[f"Pier {n}: ferries leave at noon. " * 20 for n in range(40)]),
         "/prices.docx": sample_files.docx(sample_files.paragraph("A ticket costs 3 crowns.")),
         "/pier.png": sample_files.picture(form="PNG"),
+        "/broken.png": b"\x89PNG\r\n\x1a\n" + b"x" * 40,
     }
     async with open_site(monkeypatch, files) as site:
-        plan, prices, pier = (site.url(path) for path in files)
+        plan, prices, pier, broken = (site.url(path) for path in files)
         found, answer = await play(
-            site, "read them", calls(fetch(plan, page=2), fetch(plan, find="pier 39"), fetch(prices), fetch(pier))
+            site,
+            f"read them, {broken} too",
+            calls(fetch(plan, page=2), fetch(plan, find="pier 39"), fetch(prices), fetch(pier), fetch(broken)),
         )
     assert "ferries leave at noon" in found[0]
     assert re.search(r"\(part 2 of \d; the next one: page=3\)", found[0])
     assert "Pier 39: ferries" in found[1]
     assert "A ticket costs 3 crowns." in found[2]
-    assert re.fullmatch(r"error: this is a picture \(\d+ bytes\), not a page with text", found[3])
+    size = r"PNG, 40 × 30 pixels, \d+ bytes"
+    assert re.search(rf"\(a picture: {size}; you cannot look at pictures of the web\)", found[3])
+    assert re.search(r"\(a picture: it .+, \d+ bytes; you cannot", found[4])
     assert f"[ferry-plan.pdf]({plan})" in answer
     assert f"[prices.docx]({prices})" in answer
 
