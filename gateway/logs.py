@@ -117,6 +117,8 @@ class FloodFilter(logging.Filter):
 
 def escape_controls(text: str) -> str:
     """Return *text* with line breaks, escapes and direction marks written out, so that one event stays one line."""
+    if text.isprintable():
+        return text
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 

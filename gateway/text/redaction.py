@@ -33,6 +33,8 @@ _PLACES = (
     r"(?i:(?<=[?&]token=)|(?<=[?&]key=)|(?<=[?&]code=)|(?<=[?&]api_key=))[^&\s\"']+",
 )
 _BY_TOKEN = re.compile("|".join(_TOKENS))
+_SHORTEST_TOKEN = 13  # characters, none of them a blank
+_SHORTEST_PLAIN = 34  # of a token or place of nothing but letters and digits
 _BY_SHAPE = re.compile("|".join((_PLACES[0], *_TOKENS, *_PLACES[1:])))
 
 # A word at the end of a growing text that may become a token: it begins like one, or is as long as a part of one.
@@ -53,20 +55,26 @@ class SecretRedactor:
 
     def redact_log(self, text: str) -> str:
         """Return *text* without any secret, as the operator's log has it."""
-        return _BY_SHAPE.sub(REDACTED, _sub(self._known, text))
+        text = _sub(self._known, text)
+        # Most fields are an id or a word.
+        return text if len(text) < _SHORTEST_PLAIN and text.isalnum() else _BY_SHAPE.sub(REDACTED, text)
 
     def redact(self, text: str) -> str:
         """Return *text* without any secret, as people and the model read it.
 
         Patterns that only logs redact, and configured secrets that could be ordinary words, are kept.
         """
-        return _BY_TOKEN.sub(REDACTED, _sub(self._in_answers, text))
+        return _redact_tokens(self._redact_told(text))
+
+    def _redact_told(self, text: str) -> str:
+        # A search for each is quicker than the pattern, which tries all of them at every character.
+        return _sub(self._in_answers, text) if any(form in text for form in self._told) else text
 
     def redact_growing(self, text: str) -> str:
         """Return *text*, which is still growing, without any secret, nor the beginning of one at its end."""
-        text = _sub(self._in_answers, text)
+        text = self._redact_told(text)
         text = text[: len(text) - max((_overlap(text, form) for form in self._told), default=0)]
-        text = _BY_TOKEN.sub(REDACTED, text)
+        text = _redact_tokens(text)
         last = _LAST_WORD.search(text[-_LONGEST_WORD:])
         return text[: len(text) - len(last[0])] if last and _may_become_token(last[0]) else text
 
@@ -91,6 +99,12 @@ def _any_of(forms: Iterable[str]) -> re.Pattern[str] | None:
 
 def _sub(pattern: re.Pattern[str] | None, text: str) -> str:
     return text if pattern is None else pattern.sub(REDACTED, text)
+
+
+def _redact_tokens(text: str) -> str:
+    """Return *text* without tokens; only words that are long enough for one are looked at closely."""
+    has_token = any(_BY_TOKEN.search(word) for word in text.split() if len(word) >= _SHORTEST_TOKEN)
+    return _BY_TOKEN.sub(REDACTED, text) if has_token else text
 
 
 def _is_telling(secret: str) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.text.redaction import REDACTED, SecretRedactor
+from gateway.text.redaction import _BY_SHAPE, _BY_TOKEN, REDACTED, SecretRedactor
 
 SECRET = "kY7-wq9+Zz/2pLm=="
 TOKENS = [
@@ -41,6 +41,32 @@ def test_a_secret_is_not_shown(token: str) -> None:
 def test_words_stay(words: str) -> None:
     """An answer may explain headers and addresses: what a log loses for where it stands is no secret here."""
     assert SecretRedactor(["ollama", "not-needed", "password"]).redact(words) == words
+
+
+PIECES = [
+    *TOKENS,
+    "a",
+    "12345:",
+    " ",
+    "\n",
+    "\u2003",
+    "\x1c",
+    "-",
+    ".",
+    "é",
+    "/bot",
+    "Bearer ",
+    "x" * 40,
+    "AIza",
+    "://u:p@",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join) | st.text(alphabet="AIzas0-_.:é \x1f", max_size=90))
+def test_looking_at_long_words_alone_misses_nothing(text: str) -> None:
+    """As if the patterns were searched for in the whole text, whatever stands beside a token."""
+    assert SecretRedactor().redact(text) == _BY_TOKEN.sub(REDACTED, text)
+    assert SecretRedactor().redact_log(text) == _BY_SHAPE.sub(REDACTED, text)
 
 
 @given(st.sampled_from([*TOKENS, SECRET]), st.integers(1, 9), st.sampled_from(["", "and `", "key=", "see\n"]))
