@@ -23,6 +23,7 @@ log = structlog.get_logger(__name__)
 _PREFIX = "reaction/"
 _SWEEP_INTERVAL = 60.0  # seconds between two checks of what can be removed
 _LIFETIME = timedelta(days=7)  # a reaction that could not be removed for so long stays
+_NOTE_WITHIN = 0.1  # seconds; the claim of the message's turn is stored sooner as a rule
 _LIMIT = 5_000  # reactions at once; a message beyond that gets none
 
 
@@ -117,13 +118,13 @@ class AckReactions:
     async def _add(self, reaction: AckReaction) -> None:
         if reaction.message_id in self._added.get(reaction.key, {}) or self._count >= _LIMIT:
             return
-        await self._state.save(reaction.note, reaction.encode())
+        await self._state.save(reaction.note, reaction.encode(), within=_NOTE_WITHIN)
         self._keep(reaction)
         try:
             await self._call(reaction, True)
         except (SendRefused, FormatRefused, RetryLater) as error:
             log.info("reactions.not_added", channel=self._name, reason=str(error))
-            await self._forget(reaction)
+            self._forget(reaction)
         except SendFailed as error:
             log.info("reactions.unsure", channel=self._name, reason=str(error))
 
@@ -143,10 +144,10 @@ class AckReactions:
             except SendFailed as error:
                 log.info("reactions.not_removed", channel=self._name, reason=str(error))
                 return
-            await self._forget(reaction)
+            self._forget(reaction)
 
-    async def _forget(self, reaction: AckReaction) -> None:
-        await self._state.save(reaction.note, None)
+    def _forget(self, reaction: AckReaction) -> None:
+        self._state.forget(reaction.note)
         reactions = self._added[reaction.key]
         del reactions[reaction.message_id]
         self._count -= 1
@@ -178,6 +179,6 @@ class AckReactions:
         for note, text in (await self._state.all(_PREFIX)).items():
             reaction = AckReaction.decode(text)
             if datetime.now(UTC) - reaction.at > _LIFETIME:
-                await self._state.save(note, None)
+                self._state.forget(note)
             else:
                 self._keep(reaction)

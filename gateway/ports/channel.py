@@ -117,8 +117,12 @@ class ChannelState(Protocol):
         """Return a note, or None."""
         ...
 
-    async def save(self, name: str, value: str | None) -> None:
-        """Store a note durably; None removes it."""
+    async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
+        """Store a note durably; None removes it. It may wait *within* seconds for a write that is needed anyway."""
+        ...
+
+    def forget(self, name: str) -> None:
+        """Remove a note within some seconds, with other writes; after a kill it may still be there."""
         ...
 
     async def all(self, prefix: str) -> Mapping[str, str]:

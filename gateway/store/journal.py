@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
+_USAGE_WITHIN = 0.1  # seconds; a turn's commit follows the end of its last call within a few milliseconds
 _RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
 
 
@@ -283,7 +284,7 @@ class SqliteJournal:
         timer = self._calls.pop(usage.call, None)
         if timer is not None:
             timer.cancel()
-        self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns))
+        self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns), within=_USAGE_WITHIN)
 
     async def trace(self, reference: str) -> TurnTrace | None:
         """Return the trace of the turn whose id begins with *reference*."""

@@ -227,7 +227,11 @@ def _without_nul(database: Database) -> None:
     database.executemany("UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?", changes)
 
 
+# A person's usage is read from the rows since a time: of older days there is a sum. A turn has no page for it.
+_NO_INDEX_OF_PEOPLE = "DROP INDEX IF EXISTS usage_person"
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
+    _script(_NO_INDEX_OF_PEOPLE),
 )

@@ -32,6 +32,7 @@ from gateway.store.session_queue import check_lease
 
 KEEP = timedelta(days=30)  # keys of ended messages
 _RETRY_SECONDS = 1.0
+_RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
 
 class SqliteOutbox:
@@ -76,7 +77,9 @@ class SqliteOutbox:
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
         await self._engine.writer.submit(
-            lambda database: mark_sent(database, receipt, stamp, following, now), self._wake_next
+            lambda database: mark_sent(database, receipt, stamp, following, now),
+            self._wake_next,
+            within=_RECEIPT_WITHIN,
         )
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:

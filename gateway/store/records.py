@@ -18,6 +18,9 @@ _CHOOSERS = sql(
 )
 _PUT_PREFERENCE = upsert_sql("preference", "subject", "name", "value", keys=2)
 _PUT_NOTE = upsert_sql("note", "channel", "name", "value", keys=2)
+_DROP_NOTE = "DELETE FROM note WHERE channel = ? AND name = ?"
+_BODY_WITHIN = 0.1  # seconds
+_FORGET_WITHIN = 5.0  # seconds: until the chat's next message, as a rule
 
 
 def choosers(database: Database) -> dict[SessionKey, str]:
@@ -45,7 +48,8 @@ class SqliteTurnRecords:
         """Let the bodies of these records go."""
         gone = [(seq,) for seq in seqs]
         await self._engine.writer.submit(
-            lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close()
+            lambda database: database.executemany("DELETE FROM body WHERE seq = ?", gone).close(),
+            within=_BODY_WITHIN,
         )
 
     async def pending(self, key: SessionKey) -> tuple[StoredRecord, ...]:
@@ -137,13 +141,21 @@ class SqliteChannelState:
         )
         return {unquote(name): unquote(value) for name, value in found}
 
-    async def save(self, name: str, value: str | None) -> None:
+    async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
         """Store a note durably; None removes it."""
         columns = (self._channel, quote(name))
         await self._engine.writer.submit(
             lambda database: (
-                database.execute("DELETE FROM note WHERE channel = ? AND name = ?", columns).close()
+                database.execute(_DROP_NOTE, columns).close()
                 if value is None
                 else database.execute(_PUT_NOTE, (*columns, quote(value))).close()
-            )
+            ),
+            within=within,
+        )
+
+    def forget(self, name: str) -> None:
+        """Remove a note within some seconds."""
+        columns = (self._channel, quote(name))
+        self._engine.writer.submit_nowait(
+            lambda database: database.execute(_DROP_NOTE, columns).close(), within=_FORGET_WITHIN
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -85,16 +86,18 @@ class StoreWriter(Protocol):
 
     commits: int  # transactions that changed something, since the start
 
-    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self, operation: Operation[T], then: Callable[[T], None] | None = None, *, within: float = 0.0
+    ) -> asyncio.Future[T]:
         """Queue *operation*; the future is done when it is durable.
 
         Cancelling the future does not cancel the operation. *then* is called with the result first, on the event loop,
-        also after a cancellation.
+        also after a cancellation. It may wait *within* seconds for a transaction that is needed anyway.
         """
         ...
 
-    def submit_nowait(self, operation: Operation[object]) -> None:
-        """Queue *operation*, to be kept until it could be stored."""
+    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
+        """Queue *operation*, to be kept until it could be stored; it may wait *within* seconds, as in `submit`."""
         ...
 
     def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
@@ -163,6 +166,7 @@ class BatchWriter:
         self._loop = asyncio.get_running_loop()
         self._connection: WriterThread | None = None
         self._queue: deque[_QueuedOperation] = deque()
+        self._due = math.inf  # when the queue must be stored, by the loop's time
         self._batch: list[_QueuedOperation] = []
         self._kept: list[_QueuedOperation] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -177,28 +181,35 @@ class BatchWriter:
         self._connection = await self._open_thread()
         self._task = asyncio.create_task(self._serve(), name="journal writer")
 
-    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self, operation: Operation[T], then: Callable[[T], None] | None = None, *, within: float = 0.0
+    ) -> asyncio.Future[T]:
         """Queue *operation* (see Writer)."""
-        return self._submit(operation, then)
+        return self._submit(operation, then, within)
 
-    def _submit(self, operation: Callable[[Any], T], then: Callable[[T], None] | None) -> asyncio.Future[T]:
+    def _submit(
+        self, operation: Callable[[Any], T], then: Callable[[T], None] | None, within: float
+    ) -> asyncio.Future[T]:
         if self._is_closing:
             raise StoreUnavailable("the journal is closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(_QueuedOperation(operation, future, then))
-        self._wake()
+        self._enqueue(_QueuedOperation(operation, future, then), within)
         return future
+
+    def _enqueue(self, entry: _QueuedOperation, within: float) -> None:
+        self._queue.append(entry)
+        self._due = min(self._due, self._loop.time() + within)
+        self._wake()
 
     def submit_exclusive(self, operation: ExclusiveOperation[T]) -> asyncio.Future[T]:
         """Queue *operation* to be run outside any transaction (see Writer)."""
-        future = self._submit(operation, None)
+        future = self._submit(operation, None, 0.0)
         self._queue[-1].is_alone = True
         return future
 
-    def submit_nowait(self, operation: Operation[object]) -> None:
-        """Queue *operation*, to be kept until it could be stored."""
-        self._queue.append(_QueuedOperation(operation))
-        self._wake()
+    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
+        """Queue *operation*, to be kept until it could be stored (see Writer)."""
+        self._enqueue(_QueuedOperation(operation), within)
 
     def when_reopened(self, operation: Operation[T], then: Callable[[T], None]) -> None:
         """Run *operation* first whenever the file was opened again after a fault (see Writer)."""
@@ -226,8 +237,7 @@ class BatchWriter:
     async def _serve(self) -> None:
         try:
             while self._queue or not self._is_closing:
-                is_kept_due = bool(self._kept) and self._loop.time() >= self._retry_at
-                if not self._queue and not is_kept_due:
+                if self._loop.time() < self._next_at():
                     await self._wait()
                     continue
                 # Callers that the last batch woke, and those whom they wake, ask for more: it goes in one commit.
@@ -244,18 +254,26 @@ class BatchWriter:
 
     async def _wait(self) -> None:
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_at(self._retry_at, self._wake) if self._kept else None
+        at = self._next_at()
+        timer = self._loop.call_at(at, self._wake) if at < math.inf else None
         await self._waiter
         self._waiter = None
         if timer is not None:
             timer.cancel()
 
+    def _next_at(self) -> float:
+        """Return when the next batch is to be stored."""
+        return min(self._due, self._retry_at if self._kept else math.inf)
+
     def _next_batch(self) -> list[_QueuedOperation]:
         if self._queue and self._queue[0].is_alone:
-            return [self._queue.popleft()]
-        batch, self._kept = self._kept, []
-        while self._queue and not self._queue[0].is_alone and len(batch) < _AT_ONCE:
-            batch.append(self._queue.popleft())
+            batch = [self._queue.popleft()]
+        else:
+            batch, self._kept = self._kept, []
+            while self._queue and not self._queue[0].is_alone and len(batch) < _AT_ONCE:
+                batch.append(self._queue.popleft())
+        if not self._queue:
+            self._due = math.inf
         return batch
 
     async def _store(self, entries: list[_QueuedOperation]) -> None:

@@ -91,7 +91,9 @@ class AlertScene:
     def _doom(self, number: int) -> None:
         writer, submit, asked = self.writer, self.writer.submit, 0
 
-        def mortal(operation: Operation[Any], then: Callable[[Any], None] | None = None) -> asyncio.Future[Any]:
+        def mortal(
+            operation: Operation[Any], then: Callable[[Any], None] | None = None, *, within: float = 0.0
+        ) -> asyncio.Future[Any]:
             nonlocal asked
             asked += 1
             if asked == number:
@@ -99,7 +101,7 @@ class AlertScene:
                 self.died.set()
             if asked >= number:
                 return asyncio.get_running_loop().create_future()  # nobody answers any more
-            return submit(operation, then)
+            return submit(operation, then, within=within)
 
         writer.submit = mortal  # type: ignore[method-assign]
 

@@ -39,7 +39,13 @@ class InlineWriter:
         self._posted: list[Operation[object]] = []
         self._is_closed = False
 
-    def submit(self, operation: Operation[T], then: Callable[[T], None] | None = None) -> asyncio.Future[T]:
+    def submit(
+        self,
+        operation: Operation[T],
+        then: Callable[[T], None] | None = None,
+        *,
+        within: float = 0.0,
+    ) -> asyncio.Future[T]:
         """Run *operation* now; the future is done one turn of the loop later."""
         if self._is_closed:
             raise StoreUnavailable("the journal is closed")
@@ -66,7 +72,7 @@ class InlineWriter:
         _later(future, operation(self.connection))
         return future
 
-    def submit_nowait(self, operation: Operation[object]) -> None:
+    def submit_nowait(self, operation: Operation[object], *, within: float = 0.0) -> None:
         """Run *operation* now, or before the next one that can run."""
         self._posted.append(operation)
         if self.fault is None:

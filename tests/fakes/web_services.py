@@ -45,12 +45,16 @@ class FakeState:
         """Return notes by name."""
         return {name: value for name, value in self.notes.items() if name.startswith(prefix)}
 
-    async def save(self, name: str, value: str | None) -> None:
+    async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
         """Store a note."""
         if value is None:
             self.notes.pop(name, None)
         else:
             self.notes[name] = value
+
+    def forget(self, name: str) -> None:
+        """Remove a note."""
+        self.notes.pop(name, None)
 
 
 class FakeBlobs:

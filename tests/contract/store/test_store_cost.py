@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from gateway.ports.journal import TurnStep
@@ -73,3 +75,32 @@ _WHOLE = (
     "UPDATE lane SET owner = '' WHERE owner != ''",
     "UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL",
 )
+
+
+async def test_what_may_wait_shares_the_next_transaction(tmp_path: Path) -> None:
+    """Usage and a channel's notes are stored with the next write, in their order, or within their time."""
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    state = store.state("telegram")
+    await accept(store, said())
+    lease = await claim(store)
+
+    async def commits() -> int:
+        return int((await store.journal.depth())["commits"])
+
+    before = await commits()
+    store.journal.spend(spent(lease.turn))
+    notes = [asyncio.create_task(state.save(name, "1", within=60.0)) for name in "ab"]
+    await asyncio.gather(*notes)  # not for a minute: the usage may wait for a moment only
+    assert await commits() == before + 1
+    state.forget("a")
+    state.forget("b")
+    await state.save("a", "2")
+    assert await commits() == before + 2
+    assert dict(await state.all("a")) == {"a": "2"}
+    assert await state.load("b") is None
+    await state.save("c", "1", within=0.01)
+    assert await commits() == before + 3
+    state.forget("c")
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / FILE)) as database:
+        assert database.execute("SELECT name FROM note").fetchall() == [("a",)]

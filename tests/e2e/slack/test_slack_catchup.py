@@ -101,7 +101,7 @@ async def test_the_marks_wait_for_a_store_that_is_down() -> None:
         await up.server.until(lambda: len(up.server.acks) == 1)
         assert json.loads(up.services.state.notes["marks"]) == {DM: first}
 
-        async def save(name: str, value: str | None) -> None:
+        async def save(name: str, value: str | None, *, within: float = 0.0) -> None:
             raise StoreUnavailable("the disk is full")
 
         keeps, up.services.state.save = up.services.state.save, save  # type: ignore[method-assign]

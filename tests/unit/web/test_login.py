@@ -160,8 +160,8 @@ async def test_who_was_put_out_right_after_the_start_stays_out(
                 await go_on.wait()
             return found
 
-        async def save(self, name: str, value: str | None) -> None:
-            await state.save(name, value)
+        async def save(self, name: str, value: str | None, *, within: float = 0.0) -> None:
+            await state.save(name, value, within=within)
 
     again = WebLogins(SlowOnce(), now=time)
     looking = asyncio.create_task(again.find(token), name="looking")
