@@ -43,16 +43,17 @@ async def open_database(
     url: str, limits: StoreLimits, *, clock: Clock = utc_now, wrap: Wrap = PostgresConnection
 ) -> SqliteStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults."""
-    is_prepared = False
+    last = 0  # the server's process of our last session
 
     def connector() -> PostgresConnection:
         # On the writer's thread; the tables are looked at the first time only.
-        nonlocal is_prepared
-        connection = schema.connect(url, wrap=wrap, wait=schema.RELOCK_SECONDS if is_prepared else schema.LOCK_SECONDS)
+        nonlocal last
+        wait = schema.RELOCK_SECONDS if last else schema.LOCK_SECONDS
+        connection = schema.connect(url, wrap=wrap, wait=wait, broken=last)
         try:
-            if not is_prepared:
+            if not last:
                 schema.prepare(connection)
-                is_prepared = True
+            last = connection.process
         except BaseException:
             connection.close()
             raise

@@ -66,6 +66,11 @@ class PostgresConnection:
         connection.adapters.register_dumper(str, StrDumper)
         connection.adapters.register_loader("numeric", _WholeLoader)
 
+    @property
+    def process(self) -> int:
+        """Return the number of the server's process."""
+        return self._connection.info.backend_pid
+
     def execute(self, statement: str, parameters: Sequence[Any] = (), /) -> psycopg.Cursor[Any]:
         """Run one statement."""
         translated = _translate(statement)

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -19,6 +20,7 @@ from gateway.store import FILE, open_file
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.postgres import open_database, open_store, schema
+from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sqlite_store import SqliteStore
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said, spent
@@ -104,6 +106,35 @@ async def test_a_session_cut_in_a_batch_is_opened_again(store: SqliteStore, serv
         await store._engine.writer.submit(cut)
     assert await until_stored(store, "1") is AcceptOutcome.DUPLICATE
     assert await store.state("x").load("y") is None
+
+
+async def test_a_session_that_the_server_still_has_is_replaced(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the network failed, the server learns of it a minute later: until then the session has the lock."""
+    monkeypatch.setattr(schema, "RELOCK_SECONDS", 0.0)
+    lost: list[psycopg.Connection[Any]] = []
+
+    class LostConnection(PostgresConnection):
+        def close(self) -> None:
+            lost.append(self._connection)  # the server does not hear of it
+
+    store = await open_database(server.url, StoreLimits(), clock=lambda: START, wrap=LostConnection)
+
+    def break_off(database: Database) -> None:
+        raise OSError("network is unreachable")
+
+    try:
+        await accept(store, said(id="1"))
+        with pytest.raises(StoreUnavailable):
+            await store._engine.writer.submit(break_off)
+        assert (await accept(store, said(id="1"))).outcome is AcceptOutcome.DUPLICATE
+        with pytest.raises(psycopg.OperationalError):
+            lost[0].execute("SELECT 1")
+    finally:
+        await store.close()
+        for session in lost:
+            session.close()
 
 
 async def test_a_second_gateway_is_refused_until_the_first_has_ended(
