@@ -57,7 +57,7 @@ from gateway.ports import MessageContext, Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
-from gateway.store.adoption import read_sessions
+from gateway.store.sqlite.closed_journal import read_sessions
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints

@@ -111,7 +111,7 @@ def _transcripts(home: Home) -> list[DoctorFinding]:
     if not home.journal.exists() or lost_journal(home.journal):
         return []  # the latter says more
     from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
-    from gateway.store.adoption import read_sessions
+    from gateway.store.sqlite.closed_journal import read_sessions
 
     what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
     return [DoctorFinding(FindingLevel.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []

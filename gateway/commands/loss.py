@@ -21,8 +21,8 @@ from gateway.journal_file import (
     remove_stamp,
 )
 from gateway.settings import home_of
-from gateway.store.adoption import mark_adopted, read_sessions
 from gateway.store.engine import new_transcript
+from gateway.store.sqlite.closed_journal import mark_adopted, read_sessions
 
 
 def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:

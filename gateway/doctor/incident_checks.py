@@ -157,7 +157,7 @@ def _journal(home: Home) -> dict[str, Any]:
     # Here, since the store's own imports are not light, and most doctors need none of it.
     from gateway.store.alerts import load_alerts
     from gateway.store.outbox import dead_groups
-    from gateway.store.sqlite_store import count_unclean_stops
+    from gateway.store.sql_store import count_unclean_stops
 
     def read(database: sqlite3.Connection) -> dict[str, Any]:
         stops = count_unclean_stops(dict(database.execute("SELECT name, value FROM meta")))

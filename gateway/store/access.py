@@ -58,7 +58,7 @@ def load(database: Database) -> AccessSnapshot:
     )
 
 
-class SqliteAccess:
+class SqlAccess:
     """Implements `Access` over the writer."""
 
     def __init__(self, engine: StoreEngine, snapshot: AccessSnapshot) -> None:

@@ -53,7 +53,7 @@ def load(database: Database) -> LinkSnapshot:
     return LinkSnapshot(accounts, chats)
 
 
-class SqliteAccountLinks:
+class SqlAccountLinks:
     """Implements `Links` over the writer."""
 
     def __init__(self, engine: StoreEngine, snapshot: LinkSnapshot, choices: dict[str, dict[str, str]]) -> None:

@@ -38,7 +38,7 @@ def load_alerts(database: Database) -> tuple[Alert, ...]:
     return tuple(_read(*columns) for columns in found)
 
 
-class SqliteAlerts:
+class SqlAlerts:
     """Implements `AlertStore` over the writer."""
 
     def __init__(self, engine: StoreEngine) -> None:

@@ -49,7 +49,7 @@ _OF_SENDER = sql("SELECT payload, seq FROM inbox WHERE ended_at IS NOT NULL AND 
 _ANONYMOUS = "UPDATE inbox SET sender = '', payload = ? WHERE seq = ?"
 
 
-class SqliteErasure:
+class SqlErasure:
     """Forgets (see the Erasing port)."""
 
     def __init__(self, engine: StoreEngine) -> None:

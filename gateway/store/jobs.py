@@ -62,7 +62,7 @@ def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
     )
 
 
-class SqliteJobs:
+class SqlJobs:
     """Durable background work (see the Jobs port)."""
 
     def __init__(self, engine: StoreEngine) -> None:

@@ -41,7 +41,7 @@ _USAGE_WITHIN = 0.1  # seconds; a turn's commit follows the end of its last call
 _RETRY_SECONDS = 1.0  # delay before a session whose claim failed is offered again
 
 
-class SqliteJournal:
+class SqlJournal:
     """Inbox, lanes, tool steps and the commit (see the Journal port)."""
 
     def __init__(self, engine: StoreEngine) -> None:

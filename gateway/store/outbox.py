@@ -35,7 +35,7 @@ _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
 
 
-class SqliteOutbox:
+class SqlOutbox:
     """Durable deliveries, in order per chat (see the Outbox port)."""
 
     def __init__(self, engine: StoreEngine) -> None:

@@ -10,7 +10,7 @@ from gateway.ports.journal import InboxRow, SessionRow, StoredRecord, TurnRecord
 from gateway.store import session_queue, turn_commits
 from gateway.store.database import Database, upsert_sql
 from gateway.store.engine import StoreEngine
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal import SqlJournal
 from gateway.store.row_codec import quote, read_key, sql, unquote, write_key
 
 _CHOOSERS = sql(
@@ -28,10 +28,10 @@ def choosers(database: Database) -> dict[SessionKey, str]:
     return {read_key(key): unquote(scope) for key, scope in database.execute(_CHOOSERS)}
 
 
-class SqliteTurnRecords:
+class SqlTurnRecords:
     """The TurnRecordStore port over the writer."""
 
-    def __init__(self, engine: StoreEngine, journal: SqliteJournal) -> None:
+    def __init__(self, engine: StoreEngine, journal: SqlJournal) -> None:
         self._engine = engine
         self._journal = journal
 
@@ -75,7 +75,7 @@ class SqliteTurnRecords:
         return await self._engine.writer.submit(session_queue.list_sessions)
 
 
-class SqlitePreferences:
+class SqlPreferences:
     """The PreferenceStore port over the writer; reads are served from memory."""
 
     def __init__(
@@ -114,7 +114,7 @@ class SqlitePreferences:
         )
 
 
-class SqliteChannelState:
+class SqlChannelState:
     """One channel block's notes (see the ChannelState port)."""
 
     def __init__(self, engine: StoreEngine, channel: str) -> None:

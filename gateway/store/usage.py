@@ -107,7 +107,7 @@ def usage_of(database: Database, turn: str) -> tuple[UsageRow, ...]:
     )
 
 
-class SqliteUsage:
+class SqlUsage:
     """Sums over usage rows (see the Usage port)."""
 
     def __init__(self, engine: StoreEngine) -> None:
@@ -203,7 +203,7 @@ _ENDED = "DELETE FROM cap_told WHERE name = ? AND NOT (until = ? AND most = ?)"
 _FORGET = "DELETE FROM cap_told WHERE name = ? AND chat = ?"
 
 
-class SqliteCapUsage:
+class SqlCapUsage:
     """Implements `CapRows` over the writer."""
 
     def __init__(self, engine: StoreEngine) -> None:

@@ -20,7 +20,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
 from gateway.ports import Line, MessageOutcome, StoreLimits, TurnRecord
 from gateway.settings import load_settings
-from gateway.store import open_store
+from gateway.store.sqlite import open_store
 
 WINDOW = 50  # messages that a cold session replays, whatever its age
 _BEGAN = datetime(2026, 9, 1, 8, 0, tzinfo=UTC)

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.events import ChatKind, InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import Job, MessageOutcome, Store, StoreLimits, TurnCommit, TurnRecord, UsageRow
 from gateway.ports.erasure import ErasureFilter
-from gateway.store import open_store
+from gateway.store.sqlite import open_store
 
 ROOM = SessionKey("pocket", "room")
 NOW = datetime(2026, 11, 22, 5, 0, tzinfo=UTC)

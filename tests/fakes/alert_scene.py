@@ -15,8 +15,8 @@ from gateway.alerts.alert_state import STALE, is_unnotified
 from gateway.alerts.monitor import AlertRecipients, Source
 from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
-from gateway.store.outbox import SqliteOutbox
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.outbox import SqlOutbox
+from gateway.store.sql_store import SqlStore
 from gateway.store.writer import Operation
 from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import VirtualClock
@@ -49,7 +49,7 @@ class AlertScene:
 
     async def start(self, *, mortal: int | None = None) -> None:
         """Open the store, deliver and watch; *mortal*: the process dies before its operation of that number."""
-        self.store: SqliteStore = await open_inline_store(self.folder / "journal.db", clock=self.clock.now)
+        self.store: SqlStore = await open_inline_store(self.folder / "journal.db", clock=self.clock.now)
         self.died = asyncio.Event()
         self.writer.connection.execute("PRAGMA synchronous = OFF")
         if mortal is not None:
@@ -83,7 +83,7 @@ class AlertScene:
     @property
     def writer(self) -> InlineWriter:
         """The store's writer; set its `fault` and the disk is full."""
-        assert isinstance(self.store.outbox, SqliteOutbox)
+        assert isinstance(self.store.outbox, SqlOutbox)
         writer = self.store.outbox._engine.writer
         assert isinstance(writer, InlineWriter)
         return writer

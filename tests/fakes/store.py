@@ -18,11 +18,11 @@ from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.ports.store import StoreLimits
-from gateway.store import copy_file, schema
 from gateway.store.database import StoreConnection
 from gateway.store.engine import Clock, utc_now
+from gateway.store.sql_store import SqlStore, assemble
+from gateway.store.sqlite import copy_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
-from gateway.store.sqlite_store import SqliteStore, assemble
 from gateway.store.writer import BatchResult, ExclusiveOperation, Operation, run_batch, settle_entry
 
 T = TypeVar("T")
@@ -103,7 +103,7 @@ def _later(future: asyncio.Future[T], result: object) -> None:
 
 async def open_inline_store(
     path: Path | None = None, limits: StoreLimits | None = None, *, clock: Clock = utc_now
-) -> SqliteStore:
+) -> SqlStore:
     """Open a store that needs no thread, in memory unless *path* is given; ``clock=clock.now`` for virtual time."""
     if path is None:  # a backup reads it from another thread
         connection = sqlite3.connect(

@@ -18,7 +18,7 @@ from channels.telegram.adapter import TelegramChannel
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart
 from gateway.intake import GatewayIntake
 from gateway.ports import IntakeResult, IntakeVerdict, TurnLease, TurnStep
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal import SqlJournal
 from tests.fakes.open_intake import OpenDoor
 from tests.fakes.relay import RelayChannel
 
@@ -48,10 +48,10 @@ def _acks_early() -> None:
 def _forgets_steps() -> None:
     """Store no step, so that a second attempt begins at the beginning."""
 
-    async def step(self: SqliteJournal, lease: TurnLease, step: TurnStep) -> None:
+    async def step(self: SqlJournal, lease: TurnLease, step: TurnStep) -> None:
         """Store nothing."""
 
-    SqliteJournal.step = step  # type: ignore[method-assign]
+    SqlJournal.step = step  # type: ignore[method-assign]
 
 
 def _repeats_tools() -> None:

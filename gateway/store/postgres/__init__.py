@@ -12,13 +12,13 @@ import psycopg
 from gateway.errors import SettingsError
 from gateway.journal_file import STAMP
 from gateway.ports.store import Store, StoreLimits
-from gateway.store import FILE
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
 from gateway.store.postgres.thread import PostgresThread
-from gateway.store.sqlite_store import SqliteStore, assemble
+from gateway.store.sql_store import SqlStore, assemble
+from gateway.store.sqlite import FILE
 from gateway.store.writer import BatchWriter
 
 Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]
@@ -41,7 +41,7 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
 
 async def open_database(
     url: str, limits: StoreLimits, *, clock: Clock = utc_now, wrap: Wrap = PostgresConnection
-) -> SqliteStore:
+) -> SqlStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults."""
     last = 0  # the server's process of our last session
 

@@ -13,8 +13,8 @@ import psycopg
 from psycopg.raw_cursor import RawServerCursor
 
 from gateway.errors import StoreUnavailable
-from gateway.store import schema as journal_schema
 from gateway.store.postgres.schema import open_session
+from gateway.store.sqlite import schema as journal_schema
 
 _AT_ONCE = 1_000  # rows in memory
 _ORDER = {"usage": "rowid"}  # a table without a key of its own keeps its order

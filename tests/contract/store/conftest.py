@@ -9,9 +9,9 @@ from typing import Protocol
 import pytest
 
 from gateway.ports.store import Store, StoreLimits
-from gateway.store import open_file
 from gateway.store.engine import Clock
 from gateway.store.postgres import open_database
+from gateway.store.sqlite import open_file
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill, open_inline_store
 from tests.fakes.turns import WallClock

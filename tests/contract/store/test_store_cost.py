@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
-from gateway.store import FILE, open_file, schema, suspects
+from gateway.store import suspects
+from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
 

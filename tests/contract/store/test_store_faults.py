@@ -17,13 +17,13 @@ from gateway.errors import LeaseLost, StoreUnavailable
 from gateway.events import Role
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store import FILE, open_file, schema
 from gateway.store.database import Database
 from gateway.store.postgres import open_database
 from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
 from gateway.store.sqlite.thread import SqliteThread
-from gateway.store.sqlite_store import SqliteStore
 from gateway.store.writer import BatchWriter
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.store import kill
@@ -38,11 +38,11 @@ class FaultyConnections(Protocol):
     loses_replies: bool  # a commit that fails has happened all the same, as after a failed fsync
     fault: tuple[str, str] | None  # a statement's beginning, and what it meets: "broken", "full" or "busy"
 
-    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+    async def open(self, limits: StoreLimits | None = None) -> SqlStore:
         """Open the store."""
         ...
 
-    async def open_killed(self) -> SqliteStore:
+    async def open_killed(self) -> SqlStore:
         """Open what a kill of the process leaves now."""
         ...
 
@@ -90,11 +90,11 @@ class FaultyDisk(FaultyEngine):
         super().__init__()
         self._path = path
 
-    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+    async def open(self, limits: StoreLimits | None = None) -> SqlStore:
         """Open the file."""
         return await open_file(self._path, limits or StoreLimits(), clock=lambda: START, connect=self.connect)
 
-    async def open_killed(self) -> SqliteStore:
+    async def open_killed(self) -> SqlStore:
         """Open a copy of the files."""
         return await open_file(kill(self._path, self._path.parent / "killed"), StoreLimits())
 
@@ -125,11 +125,11 @@ class FaultyServer(FaultyEngine):
         super().__init__()
         self._server = server
 
-    async def open(self, limits: StoreLimits | None = None) -> SqliteStore:
+    async def open(self, limits: StoreLimits | None = None) -> SqlStore:
         """Open the database."""
         return await open_database(self._server.url, limits or StoreLimits(), clock=lambda: START, wrap=self.wrap)
 
-    async def open_killed(self) -> SqliteStore:
+    async def open_killed(self) -> SqlStore:
         """End the process's session and open another."""
         self._server.cut()
         return await open_database(self._server.url, StoreLimits())
@@ -165,7 +165,7 @@ async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> FaultyConnecti
 
 
 @pytest.fixture
-async def store(disk: FaultyConnections) -> AsyncIterator[SqliteStore]:
+async def store(disk: FaultyConnections) -> AsyncIterator[SqlStore]:
     """Return a store on *disk*."""
     opened = await disk.open()
     yield opened
@@ -173,7 +173,7 @@ async def store(disk: FaultyConnections) -> AsyncIterator[SqliteStore]:
     await opened.close()
 
 
-async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_what_waits_together_is_one_transaction(store: SqlStore, disk: FaultyConnections) -> None:
     """A hundred messages cost a commit or two, not a hundred."""
     before = disk.commits
     accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(100)))
@@ -181,7 +181,7 @@ async def test_what_waits_together_is_one_transaction(store: SqliteStore, disk: 
     assert disk.commits - before <= 2
 
 
-async def test_operations_happen_in_the_order_of_the_calls(store: SqliteStore) -> None:
+async def test_operations_happen_in_the_order_of_the_calls(store: SqlStore) -> None:
     """First asked, first stored; a usage row is there before a commit that was asked for later."""
     accepted = await asyncio.gather(*(accept(store, said(id=str(n))) for n in range(50)))
     assert [each.seq for each in accepted] == sorted(each.seq for each in accepted)
@@ -193,7 +193,7 @@ async def test_operations_happen_in_the_order_of_the_calls(store: SqliteStore) -
     assert len(await sums) == 1
 
 
-async def test_a_bad_row_fails_alone(store: SqliteStore) -> None:
+async def test_a_bad_row_fails_alone(store: SqlStore) -> None:
     """Its neighbours in the batch are stored, once; its caller hears of it."""
     too_large = replace(spent("t"), tokens_in=2**70)
     results = await asyncio.gather(
@@ -211,7 +211,7 @@ async def test_a_bad_row_fails_alone(store: SqliteStore) -> None:
     assert [row["calls"] for row in await store.usage.totals(since=START)] == [1]
 
 
-async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqliteStore) -> None:
+async def test_what_cannot_be_encoded_never_reaches_the_batch(store: SqlStore) -> None:
     """Its caller gets the error at once, and nothing else happens."""
     await accept(store, said())
     lease = await claim(store)
@@ -225,7 +225,7 @@ FAULTS = [("COMMIT", "broken"), ("INSERT INTO inbox", "full"), ("BEGIN", "busy")
 
 @pytest.mark.parametrize("fault", FAULTS, ids=["broken", "full", "busy"])
 async def test_a_disk_fault_confirms_nothing_and_ends(
-    store: SqliteStore, disk: FaultyConnections, fault: tuple[str, str]
+    store: SqlStore, disk: FaultyConnections, fault: tuple[str, str]
 ) -> None:
     """Everybody in the batch gets StoreUnavailable; the connection is not used again; all works once the disk does."""
     await accept(store, said(id="0"))
@@ -252,7 +252,7 @@ def lost_reply(disk: FaultyConnections) -> Iterator[None]:
     disk.fault, disk.loses_replies = None, False
 
 
-async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqlStore, disk: FaultyConnections) -> None:
     """The redelivery is a duplicate; lane and control row are offered."""
     with lost_reply(disk):
         await accept(store, said(id="1"))
@@ -264,7 +264,7 @@ async def test_an_accept_whose_reply_was_lost_wakes_all_the_same(store: SqliteSt
     assert (await asyncio.wait_for(anext(store.journal.control_rows()), 10)).message.text == "/stop"
 
 
-async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqlStore, disk: FaultyConnections) -> None:
     """A lane never belongs to a worker that does not know."""
     await accept(store, said())
     lanes = store.journal.ready_sessions()
@@ -275,7 +275,7 @@ async def test_a_claim_whose_reply_was_lost_is_given_back(store: SqliteStore, di
     assert (await claim(store)).rows[0].message == said()
 
 
-async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqlStore, disk: FaultyConnections) -> None:
     """Made again it returns what stands; lane, chat and projector are woken even if nobody makes it again."""
     await accept(store, said(id="1"))
     await accept(store, said(id="2"))
@@ -295,7 +295,7 @@ async def test_a_commit_whose_reply_was_lost_is_recognised(store: SqliteStore, d
     assert (await claim(store)).rows[0].message.message_id == "2"
 
 
-async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqlStore, disk: FaultyConnections) -> None:
     """What was claimed before the fault is still its worker's."""
     await accept(store, said(id="1"))
     lease = await claim(store)
@@ -308,7 +308,7 @@ async def test_a_lane_in_work_stays_in_work_after_a_fault(store: SqliteStore, di
     await store.journal.commit(lease, answered(lease))
 
 
-async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqlStore, disk: FaultyConnections) -> None:
     """Callers hear StoreUnavailable at once; between attempts nothing touches the disk."""
     disk.fault = ("BEGIN", "broken")
     for n in range(200):
@@ -317,7 +317,7 @@ async def test_a_disk_that_stays_broken_is_asked_less_often(store: SqliteStore, 
     assert disk.opened < 20
 
 
-async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_usage_row_outlives_a_fault(store: SqlStore, disk: FaultyConnections) -> None:
     """What was spent is stored when the disk is back, without anybody asking again."""
     disk.fault = ("COMMIT", "full")
     store.journal.spend(spent("t1"))
@@ -330,7 +330,7 @@ async def test_a_usage_row_outlives_a_fault(store: SqliteStore, disk: FaultyConn
     assert row["calls"] == 2
 
 
-async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqlStore, disk: FaultyConnections) -> None:
     """The wake-up that a fault used up comes back."""
     await accept(store, said())
     lanes = store.journal.ready_sessions()
@@ -342,7 +342,7 @@ async def test_a_lane_is_offered_again_after_a_failed_claim(store: SqliteStore, 
     assert await asyncio.wait_for(anext(lanes), 10) == ANN
 
 
-async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqliteStore, disk: FaultyConnections) -> None:
+async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqlStore, disk: FaultyConnections) -> None:
     """Nothing of it counted, and the lease still holds."""
     await accept(store, said())
     lease = await claim(store)
@@ -411,7 +411,7 @@ async def test_close_writes_what_is_queued_and_ends_the_streams(tmp_path: Path) 
         await store.check()
 
 
-async def test_a_cancelled_accept_is_stored_all_the_same(store: SqliteStore) -> None:
+async def test_a_cancelled_accept_is_stored_all_the_same(store: SqlStore) -> None:
     """A caller that goes away takes nothing back that was asked for."""
     task = asyncio.create_task(store.journal.accept(said(), role=Role.OWNER, is_control=False))
     await asyncio.sleep(0)  # it has asked

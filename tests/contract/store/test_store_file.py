@@ -17,15 +17,15 @@ from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.events import InboundKind, Role
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store import FILE, open_file, open_store, schema
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import FILE, open_file, open_store, schema
 from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, said
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+async def store(tmp_path: Path) -> AsyncIterator[SqlStore]:
     """Return an open store."""
     opened = await open_file(tmp_path / FILE, StoreLimits())
     yield opened
@@ -50,7 +50,7 @@ async def test_the_files_are_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-async def test_a_backup_is_of_one_instant_while_others_write(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_backup_is_of_one_instant_while_others_write(store: SqlStore, tmp_path: Path) -> None:
     """It opens as a store of its own, holds what was confirmed before it, and leaves no part behind."""
     await answer(store, said(id="1"), "one")
     target = tmp_path / "backup" / FILE
@@ -63,7 +63,7 @@ async def test_a_backup_is_of_one_instant_while_others_write(store: SqliteStore,
     await restored.close()
 
 
-async def test_a_backup_that_cannot_be_written_says_so(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_backup_that_cannot_be_written_says_so(store: SqlStore, tmp_path: Path) -> None:
     """It is a plain StoreUnavailable and touches nothing that was there."""
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StoreUnavailable, match="could not be written"):
@@ -210,7 +210,7 @@ async def test_old_dead_letters_are_forgotten_after_ninety_days(tmp_path: Path) 
     await store.close()
 
 
-async def test_what_was_taken_back_leaves_the_rows_at_once(store: SqliteStore, tmp_path: Path) -> None:
+async def test_what_was_taken_back_leaves_the_rows_at_once(store: SqlStore, tmp_path: Path) -> None:
     """The text of a deleted message is in no inbox row any more, whether it waited or was answered."""
     await answer(store, said("answered secret", id="1"), "hello")
     await accept(store, said("waiting secret", id="2"))

@@ -16,12 +16,12 @@ from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
-from gateway.store import FILE, open_file
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.postgres import open_database, open_store, schema
 from gateway.store.postgres.connection import PostgresConnection
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
+from gateway.store.sqlite import FILE, open_file
 from tests.fakes.postgres_server import PostgresServer
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said, spent
 
@@ -34,21 +34,21 @@ async def server(postgres: PostgresServer) -> PostgresServer:
 
 
 @pytest.fixture
-async def store(server: PostgresServer) -> AsyncIterator[SqliteStore]:
+async def store(server: PostgresServer) -> AsyncIterator[SqlStore]:
     """Return an open store."""
     async with open_at(server) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def open_at(server: PostgresServer) -> AsyncIterator[SqliteStore]:
+async def open_at(server: PostgresServer) -> AsyncIterator[SqlStore]:
     """Open a store as a process that starts would."""
     store = await open_database(server.url, StoreLimits(), clock=lambda: START)
     yield store
     await store.close()
 
 
-async def until_stored(store: SqliteStore, number: str) -> AcceptOutcome:
+async def until_stored(store: SqlStore, number: str) -> AcceptOutcome:
     """Deliver a message until it is stored, as a platform does."""
     async with asyncio.timeout(30):
         while True:
@@ -57,7 +57,7 @@ async def until_stored(store: SqliteStore, number: str) -> AcceptOutcome:
             await asyncio.sleep(0.02)
 
 
-async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: SqliteStore, server: PostgresServer) -> None:
+async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: SqlStore, server: PostgresServer) -> None:
     """Everybody in the batch hears StoreUnavailable; what was confirmed is there, the rest once it is sent again.
 
     The turn that ran goes on under its lease.
@@ -94,7 +94,7 @@ async def test_a_server_killed_in_a_batch_loses_and_doubles_nothing(store: Sqlit
         assert [row.message.message_id for row in await store.journal.waiting_rows(key)] == numbers
 
 
-async def test_a_session_cut_in_a_batch_is_opened_again(store: SqliteStore, server: PostgresServer) -> None:
+async def test_a_session_cut_in_a_batch_is_opened_again(store: SqlStore, server: PostgresServer) -> None:
     """An operator's command, a failover or a network may end it at any statement."""
     await accept(store, said(id="1"))
 
@@ -138,7 +138,7 @@ async def test_a_session_that_the_server_still_has_is_replaced(
 
 
 async def test_a_second_gateway_is_refused_until_the_first_has_ended(
-    store: SqliteStore, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    store: SqlStore, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its line says who has the database; a killed gateway's lock goes with its session."""
     monkeypatch.setattr(schema, "LOCK_SECONDS", 0.2)
@@ -156,7 +156,7 @@ async def test_a_second_gateway_is_refused_until_the_first_has_ended(
         assert len(await second.journal.waiting_rows(ANN)) == 1
 
 
-async def test_an_operation_that_hides_an_error_is_not_confirmed(store: SqliteStore) -> None:
+async def test_an_operation_that_hides_an_error_is_not_confirmed(store: SqlStore) -> None:
     """The server has rolled its transaction back; its neighbours are stored, once."""
 
     def hide(database: Database) -> None:
@@ -174,7 +174,7 @@ async def test_an_operation_that_hides_an_error_is_not_confirmed(store: SqliteSt
 
 
 async def test_texts_are_ordered_by_their_bytes_whatever_the_server_says(
-    store: SqliteStore, server: PostgresServer
+    store: SqlStore, server: PostgresServer
 ) -> None:
     """Ranges of names are prefixes: the server's own order, here English, would put more into them."""
     assert server.query("SELECT 'a' < 'B'") == [(True,)]
@@ -221,7 +221,7 @@ async def test_a_home_with_a_journal_is_not_begun_anew(tmp_path: Path) -> None:
         await open_store(tmp_path, "postgresql://h/db", StoreLimits())
 
 
-async def test_a_backup_is_a_journal_that_the_embedded_store_takes(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_backup_is_a_journal_that_the_embedded_store_takes(store: SqlStore, tmp_path: Path) -> None:
     """All of one instant: what waits, what was answered, who chose what; the numbers go on behind it."""
     await answer(store, said("\0 first \ud800", id="1"), "hello")
     store.journal.spend(spent("t"))
@@ -243,7 +243,7 @@ async def test_a_backup_is_a_journal_that_the_embedded_store_takes(store: Sqlite
         await copy.close()
 
 
-async def test_a_backup_that_fails_leaves_nothing(store: SqliteStore, server: PostgresServer, tmp_path: Path) -> None:
+async def test_a_backup_that_fails_leaves_nothing(store: SqlStore, server: PostgresServer, tmp_path: Path) -> None:
     """Neither a half file nor one under the name that was asked for."""
     server.query("ALTER TABLE usage RENAME COLUMN cost TO price")
     try:
@@ -254,7 +254,7 @@ async def test_a_backup_that_fails_leaves_nothing(store: SqliteStore, server: Po
     assert list((tmp_path / "copy").iterdir()) == []
 
 
-async def test_erased_words_leave_the_tables_files(store: SqliteStore, server: PostgresServer) -> None:
+async def test_erased_words_leave_the_tables_files(store: SqlStore, server: PostgresServer) -> None:
     """After a scrub no file of a table holds them. The server's log of changes does for a while, as documented."""
     if not server.is_ours:
         pytest.skip("the server's files are not ours to read")

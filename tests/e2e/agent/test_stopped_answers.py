@@ -15,8 +15,8 @@ from agent.turn_runner import TurnRunner
 from gateway.events import InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.i18n import translate
 from gateway.ports import InboxRow, StoreLimits, TurnLease
-from gateway.store import FILE, open_file
-from gateway.store.journal import SqliteJournal
+from gateway.store.journal import SqlJournal
+from gateway.store.sqlite import FILE, open_file
 from tests.fakes.held_model import HeldScriptModel, calls
 from tests.fakes.inprocess_gateway import STREAMING, InProcessGateway, gateway
 
@@ -224,9 +224,9 @@ async def test_a_stop_of_an_interrupted_turn_outlives_another_kill(
         copy = parlour.kill(tmp_path / "copy")
         go.set()
         await answer
-    claim, is_claimed = SqliteJournal.claim, False
+    claim, is_claimed = SqlJournal.claim, False
 
-    async def claim_later(journal: SqliteJournal, key: SessionKey) -> TurnLease | None:
+    async def claim_later(journal: SqlJournal, key: SessionKey) -> TurnLease | None:
         return await claim(journal, key) if is_claimed else None
 
     control, is_stored = TurnRunner.control, asyncio.Event()
@@ -235,7 +235,7 @@ async def test_a_stop_of_an_interrupted_turn_outlives_another_kill(
         await control(runner, row)
         is_stored.set()
 
-    monkeypatch.setattr(SqliteJournal, "claim", claim_later)
+    monkeypatch.setattr(SqlJournal, "claim", claim_later)
     monkeypatch.setattr(TurnRunner, "control", note_control)
     model = HeldScriptModel()
     async with gateway(home=copy, model=model, tools=[wait_here]) as parlour:

@@ -13,7 +13,7 @@ from gateway.access.note_store import NoteStore
 from gateway.access.pairing_service import PairingService
 from gateway.ports.access import OPERATOR, AccessChange, AccessEntry, AccessStatus
 from gateway.ports.pairing import PairingDecision, PairingLocked, PairingNotFound
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.access_scene import OWNER, AccessScene
 from tests.fakes.clock import VirtualClock
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -157,7 +157,7 @@ async def test_killed_after_any_write(tmp_path: Path, clock: VirtualClock, monke
         copies.append(kill(tmp_path / "journal.db", tmp_path / f"killed {len(copies)}"))
         return future
 
-    async def everything(store: SqliteStore) -> None:
+    async def everything(store: SqlStore) -> None:
         scene = AccessScene(store, clock.now)
         await scene.knock("66")
         for waiting in scene.pairing.pending_requests():

@@ -11,7 +11,7 @@ from agent.tools.toolbox import Toolbox
 from gateway.events import SessionKey
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.settings.chat_settings import ChatSettings
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.llm_context import NOW, FakeUsageRecorder, SummingMeter
 from tests.fakes.store import open_inline_store
@@ -35,7 +35,7 @@ def _client(name: str) -> ModelClient:
 class ModelsHere:
     """Models as chats get them, over *store*, where the operator decided *places*."""
 
-    def __init__(self, store: SqliteStore, places: dict[str, ChatSettings] | None = None) -> None:
+    def __init__(self, store: SqlStore, places: dict[str, ChatSettings] | None = None) -> None:
         chats = ChatOverrides(places or {})
         selector = ModelSelector(models(), store.people)
         self._profiles = ChatProfiles(selector, Toolbox.load(), store.people, chats.of, has_guilds=False)

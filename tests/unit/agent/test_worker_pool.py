@@ -15,7 +15,7 @@ from agent.turn import RunningTurn, RunningTurns
 from agent.worker_pool import WorkerPool
 from gateway.events import InboundMessage, OutboundMessage, Role, Sender, SessionKey
 from gateway.ports import InboxRow, MessageOutcome, StoreLimits, TurnCommit, TurnLease, TurnRecord
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import InlineWriter, kill, open_inline_store
@@ -24,7 +24,7 @@ from tests.fakes.store import InlineWriter, kill, open_inline_store
 class TimedWorker:
     """Does the pool's work by taking *seconds* of virtual time for each turn, and keeps a diary."""
 
-    def __init__(self, store: SqliteStore, clock: VirtualClock, *, seconds: float = 1.0) -> None:
+    def __init__(self, store: SqlStore, clock: VirtualClock, *, seconds: float = 1.0) -> None:
         self.store = store
         self.clock = clock
         self.seconds = seconds
@@ -93,7 +93,7 @@ class TimedWorker:
 
 
 async def accept_text(
-    store: SqliteStore, clock: VirtualClock, chat: str, text: str, *, sender: str = "", is_control: bool = False
+    store: SqlStore, clock: VirtualClock, chat: str, text: str, *, sender: str = "", is_control: bool = False
 ) -> None:
     """Accept *text* in *chat*."""
     message = InboundMessage(
@@ -126,7 +126,7 @@ class PoolScene:
     """A pool at work over a real (inline) journal."""
 
     def __init__(
-        self, store: SqliteStore, clerk: TimedWorker, pool: WorkerPool, clock: VirtualClock, slots: WorkerSlots
+        self, store: SqlStore, clerk: TimedWorker, pool: WorkerPool, clock: VirtualClock, slots: WorkerSlots
     ) -> None:
         self.store, self.clerk, self.pool, self.clock, self.slots = store, clerk, pool, clock, slots
 

@@ -19,7 +19,7 @@ from gateway.alerts.alert_messages import WebhookOrigin
 from gateway.alerts.alert_webhook import KEPT
 from gateway.errors import StoreUnavailable
 from gateway.ports import Alert
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
@@ -70,7 +70,7 @@ async def monitoring() -> AsyncIterator[MonitoringServer]:
 @asynccontextmanager
 async def posting(
     url: str, clock: VirtualClock, *, check: Callable[[], Any] | None = None
-) -> AsyncIterator[tuple[SqliteStore, asyncio.Event]]:
+) -> AsyncIterator[tuple[SqlStore, asyncio.Event]]:
     """Run the webhook over a store."""
     store = await open_inline_store(clock=clock.now)
     posted = asyncio.Event()
@@ -93,7 +93,7 @@ async def posting(
         await store.close()
 
 
-async def queue(store: SqliteStore, clock: VirtualClock, *names: str) -> None:
+async def queue(store: SqlStore, clock: VirtualClock, *names: str) -> None:
     """Have the watch queue a text for each name."""
     for name in names:
         body = json.dumps({"kind": "alert", "id": name})

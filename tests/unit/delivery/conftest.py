@@ -13,7 +13,7 @@ import pytest
 from gateway.delivery import OutboxDispatcher
 from gateway.events import SessionKey
 from gateway.ports import ChannelCapabilities, Outbox, Preview, TurnLease
-from gateway.store.outbox import SqliteOutbox
+from gateway.store.outbox import SqlOutbox
 from gateway.web.metrics import PrometheusRecorder
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import RINGING, FakeChannel, MemoryPlatform
@@ -57,7 +57,7 @@ class DeliveryGateway:
     def writer(self) -> InlineWriter:
         """The store's writer; set its `fault` and the disk is full."""
         outbox = self.store.outbox
-        assert isinstance(outbox, SqliteOutbox)
+        assert isinstance(outbox, SqlOutbox)
         writer = outbox._engine.writer
         assert isinstance(writer, InlineWriter)
         return writer

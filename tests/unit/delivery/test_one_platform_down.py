@@ -19,7 +19,7 @@ from agent.worker_pool import WorkerPool
 from gateway.delivery import OutboxDispatcher
 from gateway.events import DeliveryReceipt, MessagePart, SessionKey
 from gateway.ports import ChatActivity, InboxRow, MessageOutcome, TurnLease
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.clock import VirtualClock
 from tests.fakes.memory_channel import KEYED, RINGING, ChannelFault, FakeChannel, MemoryPlatform
 from tests.fakes.meter import FakeMeter
@@ -68,7 +68,7 @@ class OfflineChannel(FakeChannel):
 class StreamingWorker:
     """The pool's work: two seconds of streaming, then the commit, as a turn does it."""
 
-    def __init__(self, store: SqliteStore, deliverer: OutboxDispatcher) -> None:
+    def __init__(self, store: SqlStore, deliverer: OutboxDispatcher) -> None:
         self._store = store
         self._deliverer = deliverer
 
@@ -103,7 +103,7 @@ class ThreePlatformGateway:
     """One gateway with three platforms."""
 
     clock: VirtualClock
-    store: SqliteStore
+    store: SqlStore
     asked: dict[str, float] = field(default_factory=dict)  # question -> when
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ from gateway.ports.journal import UsageRow
 from gateway.ports.store import StoreLimits
 from gateway.quarantine import Quarantine
 from gateway.settings import load_settings
-from gateway.store import open_store
+from gateway.store.sqlite import open_store
 from tests.fakes.clock import VirtualClock
 from tests.fakes.discord_server import DiscordServer, open_discord
 from tests.fakes.inprocess_gateway import gateway

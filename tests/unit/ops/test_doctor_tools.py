@@ -17,7 +17,7 @@ from gateway.doctor import FindingLevel
 from gateway.events import SessionKey
 from gateway.ports import StoreLimits
 from gateway.settings import disabled_tools
-from gateway.store import open_store
+from gateway.store.sqlite import open_store
 from tests.fakes.inprocess_gateway import InstantModel, gateway
 from tests.unit.ops.test_memory_cli import CommandTerminal
 from tests.unit.ops.test_memory_cli import terminal as terminal

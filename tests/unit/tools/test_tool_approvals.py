@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.tools.tool_questions import ToolApprovals, ToolQuestion
 from gateway.events import SessionKey
-from gateway.store.sqlite_store import SqliteStore
+from gateway.store.sql_store import SqlStore
 from tests.fakes.meter import FakeMeter
 from tests.fakes.store import open_inline_store
 
@@ -35,12 +35,12 @@ QUESTION = ToolQuestion(
 )
 
 
-def approvals_over(store: SqliteStore) -> ToolApprovals:
+def approvals_over(store: SqlStore) -> ToolApprovals:
     """Return the approvals of a gateway over *store*."""
     return ToolApprovals(store.jobs, store.journal, FakeMeter())
 
 
-def commits(store: SqliteStore) -> int:
+def commits(store: SqlStore) -> int:
     """Return how often the store was asked."""
     return int(store._engine.writer.commits)
 

@@ -25,18 +25,18 @@ from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, 
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
 from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue
-from gateway.store.alerts import SqliteAlerts
+from gateway.store.alerts import SqlAlerts
 from gateway.store.database import SET_META, Database
 from gateway.store.engine import Clock, StoreEngine
-from gateway.store.erasure import SqliteErasure
-from gateway.store.jobs import SqliteJobs
-from gateway.store.journal import SqliteJournal
+from gateway.store.erasure import SqlErasure
+from gateway.store.jobs import SqlJobs
+from gateway.store.journal import SqlJournal
 from gateway.store.migrations import MIGRATIONS
-from gateway.store.outbox import SqliteOutbox
-from gateway.store.records import SqliteChannelState, SqlitePreferences, SqliteTurnRecords
+from gateway.store.outbox import SqlOutbox
+from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
 from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
-from gateway.store.usage import SqliteCapUsage, SqliteUsage
+from gateway.store.usage import SqlCapUsage, SqlUsage
 from gateway.store.writer import StoreWriter
 
 log = structlog.get_logger(__name__)
@@ -144,7 +144,7 @@ def _set_meta(database: Database, **values: str) -> None:
     database.executemany(SET_META, list(values.items()))
 
 
-class SqliteStore:
+class SqlStore:
     """Every port over one file (see the Store port)."""
 
     def __init__(self, engine: StoreEngine, state: RecoveryState, copy: Copy, path: Path | None) -> None:
@@ -153,22 +153,22 @@ class SqliteStore:
         self._path = path
         self._store_id, self._stamps = state.store_id, state.stamps
         self._stamped_at = engine.writer.commits
-        journal = SqliteJournal(engine)
+        journal = SqlJournal(engine)
         self.journal: Journal = journal
-        self.outbox: Outbox = SqliteOutbox(engine)
-        self.records: TurnRecordStore = SqliteTurnRecords(engine, journal)
-        self.jobs: JobQueue = SqliteJobs(engine)
-        self.people: PreferenceStore = SqlitePreferences(engine, state.preferences, state.choosers)
-        self.usage: UsageReports = SqliteUsage(engine)
-        self.caps: CapUsageStore = SqliteCapUsage(engine)
-        self.links: AccountLinkStore = account_links.SqliteAccountLinks(engine, state.links, state.preferences)
-        self.access: AccessStore = access.SqliteAccess(engine, state.access)
-        self.alerts: AlertStore = SqliteAlerts(engine)
-        self.erasing: ErasureStore = SqliteErasure(engine)
+        self.outbox: Outbox = SqlOutbox(engine)
+        self.records: TurnRecordStore = SqlTurnRecords(engine, journal)
+        self.jobs: JobQueue = SqlJobs(engine)
+        self.people: PreferenceStore = SqlPreferences(engine, state.preferences, state.choosers)
+        self.usage: UsageReports = SqlUsage(engine)
+        self.caps: CapUsageStore = SqlCapUsage(engine)
+        self.links: AccountLinkStore = account_links.SqlAccountLinks(engine, state.links, state.preferences)
+        self.access: AccessStore = access.SqlAccess(engine, state.access)
+        self.alerts: AlertStore = SqlAlerts(engine)
+        self.erasing: ErasureStore = SqlErasure(engine)
 
     def state(self, channel: str) -> ChannelState:
         """Return the notes of one channel block."""
-        return SqliteChannelState(self._engine, channel)
+        return SqlChannelState(self._engine, channel)
 
     async def check(self) -> None:
         """Do one durable write."""
@@ -223,7 +223,7 @@ class SqliteStore:
 
 async def assemble(
     writer: StoreWriter, limits: StoreLimits, clock: Clock, copy: Copy, *, path: Path | None = None
-) -> SqliteStore:
+) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped."""
     engine = StoreEngine(writer=writer, limits=limits, clock=clock)
     now = engine.now()
@@ -242,7 +242,7 @@ async def assemble(
     )
     for job in found.killed_jobs:
         log.warning("store.job_killed", job=unquote(job.id), kind=job.kind, attempts=job.attempts)
-    store = SqliteStore(engine, found, copy, path)
+    store = SqlStore(engine, found, copy, path)
     await store.write_stamp()
     return store
 
