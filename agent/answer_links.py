@@ -17,9 +17,12 @@ from markdown_it.common.normalize_url import normalizeLinkText
 from agent.attachments.file_facts import UNTRUSTED, facts_in
 from gateway.ports import Line
 from gateway.text import comparable_address, find_addresses
+from gateway.text.linked_addresses import LONGEST
 
 # An address ends where none of its own signs follows; CJK scripts write the next word right beside it.
 _BEFORE, _BEYOND = r"(?<![A-Za-z0-9.@_%-])", r"/?(?![A-Za-z0-9_#&=%~@+-]|[/?.][A-Za-z0-9_%#&=~+-])"
+
+MOST_ADDRESSES = 200  # of one answer; a millisecond for each in a prompt of a megabyte
 
 
 class _Author(Enum):
@@ -40,9 +43,14 @@ class AnswerLinks:
         self._known: dict[str, bool] = {}
 
     def find(self, markdown: str) -> tuple[str, ...]:
-        """Return the addresses in *markdown* that may be links, comparable and each once."""
+        """Return the addresses in *markdown* that may be links, comparable and each once.
+
+        Only the first `MOST_ADDRESSES` are looked for in the prompt. Takes longer than the event loop has for an answer
+        with many; safe in a thread.
+        """
         found = dict.fromkeys(comparable_address(each) for each in find_addresses(markdown))
-        return tuple(each for each in found if each and self._may_be_link(each))
+        candidates = [each for each in found if each and len(each) <= LONGEST][:MOST_ADDRESSES]
+        return tuple(each for each in candidates if self._may_be_link(each))
 
     def _may_be_link(self, address: str) -> bool:
         if address not in self._known:

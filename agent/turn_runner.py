@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -254,7 +255,7 @@ class TurnRunner:
         active, language = turn.profile.active, turn.language
         files = [fact_of(each) | {"blob": each.blob} for each in draft.attachments]
         find_links = context.find_links()
-        links = None if find_links is None else find_links(result.text)
+        links = None if find_links is None else await asyncio.to_thread(find_links, result.text)
         shown = {"files": files or None, "links": list(links or ()) or None, **draft.seen_field}
         draft.add(draft.message("assistant", result.text, services.now(), **shown))
         text = "" if is_nothing(turn, result.text) else result.text

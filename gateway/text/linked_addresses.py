@@ -8,12 +8,14 @@ The decision is made on parsed tokens, and everything that any client could take
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from markdown_it.common.normalize_url import normalizeLink
 from markdown_it.token import Token
 
 Links = Collection[str]  # comparable addresses
+LONGEST = 2_000  # characters of an address that may be a link; clients take no more
 AddressWriter = Callable[[str], str]
 
 # No client takes a link beyond these. Fewer of them make longer addresses, which equal none that is allowed.
@@ -32,9 +34,12 @@ _OTHER_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 def comparable_address(address: str) -> str:
     """Return *address* without what people leave out, and encoded: two that are equal lead to the same place.
 
-    It lacks `http(s)://` or `mailto:` and a slash at the end; the host is in lower case.
+    It lacks `http(s)://` or `mailto:` and a slash at the end; the host is in lower case. One that is longer than
+    `LONGEST` stays as it is.
     """
     stripped = address.strip()
+    if len(stripped) > LONGEST:
+        return stripped
     rest = stripped[found.end() :] if (found := _WEB.match(stripped)) else stripped
     if _OTHER_SCHEME.match(rest):
         return normalizeLink(rest)
@@ -101,6 +106,7 @@ class _InlineRestriction:
         self._write = write
         self._all = "".join(map(_text_of, tokens))
         self._spans = _spans(self._all, links)
+        self._ends = [end for _, end in self._spans]
         self._place = 0
         # Of links: address, where the label begins in the text, in the tokens, and among the addresses shown as code.
         self._open: list[tuple[str, int, int, int]] = []
@@ -124,8 +130,7 @@ class _InlineRestriction:
         text = _text_of(token)
         inside = [
             (max(start - self._place, 0), min(end - self._place, len(text)))
-            for start, end in self._spans
-            if start < self._place + len(text) and end > self._place
+            for start, end in self._spans_between(self._place, self._place + len(text))
         ]
         if not inside or token.type not in ("text", "code_inline"):
             self._kept.append(token)
@@ -142,7 +147,7 @@ class _InlineRestriction:
     def _close(self) -> None:
         href, start, at, shown = self._open.pop()
         label, address = self._all[start : self._place], comparable_address(href)
-        is_whole = self._shown == shown and not any(low < self._place and high > start for low, high in self._spans)
+        is_whole = self._shown == shown and not self._spans_between(start, self._place)
         if address in self._links and label.strip() and is_whole:
             self._kept[at:] = _link(href, self._kept[at:])
             if self._is_followed():  # some platforms write the address behind the label
@@ -152,6 +157,14 @@ class _InlineRestriction:
             self._text(" (")
             self._code(self._write(href))
             self._text(")")
+
+    def _spans_between(self, start: int, end: int) -> list[tuple[int, int]]:
+        place = bisect_right(self._ends, start)
+        found: list[tuple[int, int]] = []
+        while place < len(self._spans) and self._spans[place][0] < end:
+            found.append(self._spans[place])
+            place += 1
+        return found
 
     def _is_followed(self) -> bool:
         """Return True if the link is followed by more signs than clients leave out of an address."""
@@ -172,11 +185,16 @@ class _InlineRestriction:
 def _spans(text: str, links: Links, *, is_code: bool = False) -> list[tuple[int, int]]:
     """Return where the addresses stand in *text* that are not in *links*; in code, those that say they are one."""
     spans: list[tuple[int, int]] = []
+    hosts = {re.split("[/?#]", each, maxsplit=1)[0].rpartition("@")[2] for each in links}
     for run in _RUN.finditer(text):
         word = run[0]
         if is_code and "//" not in word and "www." not in word.lower():
             continue
-        if not _has_address(word) or any(comparable_address(each) in links for each in _candidates(word)):
+        if not _has_address(word):
+            continue
+        # Comparing takes longer than all the rest, and a text can consist of addresses.
+        may_be_link = not word.isascii() or any(host in word.lower() for host in hosts)
+        if may_be_link and any(comparable_address(each) in links for each in _candidates(word)):
             continue
         marks = [found.start() for found in _HOST_DOT.finditer(word)]
         marks = sorted([*marks, *(found.start() for found in re.finditer("://", word))])
@@ -204,7 +222,7 @@ def _has_address(word: str) -> bool:
 def _candidates(word: str) -> Iterator[str]:
     """Yield the address that begins in *word*, unchanged and without up to three signs at its end."""
     start = _address_start(word)
-    end = len(word)
+    end = len(word) if len(word) - start <= LONGEST + _MOST_AFTER else start
     for _ in range(_MOST_AFTER + 1):
         yield word[start:end]
         if end <= start or word[end - 1] not in _AFTER:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +29,8 @@ from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOT_USER, DM, slack_server
 from tests.fakes.telegram_gateway import settings_for
 from tests.fakes.telegram_server import open_telegram
+from tests.property.test_linked_addresses import LINKS, PIECES, is_allowed
+from tests.unit.text.test_linked_addresses import HOSTILE
 
 GOOD, EVIL = "https://good.example/a", "https://evil.example/?q=secret"
 ANSWER = (
@@ -131,6 +134,45 @@ _WATCH = """() => {
   new MutationObserver(() => {
     for (const link of document.querySelectorAll(".line:not(.user) .body a")) window.linked.push(link.href);
   }).observe(document.getElementById("lines"), { childList: true, subtree: true });
+}"""
+
+
+async def test_no_shape_of_an_address_is_a_link_on_the_page() -> None:
+    """The page's own parser, with everything that Markdown has for a link: whole, cut at any length, and mixed."""
+    mixed = random.Random(73)  # noqa: S311 - the same texts each time
+    texts = [*HOSTILE.values(), *(text[:end] for text in HOSTILE.values() for end in range(1, len(text), 3))]
+    texts += ["".join(mixed.choices(PIECES, k=mixed.randint(1, 25))) for _ in range(1_500)]
+    async with open_browser() as browser, gateway(model=HeldScriptModel()) as parlour:
+        page = await browser.new_page()
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.goto(parlour.app.web.url)
+        shown = await page.evaluate(_SHOW, [texts, list(LINKS)])
+        assert [
+            [each, links] for each, links in zip(texts, shown, strict=True) if not all(map(is_allowed, links))
+        ] == []
+        assert sum(map(len, shown)) > 500
+        (kept,) = await page.evaluate(_SHOW, [[ALLOWED], ["good.example/a", "xn--bcher-kva.example/%C3%A4"]])
+        assert kept == [
+            *["https://good.example/a"] * 3,
+            "http://GOOD.example/a/",
+            "https://xn--Bcher-kva.example/%C3%A4",
+        ]
+        assert not [each for each in asked if "evil" in each]
+
+
+ALLOWED = (
+    "[a](https://good.example/a) <https://good.example/a> ![b](https://good.example/a) http://GOOD.example/a/ "
+    "[c](https://Bücher.example/ä) https://good.example/A"
+)
+_SHOW = """async ([texts, links]) => {
+  const { show } = await import(new URL("markdown.js", document.querySelector("script[type=module]").src));
+  const words = JSON.parse(document.getElementById("words").textContent);
+  return texts.map((text) => {
+    const body = document.createElement("div");
+    show(body, text, words, links);
+    return [...body.querySelectorAll("[href], [src]")].map((each) => each.getAttribute("href") ?? each.src);
+  });
 }"""
 
 

@@ -17,7 +17,7 @@ from gateway.text import comparable_address, find_addresses, render_plain
 from tests.fakes.link_readers import discord_links, slack_links, telegram_links, text_links
 
 LINKS = ("good.example/a",)
-_PIECES = [
+PIECES = [
     *(
         "https://evil.example/?q=",
         "HtTpS://",
@@ -86,7 +86,7 @@ _PIECES = [
         "пример.рф",
     ),
 ]
-MARKDOWN = st.lists(st.sampled_from(_PIECES), max_size=25).map("".join)
+MARKDOWN = st.lists(st.sampled_from(PIECES), max_size=25).map("".join)
 _WORDS = [
     *(
         "https://a.example/b",

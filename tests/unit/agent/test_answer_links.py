@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from agent.answer_links import AnswerLinks
+from agent.answer_links import MOST_ADDRESSES, AnswerLinks
+from gateway.text.linked_addresses import LONGEST
 
 URL = "https://evil.example/p?q=secret"
 
@@ -97,6 +98,14 @@ def test_encoded_and_international_forms_are_the_same_address() -> None:
     assert allowed("[a](https://bücher.example/ä)", said("lies https://bücher.example/ä")) != ()
     assert allowed("https://xn--bcher-kva.example/%C3%A4", result("https://Bücher.example/ä")) != ()
     assert allowed("https://a.example/%61", said("https://a.example/a")) == ()
+
+
+def test_only_so_many_addresses_are_looked_for() -> None:
+    """An answer of addresses costs a bounded search; those beyond are text."""
+    urls = " ".join(f"https://a.example/{n}" for n in range(MOST_ADDRESSES + 50))
+    assert len(allowed(urls, said(urls))) == MOST_ADDRESSES
+    long = f"https://a.example/{'b' * LONGEST}"
+    assert allowed(long, said(long)) == ()
 
 
 def test_a_longer_address_beside_the_same_one_does_not_hide_it() -> None:
