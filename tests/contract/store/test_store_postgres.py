@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from gateway.app.context import open_store as open_configured
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.ports.erasure import ErasureFilter
 from gateway.ports.journal import AcceptOutcome
 from gateway.ports.store import StoreLimits
+from gateway.settings import load_settings
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.postgres import open_database, open_store, schema
@@ -212,6 +215,19 @@ async def test_an_unusable_address_is_one_line_without_the_password(url: str, er
         await open_database(url, StoreLimits())
     assert "canary" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def test_without_the_driver_one_line_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Psycopg is an extra; nothing else needs it."""
+    for name in [name for name in sys.modules if name.startswith("gateway.store.postgres")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    settings = load_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_STORE__URL": "postgresql://h/d"})
+    with pytest.raises(SettingsError, match=r"pip install 'parlour\[postgres\]'"):
+        async with open_configured(settings, has_served=False):
+            raise AssertionError("it opened")
 
 
 async def test_a_home_with_a_journal_is_not_begun_anew(tmp_path: Path) -> None:
