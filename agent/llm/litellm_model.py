@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -22,7 +21,8 @@ from typing import Any
 
 import structlog
 
-from agent.llm.chat_model import ANSWER_CHARS, ChatModel, ChatRequest, ModelConfig, TokenUsage
+from agent.llm.chat_model import ChatModel, ChatRequest, ModelConfig, TokenUsage
+from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, parse_body
 from agent.llm.litellm_proxy import route_through_proxy
 from agent.llm.provider_model import LONGEST_STREAM, ProviderModel, ProviderStream
 from agent.llm.reply_builder import ReplyBuilder
@@ -87,8 +87,8 @@ class LitellmModel(ProviderModel):
     async def _open_stream(self, request: ChatRequest) -> AsyncIterator[ProviderStream]:
         stream = await self._call(request, stream=True, stream_options={"include_usage": True})
         try:
-            body = await read_unstreamed(stream, self.name)
-            yield _LitellmStream(stream, None if body is None else self._litellm.ModelResponse(**body))
+            own = await _plain_stream(stream, self.name)
+            yield own or _LitellmStream(stream)
         finally:
             await stream.aclose()
 
@@ -123,7 +123,7 @@ class LitellmModel(ProviderModel):
                 prompt_tokens=tokens.input,
                 completion_tokens=tokens.output,
                 cache_read_input_tokens=tokens.cached,
-                usage_object=None if tokens.is_estimate else builder.usage,
+                usage_object=None if tokens.is_estimate else self._usage(builder.usage),
             )
         except Exception:  # noqa: BLE001 - litellm raises a bare Exception for a model that is not in its table
             log.debug("model.no_price", model=self.name)
@@ -131,10 +131,17 @@ class LitellmModel(ProviderModel):
             return None
         return float(sum(paid))
 
+    def _usage(self, usage: Any) -> Any:
+        """Return *usage* of an answer, which may be plain JSON, as litellm's own object."""
+        return self._litellm.Usage(**usage) if isinstance(usage, Mapping) else usage
+
 
 class _LitellmStream:
-    def __init__(self, stream: Any, body: Any) -> None:
-        self.body = body
+    """A stream in a protocol of the provider's own, in litellm's chunks."""
+
+    body = None
+
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     @property
@@ -144,6 +151,41 @@ class _LitellmStream:
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return aiter(self._stream)
+
+
+async def _plain_stream(stream: Any, model: str) -> CompletionStream | None:
+    """Return the chat completion behind litellm's *stream*; None if the provider speaks another protocol.
+
+    OpenAI's SDK shows its response. It makes thirty objects of each chunk and litellm eight more: 0.5 ms, twenty times
+    what reading it ourselves takes. Raises InvalidModelReply, or ProviderHttpError for an error with status 200.
+    """
+    from httpx import HTTPError
+    from openai import AsyncStream
+
+    source = getattr(stream, "completion_stream", None)
+    if not isinstance(source, AsyncStream):
+        return None
+    response = source.response
+    pieces = response.aiter_bytes()
+    kind = str(response.headers.get("content-type") or "").partition(";")[0].strip().lower()
+    if kind == "text/html":
+        raise InvalidModelReply(f"{model}: the answer is a web page")
+    body = parse_body(await _read_whole(pieces, model), model) if kind == "application/json" else None
+
+    async def read() -> bytes:
+        piece: bytes = await anext(pieces, b"")
+        return piece
+
+    return CompletionStream(read, model, body, HTTPError)
+
+
+async def _read_whole(pieces: AsyncIterator[bytes], model: str) -> bytes:
+    data = bytearray()
+    async for piece in pieces:
+        data += piece
+        if len(data) > STREAM_BYTES:
+            raise InvalidModelReply(f"{model}: an answer of more than {STREAM_BYTES:,} bytes")
+    return bytes(data)
 
 
 def key_for(model: str, api_base: str, api_key: str) -> str | None:
@@ -196,32 +238,21 @@ def _load() -> Any:
     litellm.completion(**own)
     list(litellm.completion(**own, stream=True))
     litellm.token_counter(model="openai/warm", text=".")
+    _send_as_given()
     log.info("model.library_loaded", seconds=round(time.monotonic() - started, 3))
     return litellm
 
 
-_MOST_BYTES = 16 * ANSWER_CHARS  # a character is at most 12 bytes of JSON; the rest holds tool calls and usage
+def _send_as_given() -> None:
+    """Have OpenAI's SDK send a chat as it is.
 
-
-async def read_unstreamed(stream: Any, model: str) -> dict[str, Any] | None:
-    """Return the body behind litellm's *stream* when it is plain JSON; None when it is a stream.
-
-    Raises InvalidModelReply if it is not a JSON object, or larger than an answer can be.
+    It compares each message with the type of every kind of message, to rename keys and encode files: four fifths of
+    the CPU of a call with sixty messages. A chat completion has no such key.
     """
-    # Only the OpenAI SDK shows its response here; other providers' protocols know no such answer.
-    response = getattr(getattr(stream, "completion_stream", None), "response", None)
-    kind = str(getattr(response, "headers", {}).get("content-type") or "")
-    if response is None or kind.partition(";")[0].strip().lower() != "application/json":
-        return None
-    data = bytearray()
-    async for piece in response.aiter_bytes():
-        data += piece
-        if len(data) > _MOST_BYTES:
-            raise InvalidModelReply(f"{model}: an answer of more than {_MOST_BYTES:,} bytes")
-    try:
-        body = json.loads(data)
-    except ValueError:
-        raise InvalidModelReply(f"{model}: the answer is not JSON") from None
-    if not isinstance(body, dict):
-        raise InvalidModelReply(f"{model}: the answer is not a JSON object")
-    return body
+    completions: Any = importlib.import_module("openai.resources.chat.completions.completions")
+    is_given = importlib.import_module("openai._utils").is_given
+
+    async def as_given(data: Mapping[str, Any], _kind: object) -> dict[str, Any]:
+        return {name: value for name, value in data.items() if is_given(value)}
+
+    completions.async_maybe_transform = as_given

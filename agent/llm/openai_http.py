@@ -5,39 +5,23 @@ Imported in a thread (agent/llm/openai_model.py): aiohttp takes 0.15 s.
 
 from __future__ import annotations
 
-import asyncio
 import io
-import json
 import ssl
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 import aiohttp
 
-from agent.llm.chat_model import ANSWER_CHARS
-from agent.llm.event_stream import EventStreamDecoder, EventTooLarge
-from agent.llm.provider_errors import ProviderHttpError, is_http_error
+from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, JsonObject, parse_body
+from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import InvalidModelReply, ModelUnreachable
 from gateway.ports.entry_points import package_version
 
-_STREAM_BYTES = 16 * ANSWER_CHARS  # of an event, or of a body where a stream was asked for (agent/llm/litellm_model.py)
 MOST_BYTES = 32_000_000  # of any other body
 _ERROR_BYTES = 64_000  # of the body of an error, in which only known phrases are searched
-_LAST_BYTES = 0.2  # seconds: after [DONE] the connection can be used again if the end of the response comes
 _LARGE_BYTES = 1 << 20
-_DONE = b"[DONE]"
-
-
-class JsonObject(dict[str, Any]):
-    """A JSON object whose keys are attributes too. Missing attributes read as None."""
-
-    __slots__ = ()
-
-    def __getattr__(self, name: str) -> Any:
-        return self.get(name)
 
 
 class OpenAIConnection:
@@ -67,17 +51,18 @@ class OpenAIConnection:
     async def fetch(self, body: bytes) -> JsonObject:
         """Send *body* and return the answer. Raises what `map_provider_error` knows, or errors of our own."""
         async with self._post(body) as response:
-            return self._parse_body(await self._read(response, MOST_BYTES))
+            return parse_body(await self._read(response, MOST_BYTES), self._model)
 
     @asynccontextmanager
-    async def stream(self, body: bytes) -> AsyncIterator[OpenAIStream]:
+    async def stream(self, body: bytes) -> AsyncIterator[CompletionStream]:
         """Send *body*, which asks for a stream, and yield the answer; leaving the block closes the connection."""
         async with self._post(body) as response:
             kind = response.content_type
             if kind == "text/html":
                 raise InvalidModelReply(f"{self._model}: the answer is a web page")
-            whole = self._parse_body(await self._read(response, _STREAM_BYTES)) if kind == "application/json" else None
-            yield OpenAIStream(response, self._model, whole)
+            is_whole = kind == "application/json"
+            whole = parse_body(await self._read(response, STREAM_BYTES), self._model) if is_whole else None
+            yield CompletionStream(response.content.readany, self._model, whole, aiohttp.ClientError)
 
     @asynccontextmanager
     async def _post(self, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -107,92 +92,6 @@ class OpenAIConnection:
         if len(data) > limit:
             raise InvalidModelReply(f"{self._model}: an answer of more than {limit:,} bytes")
         return data
-
-    def _parse_body(self, data: bytes) -> JsonObject:
-        body = parse_object(data, self._model)
-        if body.error and not body.choices:
-            raise error_in_body(body.error)
-        return body
-
-
-class OpenAIStream:
-    """A streamed answer; see `ProviderStream`."""
-
-    def __init__(self, response: aiohttp.ClientResponse, model: str, body: JsonObject | None) -> None:
-        self.body = body
-        self.is_finished = False
-        self._content = response.content
-        self._model = model
-        self._decoder = EventStreamDecoder(limit=_STREAM_BYTES)
-        self._chunks: deque[JsonObject] = deque()
-        self._is_over = False
-
-    def __aiter__(self) -> OpenAIStream:
-        return self
-
-    async def __anext__(self) -> JsonObject:
-        while not self._chunks:
-            if self._is_over:
-                raise StopAsyncIteration
-            await self._read()
-        chunk = self._chunks.popleft()
-        if chunk.error:
-            raise error_in_body(chunk.error)
-        choices = chunk.choices
-        if isinstance(choices, list) and choices and getattr(choices[0], "finish_reason", None):
-            self.is_finished = True
-        return chunk
-
-    async def _read(self) -> None:
-        try:
-            piece = await self._content.readany()
-        except aiohttp.ClientPayloadError:
-            if not self.is_finished:
-                raise
-            piece = b""  # the model had ended its answer; only the end of the response is missing
-        try:
-            events = self._decoder.feed(piece) if piece else self._decoder.close()
-        except EventTooLarge as error:
-            raise InvalidModelReply(f"{self._model}: {error}") from None
-        for event in events:
-            if event.data.strip() == _DONE:
-                self.is_finished = self._is_over = True
-                await self._read_end()
-                return
-            if piece:
-                self._chunks.append(parse_object(event.data, self._model, is_error=event.name == b"error"))
-            else:
-                self._take_last(event.data)
-        self._is_over = not piece
-
-    def _take_last(self, data: bytes) -> None:
-        """Take an event that has no end: it is a whole chunk, or a part of one, which is dropped."""
-        with suppress(InvalidModelReply):
-            self._chunks.append(parse_object(data, self._model))
-
-    async def _read_end(self) -> None:
-        with suppress(TimeoutError, aiohttp.ClientError):
-            async with asyncio.timeout(_LAST_BYTES):
-                while await self._content.readany():
-                    pass
-
-
-def parse_object(data: bytes, model: str, *, is_error: bool = False) -> JsonObject:
-    """Return *data* as an object. Raises InvalidModelReply. *is_error*: it is the object of an error."""
-    try:
-        body = json.loads(data, object_hook=JsonObject)
-    except (ValueError, RecursionError):
-        raise InvalidModelReply(f"{model}: the answer is not JSON") from None
-    if not isinstance(body, JsonObject):
-        raise InvalidModelReply(f"{model}: the answer is not a JSON object")
-    return JsonObject(error=body) if is_error and not body.error else body
-
-
-def error_in_body(error: object) -> ProviderHttpError:
-    """Return the error in the body of an answer with status 200; one without a code counts as HTTP 500."""
-    code = error.get("code") if isinstance(error, Mapping) else None
-    status = int(code) if isinstance(code, int | str) and str(code).isascii() and str(code).isdigit() else 500
-    return ProviderHttpError(status if is_http_error(status) else 500, json.dumps(error), {})
 
 
 def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:
