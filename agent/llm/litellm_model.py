@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -101,6 +102,9 @@ class LitellmModel(ProviderModel):
                 extra["tool_choice"] = request.tool_choice
         if request.max_tokens is not None:
             extra["max_tokens"] = request.max_tokens
+        # Its own mark of a call that is part of another: nothing is collected for callbacks and spending, which nobody
+        # reads here. Ours are the usage records of each call.
+        _internal_call().set(True)
         return await self._litellm.acompletion(
             model=self.name,
             messages=await self._messages(request),
@@ -217,6 +221,15 @@ async def close_litellm() -> None:
 
 
 @cache
+def _internal_call() -> ContextVar[bool]:
+    try:
+        found: ContextVar[bool] = importlib.import_module("litellm._internal_context").is_internal_call
+    except (ImportError, AttributeError):  # another version of litellm: calls cost more
+        return ContextVar("is_internal_call", default=False)
+    return found
+
+
+@cache
 def _load() -> Any:
     """Import litellm with its guards up."""
     started = time.monotonic()
@@ -249,8 +262,12 @@ def _send_as_given() -> None:
     It compares each message with the type of every kind of message, to rename keys and encode files: four fifths of
     the CPU of a call with sixty messages. A chat completion has no such key.
     """
-    completions: Any = importlib.import_module("openai.resources.chat.completions.completions")
-    is_given = importlib.import_module("openai._utils").is_given
+    try:
+        completions: Any = importlib.import_module("openai.resources.chat.completions.completions")
+        is_given = importlib.import_module("openai._utils").is_given
+    except (ImportError, AttributeError):  # another version of the SDK: calls cost more
+        log.info("model.library_as_it_is", library="openai")
+        return
 
     async def as_given(data: Mapping[str, Any], _kind: object) -> dict[str, Any]:
         return {name: value for name, value in data.items() if is_given(value)}
