@@ -1,6 +1,6 @@
 """A real PostgreSQL server for tests: on a socket in a temporary folder, killed with the process that made it.
 
-PARLOUR_TEST_DATABASE_URL names another one, whose tables are emptied.
+PARLOUR_TEST_DATABASE_URL names another one, where each worker of the tests makes a database for itself.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -26,7 +27,11 @@ _EMPTY = (
     "WHERE schemaname = 'public' AND tablename != 'schema_version' UNION ALL "
     "SELECT format('ALTER SEQUENCE %I RESTART', sequencename) FROM pg_sequences WHERE last_value IS NOT NULL) AS each"
 )
-_CUT = "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity WHERE application_name = 'parlour'"
+_DROP = "DROP DATABASE IF EXISTS {} (FORCE)"
+_CUT = (
+    "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity "
+    "WHERE application_name = 'parlour' AND datname = current_database()"
+)
 
 
 def _programs() -> Path | None:
@@ -49,7 +54,9 @@ class PostgresServer:
 
     def __init__(self, url: str = "") -> None:
         """Make a server, which `start` starts; with *url* use one that runs."""
-        self.url = url
+        self._named = url
+        self._name = f"parlour_test_{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+        self.url = url and make_conninfo(url, dbname=self._name)
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._session: psycopg.Connection[Any] | None = None
@@ -107,6 +114,7 @@ class PostgresServer:
     def start(self) -> None:
         """Start the server, also after a kill, and wait until it answers."""
         if self._folder is None:
+            self._name_database(_DROP, "CREATE DATABASE {} TEMPLATE template0 ENCODING 'UTF8'")
             return
         settings = ("listen_addresses=", "shared_buffers=16MB", "max_connections=20", "fsync=on")
         command = [*self._user, str(self._programs / "postgres"), "-D", str(self._folder / "data")]
@@ -146,6 +154,13 @@ class PostgresServer:
             self._process.wait()
         if self._folder is not None:
             shutil.rmtree(self._folder)
+        else:
+            self._name_database(_DROP)
+
+    def _name_database(self, *statements: str) -> None:
+        with closing(psycopg.connect(self._named, autocommit=True)) as session:
+            for statement in statements:
+                session.execute(statement.format(self._name).encode())
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, in a session that the tests keep open."""

@@ -180,7 +180,8 @@ async def test_texts_are_ordered_by_their_bytes_whatever_the_server_says(
     store: SqlStore, server: PostgresServer
 ) -> None:
     """Ranges of names are prefixes: the server's own order, here English, would put more into them."""
-    assert server.query("SELECT 'a' < 'B'") == [(True,)]
+    if server.is_ours:
+        assert server.query("SELECT 'a' < 'B'") == [(True,)]
     notes = store.state("web")
     for name in ("ab", "aB", "a.b", "A", "a-", "aé", "b"):
         await notes.save(name, "x")
