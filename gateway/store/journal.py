@@ -282,8 +282,9 @@ class SqlJournal:
         """Store a usage row with the next batch, before any later commit."""
         columns = encode_usage(usage)
         timer = self._calls.pop(usage.call, None)
-        if timer is not None:
+        if timer is not None:  # nothing is stored yet that this row would replace
             timer.cancel()
+            columns = (*columns[:10], "", columns[11])
         self._engine.writer.submit_nowait(lambda database: settle_usage(database, columns), within=_USAGE_WITHIN)
 
     async def trace(self, reference: str) -> TurnTrace | None:
