@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -65,8 +66,8 @@ def threadless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the gateway a store without a thread: virtual time does not see threads."""
 
     @asynccontextmanager
-    async def opened(_: Settings, *, has_served: bool) -> AsyncIterator[Store]:
-        store = await open_inline_store()
+    async def opened(_: Settings, *, has_served: bool, now: Callable[[], datetime]) -> AsyncIterator[Store]:
+        store = await open_inline_store(clock=now)
         yield store
         await store.close(has_served=has_served)
 
