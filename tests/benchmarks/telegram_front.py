@@ -24,7 +24,7 @@ CHATS, EACH = 100, 10
 LONE_CHATS, LONE_EACH = 15, 10  # one message at a time; a person's chat takes twenty at once, then one a second
 MODEL_SECONDS = 0.5
 FLOOD_CHATS, FLOOD_RATE, FLOOD_SECONDS = 50, 50, 15  # messages a second
-QUIET, CALM = 7, 10  # a person has a cap on answers, behind which there is silence
+QUIET, CALM = 7, 5  # of a person's twenty answers; up to fourteen come beside the flood, and behind the cap none
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
