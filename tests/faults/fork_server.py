@@ -107,7 +107,7 @@ def _import_the_rest() -> None:
         os.dup2(2, 1)  # stdout says when the zygote is ready, and nothing else
         asyncio.run(OpenAIModel(ModelConfig(model="openai/warm")).warm())
         uvicorn.Config(_nothing).load()
-        build_web_tools(Settings())
+        build_web_tools(Settings(home=Path(os.devnull)))
         for group in _GROUPS:
             for entry in entry_points(group=group):
                 entry.load()
@@ -118,7 +118,8 @@ def _import_the_rest() -> None:
     os.close(writing)
     with os.fdopen(reading) as names:
         wanted = names.read().split()
-    os.waitpid(pid, 0)
+    if os.waitpid(pid, 0)[1]:
+        sys.exit("it could not be found out what a gateway imports")
     for group in _GROUPS:
         load_entry_points(group)  # read once here, not once a life
     for name in wanted:
