@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -21,13 +21,14 @@ from agent.prompt_assembly import PromptAssembler
 from agent.reminders.reminder_access import ReminderAccess
 from agent.tools.result_pages import ToolResultPages
 from agent.tools.rights import RefusalRule
-from agent.tools.sources import ResultFile, encode_sources
+from agent.tools.sources import ResultFile, ResultPicture, encode_sources
 from agent.tools.tool import ToolContext, ToolKind, bind_recall
 from agent.tools.tool_questions import MOST_QUESTIONS, ToolQuestion
 from agent.tools.toolbox import LoopDetector, clean_result
 from agent.turn_draft import StagedEffects
 from agent.turn_memory import TurnMemoryTools
-from gateway.errors import ContextOverflow, ModelFailed, ToolFailed
+from gateway.errors import ContextOverflow, FileUnavailable, ModelFailed, ToolFailed
+from gateway.events import SessionKey
 from gateway.i18n import command_prefix
 from gateway.i18n.failures import BY_NAME, FailureMessage, failure_of
 from gateway.ports import InboxRow, JobQueue, SearchIndex, TurnLease, TurnStep
@@ -40,7 +41,11 @@ _KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
 _LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
+MOST_PICTURES = 2  # of results that the model is shown in one turn
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
+
+
+PictureStore = Callable[[str, SessionKey, bytes], Awaitable[Mapping[str, Any]]]
 
 
 class StepStore(Protocol):
@@ -101,6 +106,7 @@ class AgentLoop:
         redact: Callable[[str], str],
         assembler: PromptAssembler,
         images: ImageInliner,
+        see: PictureStore,
         search: SearchIndex,
         files: FileServices,
         outgoing: OutgoingFiles,
@@ -110,13 +116,17 @@ class AgentLoop:
         reviewer: CallReviewer,
         now: Callable[[], datetime],
     ) -> None:
-        """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers."""
+        """*steer* adds messages that arrive during a turn to it; *redact* removes our secrets from answers.
+
+        *see* stores a picture of a result as the chat's model is shown it (`AttachmentLoader.see`).
+        """
         self._max_calls = max_calls
         self._steer = steer
         self._store = store
         self._redact = redact
         self._assembler = assembler
         self._images = images
+        self._see = see
         self._search = search
         self._files = files
         self._outgoing = outgoing
@@ -276,13 +286,14 @@ class AgentLoop:
             context.end_call(call)
         effects.sources = encode_sources(outcome.sources)
         text = await self._pages.cut(turn.scope, outcome.text, outcome.page, effects, is_cut=outcome.is_cut)
-        text = "\n".join([text + effects.footer, *await self._send_files(context, outcome.files, effects)])
+        notes = await self._send_files(context, outcome.files, effects)
+        if outcome.picture is not None:
+            notes.append(await self._show_picture(context, call, outcome.picture, effects))
+        text = "\n".join([text + effects.footer, *notes])
         is_untrusted = outcome.is_untrusted or effects.is_untrusted
         return CallResult(text, effects, is_untrusted=is_untrusted, is_error=outcome.is_error)
 
-    async def _send_files(
-        self, context: LoopContext, files: Sequence[ResultFile], effects: StagedEffects
-    ) -> Sequence[str]:
+    async def _send_files(self, context: LoopContext, files: Sequence[ResultFile], effects: StagedEffects) -> list[str]:
         """Stage the files of a result; return a line about each for the model."""
         send, notes = context.bind_files(self._outgoing, effects), list[str]()
         for file in files:
@@ -292,6 +303,28 @@ class AgentLoop:
             except ToolFailed as error:
                 notes.append(f"(a file of the result is not sent: {error})")
         return notes
+
+    async def _show_picture(
+        self, context: LoopContext, call: ToolCall, picture: ResultPicture, effects: StagedEffects
+    ) -> str:
+        """Store the picture of a result for the prompt; return a line about it for the model."""
+        # Calls run side by side: each counts before it waits for anything.
+        if len(context.pictured | context.draft.pictured_calls) >= MOST_PICTURES:
+            return f"(not shown to you: at most {MOST_PICTURES} pictures of results in one turn)"
+        context.pictured.add(call.id)
+        try:
+            seen = await self._see(context.turn.scope, context.turn.key, picture.data)
+        except FileUnavailable as error:
+            note = str(error)
+        except OSError as error:
+            log.warning("tool.picture_not_stored", turn=context.turn.id, error=error.strerror)
+            note = "it could not be stored"
+        else:
+            name = f"picture.{seen['seen']['media_type'].rpartition('/')[2]}"
+            effects.pictures.append({"kind": "image", "name": name, "caption": picture.source, **seen})
+            return "(the picture comes after the results)"
+        context.pictured.discard(call.id)
+        return f"(the picture is not shown to you: {note})"
 
     def _tool_context(self, context: LoopContext, call: ToolCall, effects: StagedEffects) -> ToolContext:
         turn, draft = context.turn, context.draft

@@ -77,6 +77,7 @@ class LoopContext:
     preview: Preview
     is_watched: bool  # the answer is streamed only where a stream would be seen: it costs CPU
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  # that run now: id to tool and progress
+    pictured: set[str] = field(default_factory=set)  # ids of calls whose picture is being stored
 
     def all_lines(self) -> list[Line]:
         """Return the transcript lines of the conversation and of the turn so far."""

@@ -48,6 +48,7 @@ class StagedEffects:
     paged: dict[str, Any] | None = None  # the stored result of which the model sees the first page
     ask: Mapping[str, Any] | None = None  # the question about the call, which did not run
     sources: Sequence[Mapping[str, str]] = ()  # pages that the result was made from
+    pictures: list[Mapping[str, Any]] = field(default_factory=list)  # facts of those that the model is shown
     footer: str = ""  # the program's line below the result
 
     def keep(self, fact: str, keys: str = "") -> None:
@@ -161,6 +162,11 @@ class TurnDraft:
         return [call for call in self._calls.values() if call.id in unsure]
 
     @property
+    def pictured_calls(self) -> set[str]:
+        """The ids of calls with a picture for the model in their result."""
+        return {line["tool_call_id"] for line in self.lines if line.get("role") == "tool" and line.get("files")}
+
+    @property
     def ending(self) -> tuple[str, str]:
         """The text that a stopped turn had shown, and the notice after it."""
         line = self.stopped or {}
@@ -254,6 +260,8 @@ class TurnDraft:
                 extra["ends"] = list(effects.ends)
             if effects.jobs:
                 extra["jobs"] = [_job_record(each) for each in effects.jobs]
+        if effects is not None and effects.pictures:
+            extra["files"] = list(effects.pictures)
         if effects is not None and effects.send:
             extra["send"] = [fact_of(each) | {"blob": each.blob} for each in effects.send]
         if effects is not None:
@@ -407,10 +415,10 @@ class TurnDraft:
     def _take(self, lines: Sequence[Line]) -> None:
         self.lines.extend(lines)
         rendered: Sequence[Line] = lines
-        if any(map(is_trim, lines)):  # lines above are rendered differently now
+        if self.pictured_calls or any(map(is_trim, lines)):  # lines above are rendered differently now
             rendered = self.lines_for_model
             self.messages, self.weight = [], 0
-        messages = [message for line in rendered for message in build.to_messages(line)]
+        messages = build.to_prompt(rendered)
         self.messages.extend(messages)
         self.weight += estimate_messages(messages)
 

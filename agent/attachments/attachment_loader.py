@@ -97,14 +97,18 @@ class AttachmentLoader:
             raise FileUnavailable("it is empty")
         what = detect_kind(data, kind=fact["kind"], name=fact["name"], media_type=fact.get("media_type", ""))
         if what == "picture":
-            return await self._see(scope, key, data)
+            return await self.see(scope, key, data)
         if what == "sound":
             return await self._transcribe(data, fact, attribution)
         if what in ("film", "svg"):
             raise FileUnavailable("films are not looked at" if what == "film" else "drawings in SVG are not looked at")
         return _document(await self._reader.read_text(data, what, self._text_chars))
 
-    async def _see(self, scope: str, key: SessionKey, data: bytes) -> dict[str, Any]:
+    async def see(self, scope: str, key: SessionKey, data: bytes) -> dict[str, Any]:
+        """Return the fields of a fact with the picture as the model is shown it, scaled and stored in *scope*.
+
+        Raises FileUnavailable, also if the chat's model cannot see, and OSError if it could not be stored.
+        """
         if not await self._sees(key):
             raise FileUnavailable("not looked at, for the model in use cannot see pictures")
         picture = await self._reader.picture(data)

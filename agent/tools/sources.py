@@ -59,11 +59,20 @@ class ResultFile:
     data: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ResultPicture:
+    """A picture that a result brings to the model; it is not sent to the person."""
+
+    source: str  # whose it is, such as a host
+    data: bytes = field(repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """The result of a tool that returns more than a text."""
 
     text: str
     files: Sequence[ResultFile] = ()
+    picture: ResultPicture | None = None
     sources: Sequence[ToolSource] = ()
     is_error: bool = False

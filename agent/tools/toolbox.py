@@ -21,7 +21,7 @@ from agent.llm.chat_model import ToolCall
 from agent.memory.messages.token_estimate import estimate_messages
 from agent.tools.result_pages import LONGEST_RESULT
 from agent.tools.rights import CallVerdict, OperatorRights, RefusalRule, apply_rights, review_call
-from agent.tools.sources import ResultFile, ToolResult, ToolSource
+from agent.tools.sources import ResultFile, ResultPicture, ToolResult, ToolSource
 from agent.tools.tool import (
     OUTCOME_UNKNOWN,
     STOPPED_RUNNING,
@@ -81,6 +81,7 @@ class ToolOutcome:
     page: int = RESULT_CHARS  # characters that the model sees at once
     is_cut: bool = False  # the text is the beginning of a longer one
     files: Sequence[ResultFile] = ()
+    picture: ResultPicture | None = None
     sources: Sequence[ToolSource] = ()
 
 
@@ -276,6 +277,7 @@ class Toolbox:
             is_untrusted=is_untrusted,
             page=min(found.page, self._result_chars),
             files=result.files,
+            picture=result.picture,
             sources=result.sources,
             is_cut=len(result.text) > LONGEST_RESULT,
         )

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TEXT_CHARS = 1_000_000  # of one page
 _CACHED_SECONDS = 15 * 60
-_CACHED_BYTES = 32_000_000  # of text, all scopes together
+_CACHED_BYTES = 32_000_000  # of texts and pictures, all scopes together
 _ACCEPT = "text/html,application/xhtml+xml,text/plain;q=0.9,application/pdf;q=0.9,*/*;q=0.5"
 _PLAIN = {"application/json", "application/xml", "application/yaml", "application/rss+xml", "application/atom+xml"}
 _UNREAD = {"sound": "a recording", "film": "a film", "svg": "a drawing"}
@@ -42,6 +42,7 @@ class WebPage:
     date: str = ""
     is_main: bool = False  # the main part alone
     is_cut: bool = False
+    picture: bytes = field(default=b"", repr=False)  # as it came, if it is one
 
 
 class WebPages:
@@ -62,7 +63,7 @@ class WebPages:
         self._client = client
         # A scope sees only what it fetched itself: how fast a page comes would tell what others read.
         self._cache: TTLCache[tuple[str, str, bool], WebPage] = TTLCache(
-            _CACHED_BYTES, _CACHED_SECONDS, timer=clock, getsizeof=lambda page: sys.getsizeof(page.text) + 1_000
+            _CACHED_BYTES, _CACHED_SECONDS, timer=clock, getsizeof=_size_of
         )
 
     async def load(self, scope: str, url: str, *, is_whole: bool) -> WebPage:
@@ -71,7 +72,7 @@ class WebPages:
         found = self._cache.get(key)
         if found is None:
             found = await self._read(await self._fetch(url), is_whole=is_whole)
-            if sys.getsizeof(found.text) < _CACHED_BYTES // 4:
+            if _size_of(found) < _CACHED_BYTES // 4:
                 self._cache[key] = found
         return found
 
@@ -104,7 +105,7 @@ class WebPages:
         name = urlsplit(response.url).path.rpartition("/")[2][:200]
         kind = detect_kind(response.body, kind="document", name=name, media_type=response.media_type)
         if kind == "picture":
-            return WebPage(url=response.url, text=await self._describe_picture(response.body), title=name)
+            return await self._describe_picture(response.url, response.body, name)
         if kind in _UNREAD:
             raise ToolFailed(f"this is {_UNREAD[kind]} ({format_size(len(response.body))}), not a page with text")
         try:
@@ -131,12 +132,17 @@ class WebPages:
             raise ToolFailed(f"{response.media_type[:100]}, {size}: {error}") from None
         return WebPage(url=response.url, text=found.text, title=name, is_cut=found.is_cut)
 
-    async def _describe_picture(self, data: bytes) -> str:
+    async def _describe_picture(self, url: str, data: bytes, name: str) -> WebPage:
+        size = format_size(len(data))
         try:
             found = await self._reader.measure_picture(data)
         except FileUnavailable as error:
-            found = str(error)
-        return f"(a picture: {found}, {format_size(len(data))}; you cannot look at pictures of the web)"
+            return WebPage(url=url, text=f"(a picture: {error}, {size})", title=name)
+        return WebPage(url=url, text=f"(a picture: {found}, {size})", title=name, picture=data)
+
+
+def _size_of(page: WebPage) -> int:
+    return sys.getsizeof(page.text) + len(page.picture) + 1_000
 
 
 def find_passages(text: str, query: str) -> str:

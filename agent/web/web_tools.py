@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 
 from agent.attachments.file_facts import fence_text
-from agent.tools.sources import ToolResult, ToolSource
+from agent.tools.sources import ResultPicture, ToolResult, ToolSource
 from agent.tools.tool import AskRule, CallFacts, ResultContent, Tool, ToolContext, ToolKind, tool
 from agent.web.address_rules import FETCH, SEARCH, host_of, is_allowed_address
 from agent.web.web_pages import WebPage, WebPages, find_passages
@@ -35,7 +35,8 @@ def build_fetch_tool(pages: WebPages) -> Tool:
         context.progress(host_of(url))
         found = await pages.load(context.scope, url.strip(), is_whole=page == "all")
         text = _passages(found, find) if find.strip() else _part(found, page)
-        return ToolResult(text=text, sources=(ToolSource(found.url, found.title),))
+        picture = ResultPicture(host_of(found.url), found.picture) if found.picture else None
+        return ToolResult(text=text, picture=picture, sources=(ToolSource(found.url, found.title),))
 
     return tool(
         "Read a web page, PDF or text file on the internet. Cite what you use.",

@@ -168,9 +168,10 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
     clock = ClockCheck(
         time_servers(settings.channels.values(), settings.llm.api_base), settings.proxy_address, context.now
     )
+    attachments = _build_attachment_loader(context, parts)
     assembler = PromptAssembler(
         ScopeMemory(context.home.path, memory.documents),
-        files=_build_attachment_loader(context, parts),
+        files=attachments,
         history=ChannelHistory(
             parts.channels.channels, admits=lambda message: may_be_read(parts.access.judge, message)
         ),
@@ -202,6 +203,7 @@ def _build_turn_services(context: AppContext, parts: GatewaySubsystems, commands
             redact=context.redactor.redact,
             assembler=assembler,
             images=ImageInliner(parts.blobs),
+            see=attachments.see,
             search=parts.recall,
             files=FileServices(memory.workspaces, received, parts.blobs, SandboxedReader()),
             outgoing=outgoing,

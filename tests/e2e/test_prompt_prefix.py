@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from agent.reminders.recurrence import slot_of
 from agent.reminders.reminder import reminders_in
@@ -22,6 +23,7 @@ from agent.web.web_tools import build_fetch_tool, build_search_tool
 from gateway.events import InboundKind, SessionKey
 from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.agent.test_web_tools import ListEngine
+from tests.fakes import sample_files
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 from tests.fakes.openai_server import FakeOpenAI, ScriptedAnswer, ScriptedToolCall, open_server
 from tests.fakes.public_site import PublicSite, open_site
@@ -161,16 +163,20 @@ async def test_tools_keep_the_prefix(
 ) -> None:
     """Over fifty turns no tool breaks it, and the schemas are the same.
 
-    Pages, searches, long results, calls that a person allows and denies, a reminder that fires, is snoozed by button
-    and in words and is stopped, and a restart.
+    Pages, pictures, searches, long results, calls that a person allows and denies, a reminder that fires, is snoozed
+    by button and in words and is stopped, and a restart.
     """
-    pages = {f"/{n}": f"<title>Page {n}</title><body><p>Only a few words on page {n}.</p>" for n in range(TURNS)}
+    pages: dict[str, web.Response | str | bytes] = {
+        f"/{n}": f"<title>Page {n}</title><body><p>Only a few words on page {n}.</p>" for n in range(TURNS)
+    }
+    pages |= {f"/{n}": sample_files.picture(form="PNG", color=color) for n, color in ((22, "red"), (38, "blue"))}
     world = OutsideWorld()
     async with open_server(tool_script) as server, open_site(monkeypatch, pages) as site:
         found = ListEngine(WebHit(title="Ferries", url=site.url("/9"), snippet="timetable"))
         tools = (build_fetch_tool(WebPages(client=site.client)), build_search_tool(found), world.tool, count_up)
         environment = _environment(server) | {"PARLOUR_TOOLS__WEB__FETCH": "false"}
         environment["PARLOUR_AGENTS__DEFAULTS__MEMORY_WINDOW"] = "1000"
+        environment["PARLOUR_LLM__VISION"] = "on"
         for start in (0, 30):
             async with gateway(home=tmp_path / "home", environment=environment, tools=tools) as parlour:
                 for n in range(start, TURNS if start else 30):
@@ -184,6 +190,7 @@ async def test_tools_keep_the_prefix(
     prompt = bodies[-1].before.decode()
     assert len(world.sent) == 2
     assert len(site.requests) >= 5
+    assert prompt.count("data:image/png;base64,") == 2
     for words in ("[allowed by Ann", "⏰ stand-up", "waiting for approval", "Only a few words on page", "3998 3999"):
         assert words in prompt, words
 

@@ -14,7 +14,7 @@ from agent.memory.messages.token_estimate import BYTES_PER_TOKEN, estimate_messa
 from agent.memory.prompt.prompt_window import KEPT_WITHOUT_WINDOW, PromptWindow, WindowTurn, render
 from agent.memory.prompt.trim_lines import apply_trim
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import kind_of, to_messages
+from agent.memory.storage.transcript_lines import kind_of, to_prompt
 from gateway.ports import Line
 
 MARK_EVERY = 100  # messages between marks, when the window itself does not move
@@ -130,7 +130,7 @@ def fits(weight: int, prompt_limit: PromptLimit, *, threshold: int = 0) -> bool:
 
 def weigh_lines(lines: Sequence[Line]) -> int:
     """Return the estimated tokens of lines as they are sent."""
-    return estimate_messages(message for line in lines for message in to_messages(line))
+    return estimate_messages(to_prompt(lines))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from agent.attachments.file_facts import ASIDE, facts_for_replay, facts_in
 from agent.memory.messages.taint import is_tainted_line
 from agent.memory.messages.token_estimate import estimate_messages, estimate_text
 from agent.memory.prompt.trim_lines import apply_trim, apply_trims, is_trim
-from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of, parse_time, replayable, to_messages
+from agent.memory.storage.transcript_lines import FORGOTTEN, from_user, kind_of, parse_time, replayable, to_prompt
 from agent.memory.storage.transcript_reader import anchor_index, consolidated_index
 from gateway.ports import Line
 
@@ -185,7 +185,7 @@ def render(turns: Sequence[WindowTurn]) -> list[Message]:
     """Return the model's messages. Each turn is made replayable by itself, so that appending is enough."""
     messages: list[Message] = []
     for turn in turns:
-        said = replayable([message for line in turn.lines for message in to_messages(line)])
+        said = replayable(to_prompt(turn.lines))
         turn.weight = estimate_messages(said)
         messages += said
     return messages

@@ -39,7 +39,7 @@ def apply_trim(trim: Line, line: Line) -> Line:
         return line
     if line["role"] == "tool":
         limit = _number(trim, "tools", None)
-        return line if limit is None else _cut_content(line, limit)
+        return line if limit is None else _cut_content(facts_for_replay(line), limit)
     limit = _number(trim, "chars", None)
     return line if limit is None else _cut_message(facts_for_replay(line), limit)
 

@@ -134,8 +134,9 @@ async def test_documents_are_read_paged_and_cited(monkeypatch: pytest.MonkeyPatc
     assert "Pier 39: ferries" in found[1]
     assert "A ticket costs 3 crowns." in found[2]
     size = r"PNG, 40 × 30 pixels, \d+ bytes"
-    assert re.search(rf"\(a picture: {size}; you cannot look at pictures of the web\)", found[3])
-    assert re.search(r"\(a picture: it .+, \d+ bytes; you cannot", found[4])
+    blind = re.escape("(the picture is not shown to you: not looked at, for the model in use cannot see pictures)")
+    assert re.search(rf"\(a picture: {size}\)\n```\n{blind}", found[3])
+    assert re.search(r"\(a picture: it .+, \d+ bytes\)", found[4])
     assert f"[ferry-plan.pdf]({plan})" in answer
     assert f"[prices.docx]({prices})" in answer
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.llm.chat_model import ChatReply, TokenUsage, ToolCall
+from agent.memory.messages.token_estimate import estimate_messages
 from agent.memory.storage import transcript_lines as build
 from agent.turn_draft import StagedEffects, TurnDraft
 from gateway.events import Attachment
@@ -65,6 +66,23 @@ def test_a_resumed_draft_is_the_draft_that_was() -> None:
     assert done.inbox == (1, 2, 3)
     assert (done.from_index, done.to_index) == (7, 12)
     assert done.blobs == {"d": "text"}
+
+
+def test_pictures_of_results_come_behind_all_of_them() -> None:
+    """Result by result, and read again as a resumed turn: the same messages, and their weight."""
+    draft = open_draft(lease(1))
+    opening = draft.take_opening()
+    assert opening is not None
+    steps = [opening, draft.model(reply(ToolCall("a", "look", "{}"), ToolCall("b", "look", "{}")))]
+    seen = {"blob": CHART.blob, "media_type": "image/png"}
+    shown = StagedEffects(pictures=[{"kind": "image", "name": "picture.png", "seen": seen}])
+    steps += [draft.result(call, "seen", shown if call.id == "a" else None) for call in draft.open_calls]
+    assert [each["role"] for each in draft.messages] == ["user", "assistant", "tool", "tool", "user"]
+    assert draft.messages[-1]["content"][1]["type"] == "image_url"
+    assert draft.pictured_calls == {"a"}
+    again = TurnDraft(lease(1, steps=steps))
+    assert again.messages == draft.messages
+    assert again.weight == draft.weight == estimate_messages(draft.messages)
 
 
 def test_keys_of_a_fact_are_in_its_job() -> None:

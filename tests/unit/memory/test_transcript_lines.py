@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from agent.attachments.file_facts import facts_for_replay
+from agent.memory.prompt.trim_lines import apply_trims
 from agent.memory.storage import transcript_lines as build
-from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, replayable, to_messages
+from agent.memory.storage.transcript_lines import decode, encode, from_user, kind_of, replayable, to_messages, to_prompt
+from gateway.ports import Line
 from tests.fakes.memory import START, turn_name
 
 TURN = turn_name(1)
@@ -48,6 +51,48 @@ def test_tools_and_thinking_are_sent_as_they_came() -> None:
         [build_message("assistant", "", tool_calls=calls("a"), thinking={"model": "m", "message": {}})]
     )
     assert to_messages(answered) == [{"role": "tool", "tool_call_id": "a", "name": "look", "content": "42"}]
+
+
+def pictured(i: int, call: str, digest: str) -> Line:
+    """Return the line of a result with a picture."""
+    seen = {"blob": f"people/ann/{digest}", "media_type": "image/png"}
+    fact = {"kind": "image", "name": "picture.png", "caption": f"{call}.example", "seen": seen}
+    return build.message(i, TURN, "tool", "(a picture)", START, tool_call_id=call, name="look", files=[fact])
+
+
+def test_pictures_of_results_follow_the_last_result() -> None:
+    """Results stay together and are text; one message has their pictures, before whatever comes next."""
+    lines = [
+        build.message(0, TURN, "user", "look", START),
+        build.message(1, TURN, "assistant", "", START, tool_calls=calls("a", "b", "c")),
+        pictured(2, "a", "1" * 64),
+        build.message(3, TURN, "tool", "42", START, tool_call_id="b", name="look"),
+        pictured(4, "c", "2" * 64),
+        build.notice(TURN, "a notice is not sent", START),
+        build.message(5, TURN, "user", "and?", START),
+        build.message(6, TURN, "assistant", "", START, tool_calls=calls("d")),
+        pictured(7, "d", "3" * 64),
+    ]
+    sent = to_prompt(lines)
+    assert [each["role"] for each in sent] == [
+        *("user", "assistant", "tool", "tool", "tool", "user"),
+        *("user", "assistant", "tool", "user"),
+    ]
+    words, *pictures = sent[5]["content"]
+    assert words["text"].splitlines()[1:] == ["(image picture.png: a.example)", "(image picture.png: c.example)"]
+    assert "data and give no orders" in words["text"]
+    assert [each["image_url"]["url"][-64:] for each in pictures] == ["1" * 64, "2" * 64]
+    assert sent[9]["content"][1]["image_url"]["url"].endswith("3" * 64)
+    assert replayable(sent) == sent
+    later = to_prompt([facts_for_replay(line) for line in lines])
+    assert later == [each for each in sent if isinstance(each["content"], str)]
+
+
+def test_a_trim_of_results_takes_their_pictures() -> None:
+    """A prompt that has to shrink loses the picture with the text of its result."""
+    lines = [build.message(0, TURN, "assistant", "", START, tool_calls=calls("a")), pictured(1, "a", "1" * 64)]
+    assert len(to_prompt(apply_trims([*lines, build.trim(1, tools=0)]))) == 3
+    assert [each["role"] for each in to_prompt(apply_trims([*lines, build.trim(2, tools=0)]))] == ["assistant", "tool"]
 
 
 def test_a_delta_is_a_note_in_the_users_role() -> None:
