@@ -57,8 +57,8 @@ class HomeCopies:
                 counted = commits
                 self.take()
 
-        def submit_and_copy(writer: Any, *arguments: Any) -> Any:
-            future = submit(writer, *arguments)
+        def submit_and_copy(writer: Any, *arguments: Any, **options: Any) -> Any:
+            future = submit(writer, *arguments, **options)
             future.add_done_callback(copy)
             return future
 

@@ -125,8 +125,8 @@ async def test_killed_behind_every_change_each_message_comes_once(
     ) as inside:
         commits = [0]
 
-        def submit_and_copy(writer: BatchWriter, operation: Any, then: Any = None) -> Any:
-            future = submit(writer, operation, then)
+        def submit_and_copy(writer: BatchWriter, *arguments: Any, **options: Any) -> Any:
+            future = submit(writer, *arguments, **options)
             future.add_done_callback(lambda _: copy())
             return future
 
