@@ -15,7 +15,7 @@ from gateway.admission import AdmissionPolicy
 from gateway.errors import SettingsError
 from gateway.home import Home
 from gateway.ports import BLANK_AFTER, ChannelPlugin, PlatformTraits, Store, StoreLimits
-from gateway.ports.entry_points import load_entry_points
+from gateway.ports.entry_points import HOW_TO_INSTALL, load_entry_points
 from gateway.settings import InstalledPlugins, Settings
 from gateway.settings.chat_overrides import ChatOverrides
 from gateway.text.redaction import SecretRedactor
@@ -125,7 +125,7 @@ async def open_store(
     try:
         open_engine = entry_points[scheme].load()
     except ModuleNotFoundError as missing:
-        raise SettingsError(f"store.url needs {missing.name}: pip install 'parlour[postgres]'") from missing
+        raise SettingsError(f"store.url needs {missing.name}: {HOW_TO_INSTALL}") from missing
     store: Store = await open_engine(settings.home, url, limits, now)
     try:
         yield store

@@ -28,6 +28,7 @@ from gateway.home import Home
 from gateway.journal_file import lost_journal, lost_line
 from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
+from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import Settings, check_settings, secret_values
 
 
@@ -124,9 +125,7 @@ def _database(url: str) -> DoctorFinding:
 
         return DoctorFinding(FindingLevel.OK, "store", describe(url))
     except ModuleNotFoundError as missing:
-        return DoctorFinding(
-            FindingLevel.FAIL, "store", f"store.url needs {missing.name}: pip install 'parlour[postgres]'"
-        )
+        return DoctorFinding(FindingLevel.FAIL, "store", f"store.url needs {missing.name}: {HOW_TO_INSTALL}")
     except ParlourError as error:
         return DoctorFinding(FindingLevel.FAIL, "store", str(error))
 

@@ -68,7 +68,7 @@ async def test_every_command_is_answered_by_the_gateway_that_runs(
         status = (await operator.lines("status"))[0]
         assert status["gateway"] == "running"
         await _say_and_search(operator)
-        await _correct_memory(operator)
+        await _correct_memory(operator, terminal.home)
         await _decide_about_people(operator, tmp_path)
         await _look_after_the_home(operator, tmp_path)
         monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
@@ -148,9 +148,13 @@ async def _say_and_search(operator: CommandLineOperator) -> None:
     assert await operator.lines("usage") == await operator.lines("usage", "--by", "day")
 
 
-async def _correct_memory(operator: CommandLineOperator) -> None:
+async def _correct_memory(operator: CommandLineOperator, home: Path) -> None:
     at = ("--scope", "web:owner")
     assert "people/web%3aowner" in await operator.type("memory")
+    # An edit of the file is a change like any other. What `send` says keeps nothing: nobody typed it in the chat.
+    document = home / "people/web%3aowner/memory/MEMORY.md"
+    document.parent.mkdir(mode=0o700)
+    document.write_text("- I like oolong\n", "utf-8")
     await operator.type("memory", "rebuild", *at)
     assert "oolong" in await operator.type("memory", "show", *at)
     (why,) = await operator.lines("memory", "why", "oolong", *at)

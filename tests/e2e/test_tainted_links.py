@@ -29,7 +29,7 @@ from tests.fakes.slack_server import ANN as SLACK_ANN
 from tests.fakes.slack_server import BOT_USER, DM, slack_server
 from tests.fakes.telegram_gateway import settings_for
 from tests.fakes.telegram_server import open_telegram
-from tests.property.test_linked_addresses import LINKS, PIECES, is_allowed
+from tests.property.test_link_restriction import LINKS, PIECES, is_allowed
 from tests.unit.text.test_linked_addresses import HOSTILE
 
 GOOD, EVIL = "https://good.example/a", "https://evil.example/?q=secret"

@@ -226,7 +226,7 @@ async def test_without_the_driver_one_line_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     settings = load_settings({"PARLOUR_HOME": str(tmp_path), "PARLOUR_STORE__URL": "postgresql://h/d"})
-    with pytest.raises(SettingsError, match=r"pip install 'parlour\[postgres\]'"):
+    with pytest.raises(SettingsError, match="needs psycopg: run `make install`"):
         async with open_configured(settings, has_served=False):
             raise AssertionError("it opened")
 
