@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp import web
+from aiohttp import BodyPartReader, web
 
 from tests.fakes.telegram_buttons import FakeTelegramButtons, checked_markup
 from tests.fakes.telegram_files import TelegramSentFile, TelegramServerFiles
@@ -206,8 +206,7 @@ class TelegramServer:
         method = request.match_info["method"]
         if request.match_info["token"] != self.token:
             return _error(ApiError(401, "Unauthorized"))
-        fields = {**request.query, **(await request.post())}
-        read = {name: _value(name, value) for name, value in fields.items()}
+        read = {name: _value(name, value) for name, value in (await _read_fields(request)).items()}
         self.calls.append((method, read))
         self.changed()
         call = self._call_of(_snake(method))
@@ -453,10 +452,25 @@ def _snake(method: str) -> str:
 _TEXTS = ("text", "caption", "action", "callback_query_id", "file_id", "url", "secret_token")
 
 
+async def _read_fields(request: web.Request) -> dict[str, Any]:
+    """Return the fields of a call, files as name and bytes.
+
+    `request.post()` would leave a file open when the client is killed during its upload.
+    """
+    if not request.content_type.startswith("multipart/"):
+        return {**request.query, **(await request.post())}
+    fields: dict[str, Any] = dict(request.query)
+    async for part in await request.multipart():
+        assert isinstance(part, BodyPartReader)
+        body = bytes(await part.read(decode=True))
+        fields[str(part.name)] = (part.filename, body) if part.filename else body
+    return fields
+
+
 def _value(name: str, value: Any) -> Any:
     """Read one field as the server does: files are name and bytes, text is text, everything else is JSON."""
-    if isinstance(value, web.FileField):
-        return value.filename, value.file.read()
+    if isinstance(value, tuple):
+        return value
     text = value.decode() if isinstance(value, bytes | bytearray) else str(value)
     if name in _TEXTS:
         return text
