@@ -41,9 +41,8 @@ _KIND_LIMITS = {ToolKind.WEB: 10, ToolKind.ACT: 5}  # calls in one turn
 _LONGEST_PROGRESS = 80  # characters
 _AT_ONCE = 4  # calls that only read
 _SHRINK_ATTEMPTS = 4  # for a prompt that the model refuses as too long
-MOST_PICTURES = 2  # of results that the model is shown in one turn
 _AGAIN = "not run: the same call with the same arguments was already made; answer now with what you have"
-
+MOST_PICTURES = 2  # of results that the model is shown in one turn
 
 PictureStore = Callable[[str, SessionKey, bytes], Awaitable[Mapping[str, Any]]]
 

@@ -224,8 +224,19 @@ class SqlStore:
 async def assemble(
     writer: StoreWriter, limits: StoreLimits, clock: Clock, copy: Copy, *, path: Path | None = None
 ) -> SqlStore:
-    """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped."""
-    engine = StoreEngine(writer=writer, limits=limits, clock=clock)
+    """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
+
+    If that fails, the writer is closed.
+    """
+    try:
+        return await _assemble(StoreEngine(writer=writer, limits=limits, clock=clock), copy, path)
+    except BaseException:
+        await writer.close(lambda _: None)
+        raise
+
+
+async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None) -> SqlStore:
+    writer = engine.writer
     now = engine.now()
     found = await writer.submit(lambda database: begin_run(database, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted

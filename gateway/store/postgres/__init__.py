@@ -61,8 +61,4 @@ async def open_database(
 
     writer = BatchWriter(partial(PostgresThread.open, connector))
     await writer.open()
-    try:
-        return await assemble(writer, limits, clock, partial(copy_database, url))
-    except BaseException:
-        await writer.close(lambda _: None)
-        raise
+    return await assemble(writer, limits, clock, partial(copy_database, url))

@@ -65,11 +65,7 @@ async def open_file(
 
     writer = BatchWriter(partial(SqliteThread.open, connector))
     await writer.open()
-    try:
-        return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
-    except BaseException:
-        await writer.close(lambda _: None)
-        raise
+    return await assemble(writer, limits, clock, partial(copy_file, path), path=path)
 
 
 def copy_file(path: Path, target: Path) -> None:
