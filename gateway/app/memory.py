@@ -147,7 +147,7 @@ def build_memory(
             unscoped_data=HomeUnscopedData(home / "uploads", quarantine),
             index=index,
             staging=staging,
-            writing=writing,
+            memory_jobs=jobs,
             scope_lock=scope_lock,
             reopen=reopen,
             workspaces=workspaces,
@@ -172,13 +172,13 @@ def _build_erasure(
     unscoped_data: HomeUnscopedData,
     index: DerivedIndex,
     staging: StagedChangeStore,
-    writing: asyncio.Lock,
+    memory_jobs: MemoryJobs,
     scope_lock: ScopeLock,
     reopen: Callable[[str], None],
     workspaces: ScopeWorkspaces,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
-    home, store, now = context.home.path, context.store, context.now
+    home, store, now, writing = context.home.path, context.store, context.now, memory_jobs.writing
     words = WordEraser(
         home,
         documents=documents,
@@ -235,7 +235,7 @@ def _build_erasure(
         now=now,
     )
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
-    return EraseService(words, purge, eraser, retention, index, staging, saving)
+    return EraseService(words, purge, eraser, retention, index, staging, memory_jobs.settle, saving)
 
 
 def build_privacy(

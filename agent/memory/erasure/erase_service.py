@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +36,7 @@ class EraseService:
     retention: RetentionJob
     index: DerivedIndex
     staging: StagedChangeStore
+    settle: Callable[[str], Awaitable[None]]  # stores the facts that earlier turns of a scope remember
     saving_platforms: AbstractSet[str] = frozenset()  # those that save files in the home's downloads folder
 
     @property
@@ -144,6 +145,7 @@ class EraseService:
         The job belongs into the commit of *turn*; *may_all* is whether that turn may erase other people's messages.
         A repeated turn continues an erasure that a crash interrupted.
         """
+        await self.settle(scope)  # a yes does not wait in the session queue, where a turn would have done it
         change = await self.staging.claim_erasure(scope, name, turn)
         if change is None or change.erasure is None or change.account is None:
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from datetime import timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent.memory.editing.staged_changes import ERASURE_EXPIRES_AFTER
+from agent.memory.jobs.job_runner import JobRunner
 from agent.memory.storage.transcript_lines import format_time, utc_now
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import InboundKind
@@ -120,8 +122,16 @@ async def test_a_no_erases_nothing() -> None:
         assert memory(parlour, ANN) == "- I like tea\n"
 
 
-async def test_what_matches_is_decided_at_the_yes() -> None:
-    """A message and a fact from after the question go too, and the answer counts them."""
+async def test_what_matches_is_decided_at_the_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message and a fact from after the question go too, and the answer counts them.
+
+    It counts the fact also if no job has written it yet: a yes does not wait in the session queue.
+    """
+
+    async def begin_none(_runner: JobRunner, _tasks: asyncio.TaskGroup) -> bool:
+        return False
+
+    monkeypatch.setattr(JobRunner, "_begin_due", begin_none)
     async with gateway(model=SummaryModel()) as parlour:
         await parlour.channel.ask("ann", "/remember I like tea")
         question = await parlour.channel.ask("ann", "/forget tea")
