@@ -19,10 +19,10 @@ from gateway.events import Role
 _LONGEST_ID = 20
 
 
-async def is_about_own(context: CommandContext) -> bool:
-    """Return True if the sender requested the call, and may then decide without a role."""
+async def needs_no_role(context: CommandContext) -> bool:
+    """Return True if the sender requested the call, or if it waits no longer: then a press only removes the buttons."""
     found = await context.services.approvals.find(context.key, _name(context), is_owners=_is_owners(context))
-    return found is not None and found[0].sender == context.message.sender.id
+    return found is None or found[0].sender == context.message.sender.id
 
 
 def _is_owners(context: CommandContext) -> bool:
@@ -30,7 +30,7 @@ def _is_owners(context: CommandContext) -> bool:
     return context.turn.role is Role.OWNER and not context.turn.is_shared
 
 
-_DECIDES = CommandNeed(shared=Role.ADMIN, unless=is_about_own, is_audited=True)
+_DECIDES = CommandNeed(shared=Role.ADMIN, unless=needs_no_role, is_audited=True)
 _SEES_CALLS = CommandNeed(others=Role.ADMIN, looks=True)
 
 

@@ -14,7 +14,7 @@ from tests.e2e.agent.test_tool_questions import OutsideWorld
 from tests.e2e.browser import open_browser
 from tests.e2e.discord.test_gateway_discord import open_gateway as discord_gateway
 from tests.fakes.discord_records import ANN as DISCORD_ANN
-from tests.fakes.discord_records import BOT
+from tests.fakes.discord_records import BOT, GENERAL
 from tests.fakes.discord_records import buttons as discord_buttons
 from tests.fakes.discord_server import open_discord
 from tests.fakes.held_model import HeldScriptModel, calls
@@ -115,6 +115,24 @@ async def test_slack_takes_no_file() -> None:
         (asked,) = [each for each in server.places[DM].messages if each["user"] == BOT_USER and slack_buttons(each)]
         server.press(DM, SLACK_ANN, asked, "Yes")
         await server.until(lambda: not slack_buttons(asked))
+    assert world.sent == []
+
+
+async def test_discord_takes_no_file() -> None:
+    """The same in a server that lets the bot write, but not attach files."""
+    world = OutsideWorld()
+    async with (
+        open_discord() as discord,
+        discord_gateway(discord, model=long_model(), tools=[world.tool]) as parlour,
+    ):
+        discord.denied.add("attach_files")
+        discord.say(GENERAL, DISCORD_ANN, f"<@{BOT}> write to bob")
+        await discord.until(lambda: any(NOT_SHOWN in text for text in discord.chat(GENERAL)))
+        assert await parlour.app.store.jobs.pending_of(TOOL_QUESTION) == ()
+        (asked,) = [each for each in discord.messages[GENERAL] if discord_buttons(each)]
+        (attached,) = re.findall(r"(q[a-z2-7]{10})\.json", asked["content"])
+        discord.interactions.press(asked["id"], DISCORD_ANN, f"/tools allow {attached}")
+        await discord.until(lambda: not discord_buttons(asked))
     assert world.sent == []
 
 

@@ -251,7 +251,7 @@ async def test_no_answer_no_question() -> None:
 
 @pytest.mark.parametrize(("sender", "is_admin"), [("ann", False), ("eve", True)])
 async def test_in_a_group_the_requester_and_admins_decide(sender: str, *, is_admin: bool) -> None:
-    """Another member is refused, and the question waits on."""
+    """Another member is refused, and the question waits on; once it is decided, everybody is told that it is."""
     world = OutsideWorld()
     model = HeldScriptModel(calls(("send_letter", ARGUMENTS)), "asked", "done")
     async with gateway(policy=OPEN, model=model, tools=[world.tool]) as parlour:
@@ -263,6 +263,8 @@ async def test_in_a_group_the_requester_and_admins_decide(sender: str, *, is_adm
         assert "Allowed" in await parlour.channel.ask("g", press, group=True, sender=sender, is_admin=is_admin)
         await parlour.idle()
         assert len(world.sent) == 1
+        for late in ("ann", "bob"):
+            assert await parlour.channel.ask("g", press, group=True, sender=late) == SETTLED
 
 
 @pytest.mark.parametrize("subject", ["x" * LONGEST_SHOWN, "x" * 20_000, "\u202e" * 400])

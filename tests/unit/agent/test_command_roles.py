@@ -138,18 +138,19 @@ class NobodysStaging:
         return []
 
 
-class NobodysApprovals:
-    """No questions about tool calls."""
+class OthersApprovals:
+    """A question about a tool call of another person."""
 
-    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> None:
-        """Find nothing."""
+    async def find(self, key: SessionKey, name: str, *, is_owners: bool) -> tuple[SimpleNamespace, None]:
+        """Find it."""
+        return SimpleNamespace(sender="8"), None
 
 
 class NobodysServices:
     """All that a check of roles may ask."""
 
     memory = SimpleNamespace(staging=NobodysStaging())
-    approvals = NobodysApprovals()
+    approvals = OthersApprovals()
 
 
 def build_command(text: str, place: ChatCase, kind: InboundKind = InboundKind.COMMAND) -> InboundMessage:
