@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from gateway.errors import LeaseLost
 from gateway.events import SessionKey, turn_id
 from gateway.ports.journal import InboxRow, SessionRow, TurnLease, TurnStep
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
-from gateway.store.inbox import COUNT_WAITING, ROW, read_row
+from gateway.store.inbox import ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
 from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
 
@@ -25,6 +25,12 @@ LONGEST_PASTE = 100  # rows of one paste or album; the rest is another turn
 NewTranscript: TypeAlias = Callable[[], str]
 
 _LANE = "SELECT owner, epoch, turn FROM lane WHERE key = ?"
+_FACTS = (
+    "SELECT l.owner, l.turn, s.transcript, s.next_index, s.created_at, s.scope, "
+    "(SELECT count(*) FROM inbox WHERE key = k.key AND state = 'waiting' AND ended_at IS NULL), "
+    "EXISTS (SELECT 1 FROM inbox WHERE key = k.key AND state = 'noted' AND ended_at IS NULL) "
+    "FROM (SELECT ? AS key) k LEFT JOIN lane l ON l.key = k.key LEFT JOIN session s ON s.key = k.key"
+)
 _TAKE_LANE = (
     "INSERT INTO lane (key, owner, epoch, turn) VALUES (?, ?, 1, ?) "
     "ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, epoch = lane.epoch + 1, turn = excluded.turn "
@@ -60,6 +66,17 @@ class QueuedRow:
     length: int
     alone: int  # never merges (a command, a job)
     accepted_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFacts:
+    """What a claim must know of a session, in one statement."""
+
+    owner: str  # "" = nobody
+    turn: str  # that was released, or ""
+    session: SessionRow | None
+    waiting: int
+    has_notes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +151,16 @@ def claim(
     new: NewTranscript,
 ) -> TurnLease | MergeDelay | SuspectHead | None:
     """Take the lane's next turn, unless it is a suspect."""
-    lane = database.execute(_LANE, (column,)).fetchone()
-    if lane is not None and lane[0]:
+    facts = _read_facts(database, key, column)
+    if facts.owner:
         return None
-    if lane is not None and lane[2]:
-        stamped = database.execute(_OF_TURN, (column, "stamped", lane[2])).fetchall()
+    if facts.turn:
+        stamped = database.execute(_OF_TURN, (column, "stamped", facts.turn)).fetchall()
         if stamped:
             rows = tuple(read_row(columns) for columns in stamped)
             if any(row.is_lone for row in rows):
                 return SuspectHead()
-            return _take(database, key, column, owner, rows, lane[2], now, new)
+            return _take(database, facts, key, column, owner, rows, facts.turn, now, new)
     queued = database.execute(_WAITING, (column,))
     try:
         group, held_epochs = merge_rows((QueuedRow(*columns) for columns in queued), limits, now)
@@ -152,7 +169,18 @@ def claim(
     if held_epochs is not None or not group:
         return held_epochs
     rows = tuple(read_row(database.execute(_ONE, (row.seq,)).fetchone()) for row in group)
-    return _take(database, key, column, owner, rows, turn_id(rows[0].message), now, new)
+    return _take(database, facts, key, column, owner, rows, turn_id(rows[0].message), now, new)
+
+
+def _read_facts(database: Database, key: SessionKey, column: str) -> QueueFacts:
+    owner, turn, *session, waiting, has_notes = database.execute(_FACTS, (column,)).fetchone()
+    return QueueFacts(
+        owner=owner or "",
+        turn=turn or "",
+        session=_session(key, tuple(session)) if session[0] is not None else None,
+        waiting=waiting,
+        has_notes=bool(has_notes),
+    )
 
 
 def claim_suspect(
@@ -168,11 +196,13 @@ def claim_suspect(
     stamped = database.execute(_OF_TURN, (suspect.key, "stamped", suspect.turn)).fetchall()
     rows = tuple(read_row(columns) for columns in stamped)
     key = read_key(suspect.key)
-    return _take(database, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_isolated))
+    facts = _read_facts(database, key, suspect.key)
+    return _take(database, facts, key, suspect.key, owner, rows, suspect.turn, now, new, attempt=int(is_isolated))
 
 
 def _take(
     database: Database,
+    facts: QueueFacts,
     key: SessionKey,
     column: str,
     owner: str,
@@ -184,15 +214,16 @@ def _take(
     attempt: int = 0,
 ) -> TurnLease:
     (epoch,) = database.execute(_TAKE_LANE, (column, owner, turn)).fetchone()
-    session = open_session(database, key, column, now, new)
+    session = facts.session or open_session(database, key, column, now, new)
     stamped = _stamp(database, rows, turn, attempt)
     is_again = bool(rows[0].turn)
-    notes = tuple(read_row(columns) for columns in database.execute(_NOTES, (column,)))
+    notes: tuple[InboxRow, ...] = ()
+    if facts.has_notes:
+        notes = tuple(read_row(columns) for columns in database.execute(_NOTES, (column,)))
     if is_again:  # its opening is rendered: newer notes are for the next turn
         notes = tuple(note for note in notes if note.turn == turn)
     elif notes:
         database.executemany("UPDATE inbox SET turn = ? WHERE seq = ?", [(turn, note.seq) for note in notes])
-    (more,) = database.execute(COUNT_WAITING, (column,)).fetchone()
     return TurnLease(
         key=key,
         turn=turn,
@@ -201,7 +232,7 @@ def _take(
         session=session,
         steps=read_steps(database, turn) if is_again else (),
         notes=notes,
-        more=more,
+        more=facts.waiting - (0 if is_again else len(rows)),
     )
 
 
@@ -241,7 +272,7 @@ def open_session(database: Database, key: SessionKey, column: str, now: int, new
     return _session(key, found)
 
 
-def _session(key: SessionKey, columns: tuple[str, int, int, str]) -> SessionRow:
+def _session(key: SessionKey, columns: tuple[Any, ...]) -> SessionRow:
     transcript, next_index, created_at, scope = columns
     return SessionRow(
         key=key,

@@ -28,7 +28,7 @@ from gateway.store.row_codec import (
     write_key,
     write_lines,
 )
-from gateway.store.session_queue import check_lease, pending_note
+from gateway.store.session_queue import pending_note
 from gateway.store.usage import mark_cap_notices
 
 _RECORD = (
@@ -49,6 +49,14 @@ _FREE_REST = (
     # They were taken into a turn that has ended well, so they are no suspects.
     "UPDATE inbox SET state = 'waiting', turn = '', crashes = 0, attempts = 0 "
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
+)
+
+_LEASED = (
+    "SELECT l.owner, l.epoch, l.turn, s.transcript, s.next_index, "
+    "EXISTS (SELECT 1 FROM step WHERE step.turn = l.turn), "
+    "(SELECT count(*) FROM inbox WHERE key = l.key AND state = 'claimed' AND ended_at IS NULL), "
+    "EXISTS (SELECT 1 FROM inbox WHERE key = l.key AND state = 'waiting' AND ended_at IS NULL) "
+    "FROM lane l LEFT JOIN session s ON s.key = l.key WHERE l.key = ?"
 )
 
 # Doing /new twice is doing it once, and a late one never takes a later transcript away.
@@ -155,13 +163,15 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
     If the session has moved on since the claim (a new transcript was started), nothing is stored and the rows are
     released with one more crash: a turn that can never commit must not run for ever.
     """
-    stored = find_record(database, lease.turn)
-    if stored is not None:
-        return CommitEffect(stored, is_new=False)
     record = new.commit.record
-    check_lease(database, new.key, owner, lease.epoch, record.turn)
-    session = database.execute("SELECT transcript, next_index FROM session WHERE key = ?", (new.key,)).fetchone()
-    if session != (record.transcript, record.from_index):
+    found = database.execute(_LEASED, (new.key,)).fetchone()
+    if found is None or found[:3] != (owner, lease.epoch, record.turn):
+        stored = find_record(database, lease.turn)  # by a commit whose result was lost
+        if stored is None:
+            raise LeaseLost(f"turn {record.turn} is no longer ours")
+        return CommitEffect(stored, is_new=False)
+    *session, has_steps, claimed, more = found[3:]
+    if session != [record.transcript, record.from_index]:
         database.execute(
             "UPDATE inbox SET state = 'stamped', crashes = crashes + 1 "
             "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL",
@@ -169,16 +179,15 @@ def commit_turn(database: Database, lease: TurnLease, new: EncodedCommit, owner:
         )
         database.execute("UPDATE lane SET owner = '' WHERE key = ?", (new.key,))
         return CommitEffect(record, is_new=False, more=True, fault="the session has moved on since the claim")
-    _store(database, new)
+    has_rest = _store(database, new) < claimed
     if lease.notes:
         database.executemany(_END_NOTES, [(new.at, note.seq) for note in lease.notes])
-    database.execute(_FREE_REST, (new.key,))
-    database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
+    if has_rest:
+        database.execute(_FREE_REST, (new.key,))
+    if has_steps:
+        database.execute("DELETE FROM step WHERE turn = ?", (record.turn,))
     database.execute("UPDATE lane SET owner = '', turn = '' WHERE key = ?", (new.key,))
-    more = database.execute(
-        "SELECT 1 FROM inbox WHERE key = ? AND state = 'waiting' AND ended_at IS NULL LIMIT 1", (new.key,)
-    ).fetchone()
-    return CommitEffect(record, more=more is not None)
+    return CommitEffect(record, more=has_rest or bool(more))
 
 
 def settle_row(database: Database, new: EncodedCommit, row: int | None = None) -> CommitEffect:
@@ -204,11 +213,12 @@ def settle_note(database: Database, new: EncodedCommit, note: int) -> CommitEffe
     return settle_row(database, new, note)
 
 
-def _store(database: Database, new: EncodedCommit, control: int | None = None) -> None:
+def _store(database: Database, new: EncodedCommit, control: int | None = None) -> int:
+    """Store everything but the lease; return the number of rows that it ended."""
     record = new.commit.record
     (seq,) = database.execute(_INSERT, new.columns).fetchone()
     database.execute("INSERT INTO body (seq, key, body) VALUES (?, ?, ?)", (seq, new.key, new.body))
-    _end_rows(database, record, new)
+    ended = _end_rows(database, record, new)
     _move_session(database, record, new)
     for message in new.commit.outbound:
         if control is None:
@@ -225,19 +235,21 @@ def _store(database: Database, new: EncodedCommit, control: int | None = None) -
         insert_audit_entry(database, new.commit.audit)
     if new.commit.cap_notices:
         mark_cap_notices(database, new.commit.cap_notices)
+    return ended
 
 
-def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit) -> None:
+def _end_rows(database: Database, record: TurnRecord, new: EncodedCommit) -> int:
     turn = new.columns[0]
     # Rows outside the answer end like the first row.
     rest = MessageOutcome.MERGED if record.outcome is MessageOutcome.ANSWERED else record.outcome
     ends = [
         ((record.outcome if place == 0 else rest).value, new.at, turn, seq) for place, seq in enumerate(record.inbox)
     ]
-    database.executemany(_END_ROW, ends)
+    count = database.executemany(_END_ROW, ends).rowcount if ends else 0
     if record.outcome is MessageOutcome.DEAD:
         buried = [(f"inbox:{seq}", turn, new.key, record.failure, new.at) for seq in record.inbox]
         database.executemany(BURY, buried)
+    return count
 
 
 def _move_session(database: Database, record: TurnRecord, new: EncodedCommit) -> None:

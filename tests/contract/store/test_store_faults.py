@@ -346,7 +346,7 @@ async def test_a_commit_that_met_a_fault_can_be_made_again(store: SqlStore, disk
     """Nothing of it counted, and the lease still holds."""
     await accept(store, said())
     lease = await claim(store)
-    disk.fault = ("DELETE FROM step", "full")
+    disk.fault = ("UPDATE lane SET owner = ''", "full")
     with pytest.raises(StoreUnavailable):
         await store.journal.commit(lease, answered(lease, "one"))
     disk.fault = None
