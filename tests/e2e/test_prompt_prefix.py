@@ -87,8 +87,8 @@ def script(body: Mapping[str, Any], n: int) -> ScriptedAnswer:
 
 
 def is_main(body: bytes) -> bool:
-    """Say whether a request is the watched session's: the other one's messages say so, and consolidation's own do."""
-    return b"second session" not in body and b"consolidation agent" not in body
+    """Say whether a request is the watched session's: the other one's messages say so, and those of memory jobs do."""
+    return not any(words in body for words in (b"second session", b"consolidation agent", b"extraction agent"))
 
 
 async def test_fifty_turns_keep_the_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,7 +229,7 @@ async def test_a_model_that_wipes_memory_wipes_nothing() -> None:
         await quiet(parlour)
         text = (parlour.home / SCOPE / "memory" / "MEMORY.md").read_text()
         assert all(f"- keepsake {n}" in text for n in range(3))
-        assert "- only fact 1" in text
+        assert "- only fact " in text  # its number depends on whether a flush asked first
 
 
 async def test_new_is_answered_at_once_and_its_archive_is_summarised() -> None:

@@ -118,7 +118,7 @@ class ReminderTalk:
         store = self.inside.app.store
         for _ in range(3):
             await self.inside.idle()
-            while any(job.due_at <= self.clock() for job in await store.jobs.pending_of("remind")):
+            while any(each.waiting for each in await store.jobs.count() if each.kind != "wake"):
                 await self.inside.idle()
             await store.jobs.put(Job(id=f"wake:{self.clock()}", kind="wake", scope="", payload={}, due_at=self.clock()))
 
