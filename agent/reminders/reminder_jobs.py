@@ -30,7 +30,7 @@ from agent.reminders.reminder import (
     reminders_in,
     say_text,
 )
-from gateway.events import MessageButton, Role, SessionKey, turn_id
+from gateway.events import InboundMessage, MessageButton, Role, SessionKey, turn_id
 from gateway.i18n import translate
 from gateway.ports import (
     AcceptOutcome,
@@ -62,6 +62,7 @@ class ReminderJobs:
     records: TurnRecordStore
     preferences: PreferenceStore
     language: Callable[[SessionKey], str]
+    has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     zone: Callable[[str], str]  # of a memory scope
     now: Callable[[], datetime]
     meter: MetricsRecorder
@@ -146,12 +147,14 @@ class ReminderJobs:
         return RetryJobLater(end - now, "quiet hours", counts=False)
 
     async def _is_silent(self, reminder: Reminder) -> bool:
-        """Return True if no user has written in the chat for 30 days."""
+        """Return True if no user has written in the chat for 30 days and its person still has access."""
         since = self.now() - SILENT_AFTER
         if reminder.set_at > since:
             return False
         heard = await self.journal.last_message_at(reminder.key)
-        return heard is None or heard < since
+        if heard is not None and heard >= since:
+            return False
+        return not self.has_lost_access(reminder.message("", self.now(), reminder.kind))
 
     async def _pause(self, job: Job, reminder: Reminder, why: str) -> None:
         """Pause a reminder, and say so in its chat with a button that resumes it."""

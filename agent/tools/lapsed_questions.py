@@ -13,9 +13,10 @@ from agent.tools.tool_questions import (
     TOOL_QUESTION,
     ToolApprovals,
     ToolQuestion,
+    allowed_message,
     is_arguments_file,
 )
-from gateway.events import ChatKind, MessagePart, SessionKey
+from gateway.events import ChatKind, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
 from gateway.ports import Job, Journal, TurnRecordStore
 
@@ -28,6 +29,7 @@ class LapsedQuestions:
     journal: Journal
     records: TurnRecordStore
     language: Callable[[SessionKey], str]
+    has_lost_access: Callable[[InboundMessage], bool]  # the sender of a job that they set
     now: Callable[[], datetime]
 
     @property
@@ -36,10 +38,16 @@ class LapsedQuestions:
         return {TOOL_QUESTION: self.lapse, TOOL_DENIAL: self.end_denial}
 
     async def lapse(self, job: Job) -> None:
-        """End a question, and say in its chat which calls did not run. Raises StoreUnavailable."""
+        """End a question, and say in its chat which calls did not run. Raises StoreUnavailable.
+
+        Nothing is sent about the question of a person who has lost access.
+        """
         question = ToolQuestion(**job.payload)
         if await self.approvals.is_allowed(question):
             return  # by a press whose commit, which would have ended the question, is still to come
+        self.approvals.count("lapsed")
+        if self.has_lost_access(allowed_message(question, self.now())):
+            return
         key = SessionKey.parse(question.key)
         waiting = [each for each, other in await self.approvals.pending(key) if other.due_at <= job.due_at]
         tools = dict.fromkeys(f"`{each.tool}`" for each in waiting if each.turn == question.turn)
@@ -52,7 +60,6 @@ class LapsedQuestions:
             at=self.now(),
             chat_kind=ChatKind(question.chat_kind),
         )
-        self.approvals.count("lapsed")
 
     async def withdraw(self, part: MessagePart) -> str:
         """End the question whose arguments are in the file of *part*, which cannot be sent.

@@ -187,7 +187,7 @@ def format_questions(questions: Sequence[ToolQuestion], language: str) -> tuple[
     return "\n\n".join(texts), buttons
 
 
-def _allowed_message(question: ToolQuestion, now: datetime) -> InboundMessage:
+def allowed_message(question: ToolQuestion, now: datetime) -> InboundMessage:
     """Return the message that runs the call of *question*; its id is the same each time."""
     return InboundMessage(
         key=SessionKey.parse(question.key),
@@ -244,7 +244,7 @@ class ToolApprovals:
 
         *by* is the name of the person who allowed it, as it is shown to the model.
         """
-        message = _allowed_message(replace(question, by=by), now)
+        message = allowed_message(replace(question, by=by), now)
         accepted = await self._journal.accept(message, role=Role.MEMBER, is_control=False)
         return accepted.outcome is not AcceptOutcome.FULL
 
@@ -272,7 +272,7 @@ class ToolApprovals:
 
     async def is_allowed(self, question: ToolQuestion) -> bool:
         """Return True if the call was queued by a decision that is not committed yet: a kill came between the two."""
-        message = _allowed_message(question, question.asked_at)
+        message = allowed_message(question, question.asked_at)
         queued = await self._journal.waiting_rows(message.key)
         if any(row.message.message_id == message.message_id for row in queued):
             return True

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from agent.commands import CommandRouter
@@ -40,6 +41,7 @@ from gateway.app.models import ModelFactory, open_models
 from gateway.app.people_operations import PeopleOperations
 from gateway.app.quarantine_retrier import QuarantineRetrier
 from gateway.app.recall import open_recall
+from gateway.app.role_resolver import has_lost_access
 from gateway.app.tool_operations import ToolOperations
 from gateway.app.turns import GatewaySubsystems, build_pool
 from gateway.app.usage import build_usage
@@ -161,8 +163,10 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
             open_channels(context, intake, memory.sessions, blobs, language=locales.language)
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)
+    lost_access = partial(has_lost_access, access.judge)
     questions = LapsedQuestions(
         approvals=approvals,
+        has_lost_access=lost_access,
         journal=store.journal,
         records=store.records,
         language=locales.language,
@@ -179,6 +183,7 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
         records=store.records,
         preferences=store.people,
         language=locales.language,
+        has_lost_access=lost_access,
         zone=locales.zone,
         now=now,
         meter=context.meter,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from agent.reminders.reminder import REMIND, Reminder, reminders_in
-from gateway.admission import Rejected, RejectionReason
+from agent.reminders.reminder import REMIND, reminders_in
 from gateway.app.channels import Judge
+from gateway.app.role_resolver import has_lost_access
 from gateway.ports import JobQueue
 
 _AT_ONCE = 200  # that are judged before other work gets a chance
@@ -24,17 +24,9 @@ async def count_orphaned_reminders(jobs: JobQueue, judge: Judge, now: datetime) 
     for n, reminder in enumerate(found, 1):
         place = (str(reminder.key), reminder.by)
         if place not in verdicts:
-            verdicts[place] = _has_lost_access(reminder, judge, now)
+            verdicts[place] = has_lost_access(judge, reminder.message("", now, reminder.kind))
         if verdicts[place]:
             counts[f"{reminder.key.channel}:{reminder.by}"] += 1
         if n % _AT_ONCE == 0:
             await asyncio.sleep(0)
     return [{"who": who, "count": count} for who, count in sorted(counts.items())]
-
-
-def _has_lost_access(reminder: Reminder, judge: Judge, now: datetime) -> bool:
-    decision = judge(reminder.message("", now, reminder.kind), None)
-    if not isinstance(decision, Rejected):
-        return False
-    # A role in a server may admit them, and roles are looked up when the reminder is due.
-    return decision.reason is RejectionReason.BLOCKED or not reminder.guild

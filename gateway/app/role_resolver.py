@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import structlog
 
-from gateway.admission import Admitted, Rejected
+from gateway.admission import Admitted, Rejected, RejectionReason
 from gateway.app.channels import Judge
 from gateway.errors import ParlourError
 from gateway.events import ChatKind, InboundKind, InboundMessage, Sender
@@ -17,7 +17,17 @@ from gateway.ports import Channel, InboxRow, MessageContext, SupportsSenderLooku
 log = structlog.get_logger(__name__)
 
 _TIMEOUT = 15.0  # seconds for a look-up; after that it fails closed
+_BY_ROLES = frozenset({RejectionReason.STRANGER, RejectionReason.PLACE_PENDING})  # unless a role admits the sender
 _DECIDES = frozenset({InboundKind.COMMAND, InboundKind.BUTTON})  # may need the role of an admin
+
+
+def has_lost_access(judge: Judge, message: InboundMessage) -> bool:
+    """Return True if the sender of *message*, a job that they set, is no longer admitted. Nothing is looked up.
+
+    In a server, a role that only the platform knows may admit them: there, unknown senders have not lost access.
+    """
+    decision = judge(_as_addressed(message), None)
+    return isinstance(decision, Rejected) and not (message.guild and decision.reason in _BY_ROLES)
 
 
 class RoleResolver:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Rejected, admit
-from gateway.app.role_resolver import RoleResolver
+from gateway.admission import AdmissionPolicy, Admitted, AllowEntry, Decision, Rejected, RejectionReason, admit
+from gateway.app.role_resolver import RoleResolver, has_lost_access
 from gateway.errors import RetryLater
 from gateway.events import ChatKind, InboundKind, InboundMessage, Role, Sender, SessionKey
 from gateway.ports import Channel, InboxRow, MessageContext
@@ -120,6 +120,22 @@ async def test_a_job_that_a_person_set_is_admitted_as_their_own_message(prefix: 
     assert await authorize_row(RoleDirectory(("7",)), replace(row, sender=Sender(id="666"))) is Role.MEMBER
     typed = replace(row, kind=InboundKind.MESSAGE, sender=Sender(id="666"))
     assert await authorize_row(RoleDirectory(()), typed, role=Role.OWNER) is None  # an id alone is no job
+
+
+LOST: dict[str, tuple[Decision, bool, bool]] = {  # the decision: lost without a server, and in one
+    "admitted": (Admitted(role=Role.MEMBER), False, False),
+    "unknown": (Rejected(reason=RejectionReason.STRANGER, would_admit=""), True, False),
+    "unknown where a chat waits": (Rejected(reason=RejectionReason.PLACE_PENDING, would_admit=""), True, False),
+    "blocked": (Rejected(reason=RejectionReason.BLOCKED, would_admit=""), True, True),
+    "no groups": (Rejected(reason=RejectionReason.GROUPS_OFF, would_admit=""), True, True),
+}
+
+
+@pytest.mark.parametrize(("decision", "alone", "in_server"), LOST.values(), ids=LOST.keys())
+def test_access_is_lost_where_no_role_can_admit(decision: Decision, *, alone: bool, in_server: bool) -> None:
+    """In a server, a role that is not looked up may admit people whom no entry names; it lifts no block."""
+    for guild, is_lost in (("", alone), ("5", in_server)):
+        assert has_lost_access(lambda _message, _context=None: decision, replace(MESSAGE, guild=guild)) is is_lost
 
 
 async def test_nobody_is_asked_without_need() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from agent.tools.tool import AskRule, ResultContent, ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LIFETIME, LONGEST_SHOWN, TOOL_QUESTION
 from gateway.admission import AdmissionGrant, AdmissionPolicy, AllowEntry, GroupPolicy
 from gateway.events import SessionKey
-from tests.e2e.agent.test_reminders import MovableClock, ReminderTalk, ToldModel
+from tests.e2e.agent.test_reminders import MEMBERS, MovableClock, ReminderTalk, ToldModel
 from tests.fakes.held_model import HeldScriptModel, calls, results, users
 from tests.fakes.inprocess_gateway import InProcessGateway, gateway
 
@@ -185,6 +187,30 @@ async def test_a_question_that_lapses_is_reported_in_one_line(tmp_path: Path) ->
     async with gateway(home=copy, model=HeldScriptModel(), tools=[asking], now=clock) as parlour:
         await ReminderTalk(parlour, ToldModel(), clock).move(days=2)
         assert parlour.channel.posts == {}
+
+
+@pytest.mark.parametrize("how", ["blocked", "removed"])
+@pytest.mark.parametrize("chat", ["b", "-hall"])
+async def test_a_question_of_a_person_without_access_ends_without_a_word(tmp_path: Path, chat: str, how: str) -> None:
+    """In their direct chat and in a group: neither they nor its members read a line; others still do."""
+    world, clock = OutsideWorld(), MovableClock()
+    send = calls(("send_letter", ARGUMENTS))
+    model = HeldScriptModel(send, "asked", send, "asked")
+    async with gateway(home=tmp_path / "home", model=model, tools=[world.tool], now=clock, policy=MEMBERS) as parlour:
+        for place, sender in ((chat, "bob"), ("a", "ann")):
+            facts: dict[str, Any] = {"sender": sender, "group": place == "-hall", "is_addressed": True}
+            await parlour.channel.ask(place, "write to bob", sent_at=clock(), **facts)
+        if how == "blocked":
+            await parlour.channel.ask("boss", "/block bob", sender="boss", sent_at=clock())
+        copy = parlour.kill(tmp_path / "before")
+    left = replace(MEMBERS, entries=MEMBERS.entries - {AllowEntry.parse("bob")}) if how == "removed" else MEMBERS
+    clock.offset += timedelta(hours=25)
+    async with gateway(home=copy, model=HeldScriptModel(), tools=[world.tool], now=clock, policy=left) as parlour:
+        await ReminderTalk(parlour, ToldModel(), clock).move(seconds=1)
+        assert await waiting(parlour) == 0
+        assert "a" in parlour.channel.posts
+        assert chat not in parlour.channel.posts
+    assert world.sent == []
 
 
 async def test_erased_words_take_their_questions_along() -> None:

@@ -57,6 +57,7 @@ class ReminderScene:
     store: Store
     clock: Callable[[], datetime]
     quiet: dict[str, str] = field(default_factory=dict)
+    blocked: str = ""  # sender id
 
     def jobs(self, journal: Any = None, queue: Any = None) -> ReminderJobs:
         """Return the handlers, over ports that may die."""
@@ -66,6 +67,7 @@ class ReminderScene:
             records=self.store.records,
             preferences=_Choices(self.quiet),
             language=lambda _: "en",
+            has_lost_access=lambda message: message.sender.id == self.blocked,
             zone=lambda _: BERLIN,
             now=self.clock,
             meter=FakeMeter(),
@@ -342,6 +344,16 @@ async def test_thirty_days_of_silence_pause_a_request_and_no_text(scene: Reminde
     assert paused == {"r7k2m4qa": "silent", "rsay": ""}
     fired = [each.command for each in await scene.accepted()]
     assert fired.count(DO) in (29, 30, 31)
+
+
+async def test_a_request_of_a_person_without_access_is_left_to_its_turn(scene: ReminderScene, wall: WallTime) -> None:
+    """The turn refuses it and tells the owner; the person reads nothing, however long the chat has been silent."""
+    scene.blocked = "42"
+    await scene.set(reminder(kind=DO, at="2027-01-11T09:00"))
+    async with scene.at_work():
+        await asyncio.sleep(60 * 86_400)
+    assert [each.command for each in await scene.accepted()] == [DO]
+    assert await scene.store.outbox.undelivered(KEY) == ()
 
 
 async def test_an_erased_or_unreadable_reminder_is_dropped(scene: ReminderScene, wall: WallTime) -> None:
