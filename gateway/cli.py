@@ -149,6 +149,14 @@ def status(as_json: AsJson = False) -> None:
     show_status(as_json=as_json)
 
 
+@app.command("workers")
+def list_workers(as_json: AsJson = False) -> None:
+    """List the gateways that use the database, and what each of them runs."""
+    from gateway.commands.workers import show_workers
+
+    show_workers(as_json=as_json)
+
+
 @sessions.command("list")
 def list_sessions(as_json: AsJson = False) -> None:
     """List every session, the most recently used first."""

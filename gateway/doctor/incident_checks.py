@@ -160,7 +160,6 @@ def _journal(home: Home) -> dict[str, Any]:
     from gateway.store.sql_store import count_unclean_stops
 
     def read(database: sqlite3.Connection) -> dict[str, Any]:
-        stops = count_unclean_stops(dict(database.execute("SELECT name, value FROM meta")))
         dead = [
             {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
             for group in dead_groups(database)
@@ -170,12 +169,13 @@ def _journal(home: Home) -> dict[str, Any]:
             " WHERE kind = 'remind' AND json_extract(payload, '$.paused') = 'access' GROUP BY 1, 2"
         )
         orphaned = [{"who": f"{key.partition(':')[0]}:{by}", "count": count} for key, by, count in paused]
-        return {"unclean_stops": stops, "dead_letters": dead, "orphaned_reminders": orphaned}
+        return {"dead_letters": dead, "orphaned_reminders": orphaned}
 
-    # By itself: a journal that is not migrated yet has none.
+    # Each by itself: a journal that is not migrated yet may lack its table.
+    stops = _read(home, count_unclean_stops) or 0
     alerts = _read(home, load_alerts) or ()
     statuses = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
-    return {**(_read(home, read) or {}), "alerts": statuses}
+    return {**(_read(home, read) or {}), "unclean_stops": stops, "alerts": statuses}
 
 
 def claimed_owners(home: Home) -> list[str]:

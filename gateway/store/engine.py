@@ -16,6 +16,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store.adoption import AdoptedRange
 from gateway.store.inbox import BacklogLimit
 from gateway.store.row_codec import micros
+from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -64,7 +65,7 @@ class StoreEngine:
     writer: StoreWriter
     limits: StoreLimits
     clock: Clock
-    owner: str = field(default_factory=lambda: secrets.token_hex(8))
+    worker: WorkerIdentity
     lanes: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
     controls: WakeupQueue[InboxRow] = field(default_factory=WakeupQueue)
     chats: WakeupQueue[SessionKey] = field(default_factory=WakeupQueue)
@@ -81,6 +82,11 @@ class StoreEngine:
 
     def __post_init__(self) -> None:
         self.backlog_limit = BacklogLimit(self.limits.queued)
+
+    @property
+    def owner(self) -> str:
+        """Return the name that our leases carry."""
+        return self.worker.name
 
     def now(self) -> int:
         """Return the time as columns have it."""

@@ -32,7 +32,7 @@ _DUE = sql(
     LISTED,
     "ORDER BY due_at, seq LIMIT ?",
 )
-_LEASE = sql("UPDATE job SET leased = 1 WHERE seq = ? RETURNING", _JOB)
+_LEASE = sql("UPDATE job SET leased = 1, worker = ? WHERE seq = ? AND leased = 0 RETURNING", _JOB)
 _PENDING = sql("SELECT", _JOB, "FROM job WHERE scope = ? ORDER BY seq")
 _PENDING_OF = sql("SELECT", _JOB, "FROM job WHERE kind = ? ORDER BY due_at, seq")
 _NEXT_DUE = sql("SELECT min(due_at) FROM job WHERE leased = 0 AND due_at > ? AND kind", LISTED)
@@ -42,12 +42,12 @@ _COUNT = (
 )
 
 
-def _lease_jobs(database: Database, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
+def _lease_jobs(database: Database, worker: str, now: int, kinds: str, limit: int) -> tuple[Job, ...]:
     due = database.execute(_DUE, (now, kinds, limit)).fetchall()
     # A job that was leased at a crash may have caused it: it is leased by itself, so the next crash charges no other.
     killed = next((place for place, (_, reason) in enumerate(due) if reason == KILLED), len(due))
-    leased = [database.execute(_LEASE, (seq,)).fetchone() for seq, _ in due[: max(killed, 1)]]
-    return tuple(_read_job(columns) for columns in leased)
+    leased = [database.execute(_LEASE, (worker, seq)).fetchone() for seq, _ in due[: max(killed, 1)]]
+    return tuple(_read_job(columns) for columns in leased if columns is not None)
 
 
 def _read_job(columns: tuple[str, str, str, str, int, int]) -> Job:
@@ -77,8 +77,9 @@ class SqlJobs:
 
     async def due(self, now: datetime, limit: int, *, kinds: Collection[str]) -> tuple[Job, ...]:
         """Return jobs of *kinds* due at *now*, oldest first, leased until finished or put off."""
+        owner, listed = self._engine.owner, write_json(list(kinds))
         return await self._engine.writer.submit(
-            lambda database: _lease_jobs(database, micros(now), write_json(list(kinds)), limit)
+            lambda database: _lease_jobs(database, owner, micros(now), listed, limit)
         )
 
     async def next_due(self, after: datetime, *, kinds: Collection[str]) -> datetime | None:

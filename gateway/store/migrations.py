@@ -230,8 +230,20 @@ def _without_nul(database: Database) -> None:
 # A person's usage is read from the rows since a time: of older days there is a sum. A turn has no page for it.
 _NO_INDEX_OF_PEOPLE = "DROP INDEX IF EXISTS usage_person"
 
+# A worker that ends in order removes its row: another one that is found was killed, as `clean` said until version 7.
+_WORKERS = """
+CREATE TABLE worker (
+    name TEXT PRIMARY KEY, host TEXT NOT NULL, process INTEGER NOT NULL, version TEXT NOT NULL,
+    started_at INTEGER NOT NULL, beat_at INTEGER NOT NULL
+) WITHOUT ROWID;
+ALTER TABLE job ADD COLUMN worker TEXT NOT NULL DEFAULT '';
+INSERT INTO worker (name, host, process, version, started_at, beat_at)
+    SELECT 'before', '', 0, '', 0, 0 FROM meta WHERE name = 'clean' AND value = '0';
+DELETE FROM meta WHERE name = 'clean';
+"""
+
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    _script(_NO_INDEX_OF_PEOPLE),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS)),
 )

@@ -16,7 +16,7 @@ from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.inbox import ROW, read_row
 from gateway.store.row_codec import moment, quote, read_key, read_step, sql, unquote
-from gateway.store.suspects import SuspectHead, free_controls, next_suspect, take_control
+from gateway.store.suspects import LOST_LANES, SuspectHead, free_controls, next_suspect, take_control
 
 SECOND = 1_000_000  # microseconds
 ALL = 2**62  # as a limit
@@ -38,6 +38,12 @@ _TAKE_LANE = (
 )
 _OWNED = "SELECT key, epoch FROM lane WHERE owner = ?"
 _FREE_LANE = "UPDATE lane SET owner = '' WHERE key = ?"
+RECOVER_ROWS = sql(
+    "UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL AND key IN (SELECT key",
+    LOST_LANES,
+    ")",
+)
+RECOVER_LANES = sql("UPDATE lane SET owner = '' WHERE key IN (SELECT key", LOST_LANES, ")")
 _GIVE_BACK = (
     "UPDATE inbox SET state = 'stamped', attempts = attempts - CASE WHEN attempts > 0 THEN ? ELSE 0 END "
     "WHERE key = ? AND state = 'claimed' AND ended_at IS NULL"
@@ -353,7 +359,7 @@ def free_orphans(database: Database, owner: str, held_epochs: Mapping[SessionKey
 
 
 def recover(database: Database) -> None:
-    """Take the lanes of the process before."""
-    database.execute("UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL")
+    """Give back the lanes of workers that are not listed any more."""
+    database.execute(RECOVER_ROWS)
     free_controls(database)
-    database.execute("UPDATE lane SET owner = '' WHERE owner != ''")
+    database.execute(RECOVER_LANES)

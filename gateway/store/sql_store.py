@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,7 +25,7 @@ from gateway.ports.erasure import ErasureStore
 from gateway.ports.journal import InboxRow, JobQueue, Journal, PreferenceStore, TurnRecordStore, UsageReports
 from gateway.ports.outbox import Outbox
 from gateway.ports.store import StoreLimits
-from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue
+from gateway.store import access, account_links, adoption, expiry, inbox, outbox, records, session_queue, workers
 from gateway.store.alerts import SqlAlerts
 from gateway.store.database import SET_META, Database
 from gateway.store.engine import Clock, StoreEngine
@@ -35,15 +36,16 @@ from gateway.store.migrations import MIGRATIONS
 from gateway.store.outbox import SqlOutbox
 from gateway.store.records import SqlChannelState, SqlPreferences, SqlTurnRecords
 from gateway.store.row_codec import unquote
-from gateway.store.suspects import KilledJob, count_crash, forgive, last_charged
+from gateway.store.suspects import KilledJob, count_crash, forgive, free_jobs, last_charged
 from gateway.store.usage import SqlCapUsage, SqlUsage
+from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import StoreWriter
 
 log = structlog.get_logger(__name__)
 
 Copy: TypeAlias = Callable[[Path], None]  # raises StoreUnavailable
 
-_META = "SELECT name, value FROM meta WHERE name IN ('clean', 'unclean_stops', 'adopted', 'store', 'stamps')"
+_META = "SELECT name, value FROM meta WHERE name IN ('unclean_stops', 'adopted', 'store', 'stamps')"
 
 
 @dataclass(slots=True)
@@ -73,28 +75,31 @@ class RecoveryState:
     last_charged: tuple[int, ...]
 
 
-def count_unclean_stops(meta: Mapping[str, str]) -> int:
-    """Return the number of unclean stops in a row, from the rows of `meta`; 0 for a restored journal."""
-    if "adopted" in meta:
-        return 0
-    return int(meta.get("unclean_stops", "0")) + (meta.get("clean") == "0")
+def count_unclean_stops(database: Database) -> int:
+    """Return the number of unclean stops in a row up to now, of a closed journal; 0 for a restored one."""
+    meta = dict(database.execute(_META).fetchall())
+    (killed,) = database.execute(workers.COUNT_WORKERS).fetchone()
+    return _count_stops(meta, killed)
 
 
-def begin_run(database: Database, now: int) -> RecoveryState:
+def _count_stops(meta: Mapping[str, str], killed: int) -> int:
+    return 0 if "adopted" in meta else int(meta.get("unclean_stops", "0")) + (killed > 0)
+
+
+def begin_run(database: Database, worker: WorkerIdentity, now: int) -> RecoveryState:
     """Take over from the process before: count its crash, free its lanes, find its backlog."""
     meta = dict(database.execute(_META).fetchall())
-    unclean_stops = count_unclean_stops(meta)
+    workers.enlist(database, worker, now)
+    killed = workers.remove_others(database, worker.name)
+    unclean_stops = _count_stops(meta, killed)
     if is_adopted := "adopted" in meta:
         forgive(database)
     charged = last_charged(database)
-    killed_jobs = count_crash(database, now) if meta.get("clean") == "0" and not is_adopted else []
-    session_queue.recover(database)
-    outbox.recover(database)
+    killed_jobs = take_over(database, now, was_killed=killed > 0 and not is_adopted)
     if is_adopted:
         adoption.settle(database, OpenChoice(meta["adopted"]), now)
-    database.execute("UPDATE job SET leased = 0 WHERE leased != 0")
     store_id, stamps = meta.get("store") or secrets.token_hex(8), int(meta.get("stamps", "0")) + 1
-    _set_meta(database, clean="0", unclean_stops=str(unclean_stops), store=store_id, stamps=str(stamps))
+    _set_meta(database, unclean_stops=str(unclean_stops), store=store_id, stamps=str(stamps))
     preferences: dict[str, dict[str, str]] = {}
     for subject, name, value in database.execute("SELECT subject, name, value FROM preference"):
         preferences.setdefault(unquote(subject), {})[unquote(name)] = unquote(value)
@@ -114,30 +119,45 @@ def begin_run(database: Database, now: int) -> RecoveryState:
     )
 
 
+def take_over(database: Database, now: int, *, was_killed: bool) -> list[KilledJob]:
+    """Give back all leases of workers that are not listed; return the jobs that one held when it *was_killed*."""
+    killed_jobs = count_crash(database, now) if was_killed else []
+    session_queue.recover(database)
+    outbox.recover(database)
+    free_jobs(database)
+    return killed_jobs
+
+
 def find_pending_work(database: Database) -> PendingWork:
     """Return the sessions, control rows and chats with work to do."""
     return PendingWork(inbox.ready_sessions(database), inbox.open_controls(database), outbox.open_chats(database))
 
 
 def look_again(database: Database, engine: StoreEngine) -> PendingWork:
-    """Release the leases of a broken batch, and return the pending work."""
+    """Release the leases of a broken batch, and return the pending work.
+
+    Another worker may have had the database while our session was lost, and have been killed.
+    """
+    if workers.remove_others(database, engine.owner):
+        take_over(database, engine.now(), was_killed=True)
     lost = session_queue.free_orphans(database, engine.owner, engine.held)
     backlog = find_pending_work(database)
     backlog.lost = lost
     return backlog
 
 
-def end_run(database: Database) -> None:
-    """Mark a deliberate stop: rows in flight have caused no crash."""
+def end_run(database: Database, name: str) -> None:
+    """Mark a worker's deliberate stop: rows in flight have caused no crash."""
     forgive(database)
-    end_idle_run(database)
+    end_idle_run(database, name)
     _set_meta(database, unclean_stops="0")
 
 
-def end_idle_run(database: Database) -> None:
-    """Mark the end of a process that served no users. Crashes of earlier processes still count."""
+def end_idle_run(database: Database, name: str) -> None:
+    """Mark the end of a worker that served no users. Crashes of earlier processes still count."""
+    workers.remove(database, name)
     session_queue.recover(database)
-    _set_meta(database, clean="1")
+    free_jobs(database)
 
 
 def _set_meta(database: Database, **values: str) -> None:
@@ -215,21 +235,28 @@ class SqlStore:
         with suppress(StoreUnavailable):
             await self.stamp()
         try:
-            await engine.writer.close(end_run if has_served else end_idle_run)
+            await engine.writer.close(partial(end_run if has_served else end_idle_run, name=engine.owner))
         finally:
             for wakeups in (engine.lanes, engine.controls, engine.chats):
                 wakeups.close()
 
 
 async def assemble(
-    writer: StoreWriter, limits: StoreLimits, clock: Clock, copy: Copy, *, path: Path | None = None
+    writer: StoreWriter,
+    limits: StoreLimits,
+    clock: Clock,
+    copy: Copy,
+    *,
+    path: Path | None = None,
+    worker: WorkerIdentity | None = None,
 ) -> SqlStore:
     """Build a store on an open writer, and wake what the last run left. *path* is the file's that is to be stamped.
 
     If that fails, the writer is closed.
     """
+    engine = StoreEngine(writer=writer, limits=limits, clock=clock, worker=worker or WorkerIdentity())
     try:
-        return await _assemble(StoreEngine(writer=writer, limits=limits, clock=clock), copy, path)
+        return await _assemble(engine, copy, path)
     except BaseException:
         await writer.close(lambda _: None)
         raise
@@ -238,7 +265,7 @@ async def assemble(
 async def _assemble(engine: StoreEngine, copy: Copy, path: Path | None) -> SqlStore:
     writer = engine.writer
     now = engine.now()
-    found = await writer.submit(lambda database: begin_run(database, now))
+    found = await writer.submit(lambda database: begin_run(database, engine.worker, now))
     engine.unclean_stops, engine.adopted = found.unclean_stops, found.adopted
     engine.last_charged = found.last_charged
     engine.earlier_controls |= {row.seq: row.message.key.parent for row in found.backlog.controls if not row.is_lone}

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from gateway.backoff import exponential_delay
 from gateway.store.database import Database
 from gateway.store.row_codec import sql
+from gateway.store.workers import LISTED_WORKERS
 
 CRASHES = 2  # unclean stops in flight that make a suspect
 KILLED = "killed"  # the reason of a job that was leased at an unclean stop
@@ -42,7 +43,10 @@ _SUSPECTS = sql(
 _NEXT = sql("SELECT seq, state, key, turn", _SUSPECTS, "ORDER BY attempts, seq LIMIT 1")
 _TAKEN = "alone"  # the `turn` of a control row that runs as a suspect
 _TAKE_CONTROL = "UPDATE inbox SET turn = ?, attempts = attempts + ? WHERE seq = ?"
-_IN_FLIGHT = "state IN ('claimed', 'control') AND ended_at IS NULL"
+LOST_LANES = sql("FROM lane WHERE owner != '' AND owner NOT IN", LISTED_WORKERS)
+_IN_FLIGHT = sql(
+    "ended_at IS NULL AND (state = 'control' OR state = 'claimed' AND key IN (SELECT key", LOST_LANES, "))"
+)
 _COUNT_CRASH = sql("UPDATE inbox SET crashes = crashes + 1 WHERE", _IN_FLIGHT)
 _FREE_CONTROLS = "UPDATE inbox SET turn = '' WHERE state = 'control' AND ended_at IS NULL AND turn != ''"
 _CHARGED = "ended_at IS NULL AND attempts > 0 AND (state = 'claimed' OR state = 'control' AND turn != '')"
@@ -51,7 +55,11 @@ _LAST_CHARGED = sql("SELECT seq FROM inbox WHERE", _CHARGED)
 _ACQUIT = "UPDATE inbox SET attempts = attempts - 1 WHERE seq = ? AND ended_at IS NULL AND attempts > 0"
 _FORGET_CRASHES = "UPDATE inbox SET crashes = 0 WHERE ended_at IS NULL AND crashes != 0 AND attempts = 0"
 AT_CLOSE = (_GIVE_BACK, _FORGET_CRASHES, _FREE_CONTROLS)  # of the open rows each, once per process
-_LEASED_JOBS = "SELECT seq, id, kind, attempts, due_at FROM job WHERE leased != 0 ORDER BY attempts, due_at, seq"
+_LOST_JOBS = sql("leased != 0 AND worker NOT IN", LISTED_WORKERS)
+_KILLED_JOBS = sql(
+    "SELECT seq, id, kind, attempts, due_at FROM job WHERE", _LOST_JOBS, "ORDER BY attempts, due_at, seq"
+)
+FREE_JOBS = sql("UPDATE job SET leased = 0 WHERE", _LOST_JOBS)
 _PUT_OFF = "UPDATE job SET attempts = ?, due_at = ?, reason = ? WHERE seq = ?"
 
 
@@ -91,10 +99,10 @@ def take_control(database: Database, seq: int, attempt: int) -> None:
 
 
 def count_crash(database: Database, now: int) -> list[KilledJob]:
-    """Add a crash to everything that was in flight at an unclean stop; return the jobs among it."""
+    """Add a crash to everything that was in flight in a worker that was killed; return the jobs among it."""
     database.execute(_COUNT_CRASH)
     killed = []
-    for place, (seq, id_, kind, attempts, due_at) in enumerate(database.execute(_LEASED_JOBS).fetchall(), 1):
+    for place, (seq, id_, kind, attempts, due_at) in enumerate(database.execute(_KILLED_JOBS).fetchall(), 1):
         # The first crash delays nothing. Later ones keep the jobs apart, so that only one of them meets the next crash.
         delay = (
             int(min(exponential_delay(attempts, _FIRST_DELAY, _LONGEST_DELAY) * place, _LONGEST_DELAY))
@@ -104,6 +112,11 @@ def count_crash(database: Database, now: int) -> list[KilledJob]:
         database.execute(_PUT_OFF, (attempts + 1, max(due_at, now + delay), KILLED, seq))
         killed.append(KilledJob(id_, kind, attempts + 1))
     return killed
+
+
+def free_jobs(database: Database) -> None:
+    """Let jobs be leased whose worker is not listed any more."""
+    database.execute(FREE_JOBS)
 
 
 def last_charged(database: Database) -> tuple[int, ...]:

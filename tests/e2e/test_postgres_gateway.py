@@ -104,6 +104,8 @@ async def test_a_backup_of_a_gateway_on_postgresql_is_a_home_of_its_own(
         await first.command("send", KEY, "hello")
         await until_answered(first, 1)
         assert "the journal is in PostgreSQL" in (await first.run_to_its_end("doctor"))[1]
+        (worker,) = json.loads("[" + (await first.command("workers", "--json")).strip() + "]")
+        assert (worker["running"], worker["turns"]) == (True, 0)
         await first.command("backup", str(tmp_path / "backup.tar.gz"))
         await first.stop()
         await second.command("restore", str(tmp_path / "backup.tar.gz"), "--yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
 from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.postgres.copies import copy_database
+from gateway.store.postgres.heartbeat import WorkerHeartbeat
 from gateway.store.postgres.thread import PostgresThread
 from gateway.store.sql_store import SqlStore, assemble
 from gateway.store.sqlite import FILE
+from gateway.store.workers import WorkerIdentity
 from gateway.store.writer import BatchWriter
 
 Wrap: TypeAlias = Callable[[psycopg.Connection[Any]], PostgresConnection]
@@ -44,16 +47,22 @@ async def open_database(
 ) -> SqlStore:
     """Open the store; *clock* and *wrap* are for those who bring their own time or their own faults."""
     last = 0  # the server's process of our last session
+    worker = WorkerIdentity()
+    loop = asyncio.get_running_loop()
 
     def connector() -> PostgresConnection:
         # On the writer's thread; the tables are looked at the first time only.
         nonlocal last
         wait = schema.RELOCK_SECONDS if last else schema.LOCK_SECONDS
-        connection = schema.connect(url, wrap=wrap, wait=wait, broken=last)
+        connection = schema.connect(url, worker, wrap=wrap, wait=wait, broken=last)
         try:
             if not last:
                 schema.prepare(connection)
+            schema.enlist(connection, worker)
             last = connection.process
+            heartbeat = WorkerHeartbeat(url, worker.name, loop)
+            connection.when_closed(heartbeat.stop)
+            heartbeat.start()
         except BaseException:
             connection.close()
             raise
@@ -61,4 +70,4 @@ async def open_database(
 
     writer = BatchWriter(partial(PostgresThread.open, connector))
     await writer.open()
-    return await assemble(writer, limits, clock, partial(copy_database, url))
+    return await assemble(writer, limits, clock, partial(copy_database, url), worker=worker)

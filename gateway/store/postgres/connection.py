@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import count
@@ -27,6 +27,7 @@ _LISTED = "IN (SELECT json_array_elements_text(?::json))"
 # intervention (a stopping server), system, corruption; deadlock and lost serialization; a standby; a lock not given.
 _FAULT_CLASSES = ("08", "53", "57", "58", "XX", "40")
 _FAULT_CODES = ("25006", "55P03")
+_FENCE = "SELECT 1 FROM worker WHERE name = ? FOR KEY SHARE"  # against removal; heartbeats do not wait for it
 _TEXT_TABLES = ("inbox", "step", "body", "outbox", "part", "dead", "job", "preference", "note", "audit", "alert")
 
 
@@ -58,6 +59,8 @@ class PostgresConnection:
         """Take *connection*, which is in autocommit mode."""
         self._connection = connection
         self._has_written = False
+        self._when_closed: Callable[[], object] = lambda: None
+        self.worker = ""  # the listed worker that this session writes for; empty before it is
         connection.cursor_factory = RawCursor
         connection.prepare_threshold = 2
         connection.prepared_max = 500
@@ -65,6 +68,10 @@ class PostgresConnection:
         connection.adapters.register_dumper(int, Int8Dumper)
         connection.adapters.register_dumper(str, StrDumper)
         connection.adapters.register_loader("numeric", _WholeLoader)
+
+    def when_closed(self, call: Callable[[], object]) -> None:
+        """Call *call* when the connection is closed."""
+        self._when_closed = call
 
     @property
     def process(self) -> int:
@@ -85,8 +92,13 @@ class PostgresConnection:
         return cursor
 
     def begin_batch(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction. Raises ConnectionAbortedError if another worker has taken over from ours.
+
+        The row stays as it is until the end of the transaction: who takes over waits for it.
+        """
         self.execute("BEGIN")
+        if self.worker and self.execute(_FENCE, (self.worker,)).fetchone() is None:
+            raise ConnectionAbortedError("another gateway has taken over the work of this one")
         self._has_written = False
 
     def end_batch(self) -> bool:
@@ -127,5 +139,6 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Close the connection."""
+        self._when_closed()
         with suppress(psycopg.Error):
             self._connection.close()

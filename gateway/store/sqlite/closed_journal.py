@@ -13,6 +13,7 @@ from gateway.ports.journal import SessionRow
 from gateway.store.database import SET_META
 from gateway.store.row_codec import write_key
 from gateway.store.session_queue import ALL, list_sessions
+from gateway.store.workers import WorkerStatus, list_workers
 
 _OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
 _OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
@@ -42,6 +43,17 @@ def read_sessions(journal: Path, limit: int = ALL) -> tuple[SessionRow, ...]:
     try:
         with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
             return list_sessions(database, limit)
+    except sqlite3.Error:
+        return ()
+
+
+def read_workers(journal: Path) -> tuple[WorkerStatus, ...]:
+    """Return the workers of a journal, which may be open; nothing where it cannot be read, or is older than they."""
+    if not journal.exists():
+        return ()
+    try:
+        with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
+            return list_workers(database)
     except sqlite3.Error:
         return ()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.ports.journal import TurnStep
 from gateway.ports.store import StoreLimits
-from gateway.store import suspects
+from gateway.store import session_queue, suspects
 from gateway.store.sqlite import FILE, open_file, schema
 from gateway.store.sqlite.connection import SqliteConnection
 from tests.fakes.turns import ANN, accept, answered, claim, parts_of, receipt, said, spent
@@ -75,8 +75,9 @@ _WHOLE = (
     "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS NULL",
     # At close.
     *suspects.AT_CLOSE,
-    "UPDATE lane SET owner = '' WHERE owner != ''",
-    "UPDATE inbox SET state = 'stamped' WHERE state = 'claimed' AND ended_at IS NULL",
+    session_queue.RECOVER_ROWS,
+    session_queue.RECOVER_LANES,
+    suspects.FREE_JOBS,
 )
 
 

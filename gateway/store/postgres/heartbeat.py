@@ -1,0 +1,81 @@
+"""A worker's heartbeat, in a thread and a session that no batch and no turn delays."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from threading import Event, Thread
+from typing import Any
+
+import psycopg
+import structlog
+
+from gateway.errors import ParlourError
+from gateway.store import workers
+from gateway.store.postgres.connection import PostgresConnection
+from gateway.store.postgres.schema import open_session, server_time
+
+log = structlog.get_logger(__name__)
+
+
+class WorkerHeartbeat:
+    """Notes every second that a worker is alive, while its event loop answers, until it is stopped.
+
+    Errors of the server are logged once: the worker's own session meets them too.
+    """
+
+    def __init__(self, url: str, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._url = url
+        self._name = name
+        self._loop = loop
+        self._session: psycopg.Connection[Any] | None = None
+        self._stopped = Event()
+        self._answered = Event()
+        self._answered.set()
+        self._is_failing = False
+
+    def start(self) -> None:
+        """Begin; the first heartbeat is one interval from now."""
+        Thread(target=self._run, name="worker heartbeat", daemon=True).start()
+
+    def stop(self) -> None:
+        """End soon; do not wait for it."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(workers.HEARTBEAT.total_seconds()):
+                if not self._is_answered():
+                    continue  # the loop hangs, or has ended without closing the store
+                try:
+                    if not self._beat():
+                        return
+                    self._is_failing = False
+                except (psycopg.Error, ParlourError) as error:
+                    if not self._is_failing:
+                        log.warning("store.heartbeat_failed", reason=str(error).strip())
+                    self._is_failing = True
+                    self._disconnect()
+        finally:
+            self._disconnect()
+
+    def _is_answered(self) -> bool:
+        """Return True if the loop answered the last question, and ask it again."""
+        if not self._answered.is_set():
+            return False
+        self._answered.clear()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._answered.set)
+        return True
+
+    def _beat(self) -> bool:
+        if self._session is None:
+            self._session = open_session(self._url)
+        database = PostgresConnection(self._session)
+        return workers.beat(database, self._name, server_time(database))
+
+    def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(psycopg.Error):
+                session.close()
