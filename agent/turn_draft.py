@@ -116,8 +116,11 @@ class TurnDraft:
     @property
     def attachments(self) -> tuple[Attachment, ...]:
         """Files that tools staged for the answer; a resumed turn has them too, since its lines hold them."""
-        facts = [fact for line in self.lines for fact in line.get("send", ())]
-        return tuple(attachment_of(fact) for fact in facts)
+        return tuple(
+            replace(attachment_of(fact), question=line["ask"]["id"] if line.get("ask") else "")
+            for line in self.lines
+            for fact in line.get("send", ())
+        )
 
     @property
     def seen_field(self) -> dict[str, str]:

@@ -224,6 +224,7 @@ class Attachment:
     url: str = ""  # the platform's address or id of it, for its own channel alone to follow
     blob: str = ""
     caption: str = ""
+    question: str = ""  # id of the question whose arguments it shows: it ends if the file cannot be sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from agent.tools.tool_questions import (
     ToolApprovals,
     ToolQuestion,
     allowed_message,
-    is_arguments_file,
 )
 from gateway.events import ChatKind, InboundMessage, MessagePart, SessionKey
 from gateway.i18n import translate
@@ -66,13 +65,11 @@ class LapsedQuestions:
 
         Return the sentence that says so, the same each time; "" for any other file. Raises StoreUnavailable.
         """
-        name = part.file.name if part.file is not None else ""
-        if not is_arguments_file(name):
+        if part.file is None or not part.file.question:
             return ""
-        for question, job in await self.approvals.pending(part.key):
-            if question.turn == part.turn and question.file_name == name:
-                await self.approvals.end(job)
-                self.approvals.count("not_shown")
+        if (found := await self.approvals.find(part.key, part.file.question)) is not None:
+            await self.approvals.end(found[1])
+            self.approvals.count("not_shown")
         return translate("tools.not_shown", self.language(part.key))
 
     async def end_denial(self, _: Job) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -32,7 +31,6 @@ LIFETIME = timedelta(hours=24)
 RUN_LIFETIME = timedelta(hours=1)  # of a question about a program
 MOST_QUESTIONS = 5  # of one turn, in one message: Discord takes five rows of buttons
 LASTING_YES, LASTING_NO = "here", "never"  # words after the id in /tools allow and /tools deny
-_FILE_NAME = re.compile(r"q[a-z2-7]{10}\.json")
 _LONGEST_SUBJECT = 200  # characters
 _MOST_DECIDED = 10_000
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -126,11 +124,6 @@ class ToolQuestion:
 def format_subject(tool: str, subject: str) -> str:
     """Return the tool and what its calls are about, in Markdown; *subject* is readable."""
     return f"`{tool}` (`{subject}`)" if subject else f"`{tool}`"
-
-
-def is_arguments_file(name: str) -> bool:
-    """Return True if a file called *name* may be that of a question."""
-    return _FILE_NAME.fullmatch(name) is not None
 
 
 def question_id(turn: str, call: str) -> str:

@@ -110,7 +110,7 @@ def utf16_length(text: str) -> int:
 
 
 _SENDER_FIELDS = ("name", "is_bot", "is_self", "is_admin", "is_guest", "roles", "team", "timezone")
-_ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption")
+_ATTACHMENT_TEXTS = ("media_type", "url", "blob", "caption", "question")
 _MESSAGE_LISTS = ("event_ids", "mentioned")
 _MESSAGE_FLAGS = ("is_ephemeral", "is_addressed", "is_private", "is_forwarded")
 _MESSAGE_TEXTS = ("command", "account", "bot", "revision", "guild", "album", "reply_to", "quoted", "quoted_by")
@@ -138,6 +138,7 @@ def _attachment(fields: Mapping[str, Any]) -> Attachment:
         url=fields.get("url", ""),
         blob=fields.get("blob", ""),
         caption=fields.get("caption", ""),
+        question=fields.get("question", ""),
     )
 
 

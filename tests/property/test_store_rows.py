@@ -63,7 +63,15 @@ SENDER = every(
     timezone=TEXT,
 )
 ATTACHMENT = every(
-    Attachment, kind=TEXT, name=TEXT, size=st.integers(0, 2**53), media_type=TEXT, url=TEXT, blob=TEXT, caption=TEXT
+    Attachment,
+    kind=TEXT,
+    name=TEXT,
+    size=st.integers(0, 2**53),
+    media_type=TEXT,
+    url=TEXT,
+    blob=TEXT,
+    caption=TEXT,
+    question=TEXT,
 )
 CHOICE = every(
     MessageButton,

@@ -11,6 +11,7 @@ import pytest
 from agent.tools.tool import ToolContext, ToolKind, tool
 from agent.tools.tool_questions import LONGEST_ATTACHED, LONGEST_SHOWN
 from agent.turn_runner import TurnRunner
+from gateway.errors import SendRefused
 from gateway.events import DeliveryReceipt, MessagePart, Role
 from gateway.ports import Channel, ChannelContext, InboxRow
 from tests.e2e.agent.test_tool_questions import OPEN, OutsideWorld, decide, waiting
@@ -108,5 +109,51 @@ async def test_a_yes_counts_once_the_file_has_arrived(monkeypatch: pytest.Monkey
         assert any("The file with the arguments has not arrived." in post.text for post in parlour.channel.posts["c"])
         assert world.sent == []
         await parlour.channel.ask("c", decide(question))
+        await parlour.idle()
+    assert len(world.sent) == 1
+
+
+class RefusingChannel(InProcessFileChannel):
+    """Takes files while `takes` is True."""
+
+    takes = True
+
+    async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
+        """Post it, or refuse a file."""
+        if part.file is not None and not self.takes:
+            raise SendRefused("no files here")
+        return await super().send(part, may_be_duplicate=may_be_duplicate)
+
+
+class RefusingPlugin(InProcessFilePlugin):
+    """Opens the refusing channel."""
+
+    def open(self, context: ChannelContext) -> Channel:
+        """Build the channel."""
+        self.channel = RefusingChannel(context, WITH_FILES, self.sources)
+        return self.channel
+
+
+async def test_a_file_of_the_same_name_ends_no_question() -> None:
+    """The arguments sent once more, a file of a user, or one that the model writes: that it was refused is all."""
+    world = OutsideWorld()
+    arguments = json.dumps({"to": "bob", "subject": "x" * LONGEST_SHOWN})
+    model = HeldScriptModel(calls(("send_letter", arguments)), "asked")
+    async with gateway(model=model, tools=[world.tool], kind=RefusingPlugin(PlatformFiles())) as parlour:
+        channel = parlour.channel
+        assert isinstance(channel, RefusingChannel)
+        question = await channel.ask("c", "write to bob")
+        await parlour.idle()
+        (file,) = channel.arrived
+        channel.takes = False
+        model.script += [calls(("send_file", json.dumps({"name": file.name}))), "again"]
+        model.script += [calls(("send_file", json.dumps({"name": file.name, "text": "mine"}))), "there"]
+        for text in ("send it again", "write a file"):
+            await channel.ask("c", text)
+            await parlour.idle()
+        refused = f"(The file {file.name} was not sent: the platform rejected it.)"
+        assert [post.text for post in channel.posts["c"]][2:] == ["again", refused, "there", refused]
+        assert await waiting(parlour) == 1
+        await channel.ask("c", decide(question))
         await parlour.idle()
     assert len(world.sent) == 1
