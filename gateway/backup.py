@@ -24,7 +24,7 @@ from typing import IO
 
 from gateway.errors import UserError
 from gateway.home import SCHEMA, Home, schema_of, sync_folder
-from gateway.journal_file import STAMP
+from gateway.journal_file import MOVED, STAMP
 from gateway.ports.entry_points import package_version
 from gateway.settings.settings_redaction import redact_settings
 from gateway.settings.sources import FILE_NAMES
@@ -37,7 +37,7 @@ STAYS = frozenset(
     {"secrets", "backups", "downloads", "lock", "control.sock", ".restoring", ".migrating", ".init-answers.json"}
 )
 _DERIVED = ("index.db", "index.db-wal", "index.db-shm")  # the search index is made again
-_OF_THE_FILE = (STAMP, f".{STAMP}.part")  # true of the journal's file here, not of a copy
+_OF_THE_FILE = (STAMP, f".{STAMP}.part", MOVED, f".{MOVED}.part")  # true of the journal's file here, not of a copy
 BLOCK = 1024 * 1024
 _SMALL = 64 * 1024
 

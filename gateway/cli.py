@@ -15,7 +15,7 @@ from gateway.commands.people import owner
 from gateway.commands.web import app as web
 from gateway.control import OperationFailed
 from gateway.errors import ParlourError, UserError
-from gateway.journal_file import OpenChoice
+from gateway.journal_file import OpenChoice, StoreKind
 
 app = typer.Typer(
     name="parlour",
@@ -33,6 +33,8 @@ app.add_typer(people, name="people")
 app.add_typer(owner, name="owner")
 quarantine = typer.Typer(help="Platform events that could not be read, or that caused a crash.", no_args_is_help=True)
 app.add_typer(quarantine, name="quarantine")
+store = typer.Typer(help="Where messages, people and usage are stored.", no_args_is_help=True)
+app.add_typer(store, name="store")
 
 OpenWorkChoice = Annotated[
     OpenChoice,
@@ -274,6 +276,19 @@ def accept_loss(
     from gateway.commands.loss import accept_loss as accept
 
     accept(open_work, is_sure=yes)
+
+
+@store.command("migrate")
+def migrate_store(
+    target: Annotated[StoreKind, typer.Argument(help="postgresql (the database of store.url) or sqlite (journal.db).")],
+) -> None:
+    """Move messages, people and usage between journal.db and PostgreSQL; no gateway may be running.
+
+    Every table is read back and compared. Run it again if it is interrupted.
+    """
+    from gateway.commands.store_migration import migrate_store as move
+
+    move(target)
 
 
 @app.command()

@@ -13,6 +13,7 @@ import os
 import shlex
 import shutil
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -21,6 +22,7 @@ from pathlib import Path
 from gateway.ports.entry_points import in_container
 
 STAMP = "journal.stamp"
+MOVED = "journal.moved"  # names the database that `parlour store migrate` moved the journal to
 _FULL = 1024 * 1024  # bytes; with less free space, an I/O error is a full disk's
 _LONGEST_STAMP = 4096  # bytes
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -69,11 +71,14 @@ def read_stamp(journal: Path) -> JournalStamp | None:
 
 def write_stamp(journal: Path, stamp: JournalStamp) -> None:
     """Replace the stamp of *journal*, durably. Its count must be durable in the journal. Raises OSError."""
-    target = stamp_of(journal)
+    _replace_file(stamp_of(journal), asdict(stamp))
+
+
+def _replace_file(target: Path, content: Mapping[str, object]) -> None:
     beside = target.with_name(f".{target.name}.part")  # one process owns the home: the next write replaces a leftover
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, json.dumps(asdict(stamp)).encode() + b"\n")
+        os.write(descriptor, json.dumps(content).encode() + b"\n")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -85,6 +90,67 @@ def remove_stamp(journal: Path) -> None:
     """Remove the stamp of *journal*, durably: the next start takes the journal as it is."""
     stamp_of(journal).unlink(missing_ok=True)
     _sync_folder(journal.parent)
+
+
+class StoreKind(StrEnum):
+    """A store that `parlour store migrate` moves the messages of a home to."""
+
+    POSTGRESQL = "postgresql"
+    SQLITE = "sqlite"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalMove:
+    """A note that `parlour store migrate` moved a journal: true only while the journal's file is not there."""
+
+    id: str  # random; the database holds the same one
+    database: str  # for people, without a password
+    at: str  # ISO 8601, UTC
+
+
+def read_move(journal: Path) -> JournalMove | None:
+    """Return where the messages of *journal*, whose file is not there, were moved; None if they were not."""
+    if journal.exists():
+        return None
+    try:
+        with journal.with_name(MOVED).open("rb") as file:
+            found = json.loads(file.read(_LONGEST_STAMP))
+        return JournalMove(id=str(found["id"]), database=str(found["database"]), at=str(found["at"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_move(journal: Path, move: JournalMove) -> None:
+    """Note where *journal* is being moved, durably. Raises OSError."""
+    _replace_file(journal.with_name(MOVED), asdict(move))
+
+
+def remove_move(journal: Path) -> None:
+    """Forget where the journal was moved, durably."""
+    note = journal.with_name(MOVED)
+    if note.exists():
+        note.unlink()
+        _sync_folder(note.parent)
+
+
+def misplaced_journal(journal: Path, *, has_database: bool) -> str:
+    """Return the error line for settings that name another store than the one with this home's messages; else "".
+
+    *has_database* is True if `store.url` names a database.
+    """
+    if has_database and journal.exists():
+        return (
+            f"store.url names a PostgreSQL database, but {journal} holds messages and people: run `parlour store"
+            " migrate postgresql` to move them there, leave store.url empty to go on with the file, or, to start with"
+            f" an empty database, move it and {STAMP} away"
+        )
+    if not has_database and (move := read_move(journal)) is not None:
+        return (
+            f"the messages and people of {journal.parent} were moved to PostgreSQL ({move.database}) on"
+            f" {move.at[:16].replace('T', ' ')} UTC: set PARLOUR_STORE__URL to its address; with it,"
+            " `parlour store migrate sqlite` moves them back"
+        )
+    return ""
 
 
 def _sync_folder(folder: Path) -> None:

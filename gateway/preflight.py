@@ -22,7 +22,7 @@ from gateway.home import (
     schema_too_new_message,
     unwritable,
 )
-from gateway.journal_file import files_of, lost_journal, stamp_of
+from gateway.journal_file import files_of, lost_journal, misplaced_journal, stamp_of
 from gateway.net.addresses import cannot_listen
 from gateway.settings import Settings
 
@@ -43,6 +43,8 @@ def before_start(settings: Settings) -> Iterator[PreflightCheck]:
     yield PreflightCheck("owner", owner_mistake(home), "its files are readable and writable")
     yield PreflightCheck("lock", in_use(home) if is_held(home) else "", "no other process uses the home")
     yield PreflightCheck("schema", schema_mistake(home), "this version supports the schema of the data")
+    store = misplaced_journal(home.journal, has_database=bool(settings.store.url))
+    yield PreflightCheck("settings store", store, "name the store that has the messages of this home")
     yield PreflightCheck("journal", lost_journal(home.journal), "is the journal of the last start")
     yield PreflightCheck(
         "port", port_mistake(settings.web.host, settings.web.port), f"port {settings.web.port} is free"

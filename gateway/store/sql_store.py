@@ -43,7 +43,7 @@ from gateway.store.writer import StoreWriter
 
 log = structlog.get_logger(__name__)
 
-Copy: TypeAlias = Callable[[Path], None]  # raises StoreUnavailable
+Copy: TypeAlias = Callable[[Path], object]  # raises StoreUnavailable
 
 _META = "SELECT name, value FROM meta WHERE name IN ('unclean_stops', 'adopted', 'store', 'stamps')"
 

@@ -116,3 +116,43 @@ async def test_a_backup_of_a_gateway_on_postgresql_is_a_home_of_its_own(
     finally:
         await first.close()
         await second.close()
+
+
+async def test_a_home_moves_to_postgresql_and_back(tmp_path: Path, server: PostgresServer, zygote: ForkServer) -> None:
+    """The conversation goes on there, and in the file again; a start on the store that was left says how to mend it.
+
+    A backup of the gateway in the database is restored into it.
+    """
+    on_file = GatewayProcess(tmp_path / "home", free_port(), zygote)
+    on_server = GatewayProcess(tmp_path / "home", free_port(), zygote, **settings(server))
+
+    async def talk(gateway: GatewayProcess, answers: int) -> None:
+        await gateway.start()
+        await gateway.command("send", KEY, "hello")
+        await until_answered(gateway, answers)
+
+    try:
+        await talk(on_file, 1)
+        assert (await on_server.run_to_its_end("store", "migrate", "postgresql"))[0] == 2  # the gateway runs
+        await on_file.stop()
+        code, printed = await on_server.run_to_its_end("run")
+        assert (code, "parlour store migrate postgresql" in printed) == (2, True)
+        assert "rows are in the database" in await on_server.command("store", "migrate", "postgresql")
+        for command in ("run", "doctor"):
+            code, printed = await on_file.run_to_its_end(command)
+            assert (code, "set PARLOUR_STORE__URL" in printed) == (2, True)
+        await talk(on_server, 2)
+        await on_server.command("backup", str(tmp_path / "backup.tar.gz"))
+        await on_server.stop()
+        assert "rows are in" in await on_server.command("store", "migrate", "sqlite")
+        assert (await on_server.run_to_its_end("run"))[0] == 2
+        await talk(on_file, 3)
+        await on_file.stop()
+        await on_server.command("restore", str(tmp_path / "backup.tar.gz"), "--force", "--yes")
+        await on_server.command("store", "migrate", "postgresql")
+        await talk(on_server, 3)
+        await on_server.stop()
+    finally:
+        await on_file.close()
+        await on_server.close()
+    assert [role for role, _ in said_in(tmp_path / "home")] == ["user", "assistant"] * 3

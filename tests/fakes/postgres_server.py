@@ -22,7 +22,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 _SECONDS = 30.0
 _ALONE, _CHILDREN_TOO = (11, 12), (11, 12, 13, 14)  # fields of /proc/<pid>/stat behind the name
-_EMPTY = (
+EMPTY = (
     "SELECT string_agg(statement, ';') FROM (SELECT format('DELETE FROM %I', tablename) AS statement FROM pg_tables "
     "WHERE schemaname = 'public' AND tablename != 'schema_version' UNION ALL "
     "SELECT format('ALTER SEQUENCE %I RESTART', sequencename) FROM pg_sequences WHERE last_value IS NOT NULL) AS each"
@@ -171,7 +171,7 @@ class PostgresServer:
 
     def empty(self) -> None:
         """Remove every row, and number from 1 again."""
-        ((statements,),) = self.query(_EMPTY)
+        ((statements,),) = self.query(EMPTY)
         if statements:
             self.query(statements)
 

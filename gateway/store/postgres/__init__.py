@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from gateway.errors import SettingsError
-from gateway.journal_file import STAMP
+from gateway.journal_file import misplaced_journal
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.engine import Clock, utc_now
 from gateway.store.postgres import schema
@@ -31,14 +31,10 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     """Open the store in the database at *url*, its tables made when missing, as its one gateway.
 
     Raises StoreUnavailable when it cannot be reached or another gateway has it, SchemaTooNew when a newer Parlour
-    wrote it, SettingsError for an invalid address.
+    wrote it, SettingsError for an invalid address and for messages that are in another store.
     """
-    if (home / FILE).exists():
-        raise SettingsError(
-            f"store.url names a PostgreSQL database, but {home / FILE} holds messages and people, which are not taken"
-            " over: leave store.url empty to go on with the file; to start with an empty database, move it and"
-            f" {STAMP} away"
-        )
+    if mistake := misplaced_journal(home / FILE, has_database=True):
+        raise SettingsError(mistake)
     return await open_database(url, limits, clock=clock)
 
 
@@ -58,6 +54,7 @@ async def open_database(
         try:
             if not last:
                 schema.prepare(connection)
+            schema.require_active(connection)  # always: it may have been moved away while we hung
             schema.enlist(connection, worker)
             last = connection.process
             heartbeat = WorkerHeartbeat(url, worker.name, loop)

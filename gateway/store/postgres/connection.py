@@ -74,6 +74,11 @@ class PostgresConnection:
         self._when_closed = call
 
     @property
+    def session(self) -> psycopg.Connection[Any]:
+        """Return psycopg's connection, for what the rules do not need."""
+        return self._connection
+
+    @property
     def process(self) -> int:
         """Return the number of the server's process."""
         return self._connection.info.backend_pid

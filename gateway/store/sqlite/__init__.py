@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.journal_file import fault_line
+from gateway.journal_file import fault_line, misplaced_journal, remove_move
 from gateway.ports.store import Store, StoreLimits
 from gateway.store.engine import Clock, utc_now
 from gateway.store.sql_store import SqlStore, assemble
@@ -27,12 +27,16 @@ async def open_store(home: Path, url: str, limits: StoreLimits, clock: Clock = u
     """Open the embedded store of *home*, made when missing, with what the last run left in its wake-ups.
 
     The caller holds the home's lock. Raises StoreUnavailable when the file is damaged or cannot be
-    written, SchemaTooNew when a newer Parlour wrote it, SettingsError when *url* is another engine's.
+    written, SchemaTooNew when a newer Parlour wrote it, SettingsError when *url* is another engine's or the messages
+    were moved to a database.
     """
     if url:
         raise SettingsError(
             f"store.url: {url.partition(':')[0]!r} is not this store; leave it empty for the embedded one"
         )
+    if mistake := misplaced_journal(home / FILE, has_database=False):
+        raise SettingsError(mistake)
+    remove_move(home / FILE)  # of a move that was killed before its last step
     return await open_file(home / FILE, limits, clock=clock)
 
 

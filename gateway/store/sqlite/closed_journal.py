@@ -8,7 +8,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.journal_file import OpenChoice, read_only
+from gateway.errors import StoreUnavailable
+from gateway.journal_file import OpenChoice, fault_line, read_only
 from gateway.ports.journal import SessionRow
 from gateway.store.database import SET_META
 from gateway.store.row_codec import write_key
@@ -77,3 +78,13 @@ def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRo
         ((messages,), (answers,)) = (database.execute(query).fetchone() for query in (_OPEN_ROWS, _OPEN_ANSWERS))
         database.execute("COMMIT")
     return OpenWork(messages, answers)
+
+
+def seal(journal: Path) -> None:
+    """Bring everything of a closed *journal* into its one file, durably. Raises StoreUnavailable."""
+    try:
+        with closing(sqlite3.connect(journal, isolation_level=None)) as database:
+            database.execute("PRAGMA synchronous = FULL")
+            database.execute("PRAGMA journal_mode = DELETE").fetchall()
+    except sqlite3.Error as error:
+        raise StoreUnavailable(fault_line(journal, error)) from error

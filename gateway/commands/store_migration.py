@@ -1,0 +1,143 @@
+"""`parlour store migrate`: moves messages, people and usage from the journal's file to PostgreSQL, or back.
+
+Until one step, a rename, the old store has the messages: a run that is killed before it has changed nothing, and the
+same command starts over. A run that is killed after it is completed by the same command; until then, neither starts.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gateway.errors import SettingsError, UserError
+from gateway.home import STAGING, Home, make_private, sync_folder
+from gateway.home_migration import open_home
+from gateway.journal_file import JournalMove, StoreKind, read_move, remove_move, remove_stamp, write_move
+from gateway.ports.entry_points import HOW_TO_INSTALL
+from gateway.settings import load_settings
+from gateway.store.sqlite.closed_journal import seal
+from gateway.store.workers import WorkerIdentity
+
+if TYPE_CHECKING:
+    from gateway.store.postgres.connection import PostgresConnection
+
+
+def migrate_store(target: StoreKind) -> None:
+    """Move the messages of the home to *target*, and print what was done."""
+    settings = load_settings(os.environ)
+    url = settings.store.url.get_secret_value() if settings.store.url else ""
+    if not url:
+        raise UserError("set PARLOUR_STORE__URL to the address of the PostgreSQL database, in both directions")
+    if not settings.home.is_dir():
+        raise UserError(f"no home exists at {settings.home}; there is nothing to move")
+    try:
+        from gateway.store.postgres import schema
+    except ModuleNotFoundError as missing:
+        raise SettingsError(f"store.url needs {missing.name}: {HOW_TO_INSTALL}") from missing
+    # The locks of the home and of the database: no gateway runs on either.
+    with (
+        open_home(settings.home) as home,
+        closing(schema.connect(url, WorkerIdentity(), wait=schema.LOCK_SECONDS)) as connection,
+    ):
+        move_to_database(home, connection) if target is StoreKind.POSTGRESQL else move_to_file(home, connection, url)
+
+
+def move_to_database(home: Home, connection: PostgresConnection) -> None:
+    """Move the journal's file into the database; the file is kept in backups/."""
+    from gateway.store.postgres import schema
+    from gateway.store.postgres.copies import fill_database
+
+    if not home.journal.exists():
+        _finish(home, connection)
+        return
+    at = datetime.now(UTC)
+    move = schema.DatabaseMove(
+        id=secrets.token_hex(8), state=schema.MoveState.COPIED, file=str(home.journal), at=_iso(at)
+    )
+    count = fill_database(connection, home.journal, move, _report)
+    parameters = connection.session.info
+    where = f"{parameters.dbname} on {parameters.host or 'this machine'}"
+    write_move(home.journal, JournalMove(id=move.id, database=where, at=move.at))
+    kept = home.backups / f"journal-{at:%Y%m%dT%H%M%SZ}-{move.id}.db"
+    make_private(home.backups)
+    seal(home.journal)
+    remove_stamp(home.journal)
+    _rename(home.journal, kept)  # from here on the database has the messages
+    schema.save_move(connection, replace(move, state=schema.MoveState.ACTIVE))
+    typer.echo(
+        f"{count:,} rows are in the database {where}: start Parlour with PARLOUR_STORE__URL set. The file is kept as"
+        f" {kept}; delete it when you need it no more"
+    )
+
+
+def _finish(home: Home, connection: PostgresConnection) -> None:
+    """Do what a run that was killed behind the last step has left."""
+    from gateway.store.postgres import schema
+
+    file = read_move(home.journal)
+    if file is None:
+        raise UserError(f"{home.journal} does not exist; there is nothing to move, start Parlour with store.url set")
+    move = schema.read_move(connection) if schema.schema_version(connection) else None
+    if move is None or move.id != file.id:
+        raise UserError(
+            f"the messages of {home.path} are in another database ({file.database}) since {file.at[:10]}: set"
+            " PARLOUR_STORE__URL to its address"
+        )
+    schema.save_move(connection, replace(move, state=schema.MoveState.ACTIVE))
+    typer.echo("the messages are in the database of store.url: start Parlour with PARLOUR_STORE__URL set")
+
+
+def move_to_file(home: Home, connection: PostgresConnection, url: str) -> None:
+    """Move the tables into the journal's file; the database keeps its rows, and is not started on any more."""
+    from gateway.store.postgres import schema
+    from gateway.store.postgres.copies import copy_database
+
+    if not schema.schema_version(connection):
+        raise UserError("the database of store.url has no tables of Parlour; there is nothing to move")
+    schema.prepare(connection)
+    move = schema.read_move(connection)
+    has_left = move is not None and move.state is schema.MoveState.LEFT
+    if home.journal.exists():
+        if not has_left:
+            raise UserError(
+                f"{home.journal} exists, and would be overwritten: the messages of this home are in it; leave"
+                " store.url empty to go on with it"
+            )
+        remove_move(home.journal)
+        typer.echo(f"the messages are in {home.journal}: start Parlour without PARLOUR_STORE__URL")
+        return
+    if move is not None and (move.state is schema.MoveState.COPIED or (has_left and move.file != str(home.journal))):
+        schema.require_active(connection)
+    new = home.path / f"{STAGING}store" / home.journal.name
+    count = copy_database(url, new, _report)
+    now = _iso(datetime.now(UTC))
+    left = schema.DatabaseMove(id=secrets.token_hex(8), state=schema.MoveState.LEFT, file=str(home.journal), at=now)
+    schema.save_move(connection, left)
+    _rename(new, home.journal)  # from here on the file has the messages
+    new.parent.rmdir()
+    remove_move(home.journal)
+    typer.echo(
+        f"{count:,} rows are in {home.journal}: start Parlour without PARLOUR_STORE__URL. The database keeps its rows;"
+        " drop it when you need it no more"
+    )
+
+
+def _rename(file: Path, target: Path) -> None:
+    file.rename(target)
+    sync_folder(target.parent)
+    sync_folder(file.parent)
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")
+
+
+def _report(table: str, count: int) -> None:
+    typer.echo(f"  {table}: {count:,} rows")
