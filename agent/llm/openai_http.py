@@ -6,7 +6,6 @@ Imported in a thread (agent/llm/openai_model.py): aiohttp takes 0.15 s.
 from __future__ import annotations
 
 import io
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +16,7 @@ import aiohttp
 from agent.llm.completion_stream import STREAM_BYTES, CompletionStream, JsonObject, parse_body
 from agent.llm.provider_errors import ProviderHttpError
 from gateway.errors import InvalidModelReply, ModelUnreachable
+from gateway.net.certificates import trusted_certificates
 from gateway.ports.entry_points import package_version
 
 MOST_BYTES = 32_000_000  # of any other body
@@ -39,7 +39,7 @@ class OpenAIConnection:
         }
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self._ssl = _certificates() if api_base.startswith("https:") else None
+        self._ssl = trusted_certificates() if api_base.startswith("https:") else None
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -101,13 +101,6 @@ def _connector_for(proxy: str) -> Callable[..., aiohttp.TCPConnector]:
     from gateway.net.aiohttp_proxy import connector  # brings two more packages
 
     return partial(connector, proxy)
-
-
-def _certificates() -> ssl.SSLContext:
-    """Return the trusted certificates: certifi's, or those of SSL_CERT_FILE and SSL_CERT_DIR, as litellm has them."""
-    import httpx  # only for https; not for a server in this network
-
-    return httpx.create_ssl_context()
 
 
 async def read_at_most(content: aiohttp.StreamReader, limit: int) -> bytes:

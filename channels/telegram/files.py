@@ -7,17 +7,25 @@ Figures: core.telegram.org/bots/api#getfile, #sendphoto, #senddocument.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 from urllib.parse import quote
 
-import httpx
+import aiohttp
 import structlog
-from telegram import Bot, Message, ReplyParameters
-from telegram.error import BadRequest, InvalidToken, RetryAfter, TelegramError
 
 from channels.kit.parts import load_file
-from channels.telegram.api import describe_error, httpx_options
+from channels.telegram.api import (
+    BadRequest,
+    InvalidToken,
+    RetryAfter,
+    TelegramApi,
+    TelegramError,
+    UploadFile,
+    describe_error,
+)
 from channels.telegram.codec import FILE_SCHEME
 from gateway.errors import FileUnavailable
 from gateway.events import Attachment, MessagePart
@@ -32,7 +40,6 @@ _PHOTO_LIMIT = 10_000_000
 _PHOTOS = ("image/jpeg", "image/png", "image/webp")
 _CAPTION = 1024  # UTF-16 units (constants.MessageLimit)
 _CHUNK = 64 * 1024
-_SILENCE_LIMIT = 20.0  # seconds without a byte
 _ATTEMPTS = 2  # of a call that is safe to retry
 _PATH = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_./-]*\Z")
 
@@ -48,22 +55,15 @@ class FileDestination:
 
     chat: int
     thread: int | None
-    reply: ReplyParameters | None
+    reply: Mapping[str, Any] | None
 
 
 class TelegramFiles:
     """The files of one bot."""
 
-    def __init__(self, bot: Bot, blobs: BlobStore, *, proxy: str = "") -> None:
-        self._bot = bot
+    def __init__(self, api: TelegramApi, blobs: BlobStore) -> None:
+        self._api = api
         self._blobs = blobs
-        self._proxy = proxy
-        self._client: httpx.AsyncClient | None = None
-
-    async def close(self) -> None:
-        """Release the connections."""
-        if self._client is not None:
-            await self._client.aclose()
 
     # -- in ------------------------------------------------------------------------------------
 
@@ -74,25 +74,25 @@ class TelegramFiles:
             raise FileUnavailable("it is no file of Telegram")
         if attachment.size > _DOWNLOAD_LIMIT:
             raise FileUnavailable(TOO_LARGE)
-        address = await self._address(file_id)
+        path = await self._path(file_id)
         try:
-            async with self._connection().stream("GET", address) as response:
-                if response.status_code == httpx.codes.NOT_FOUND:
+            async with self._api.download(path) as response:
+                if response.status == HTTPStatus.NOT_FOUND:
                     raise FileUnavailable(GONE)
-                if response.status_code != httpx.codes.OK:
-                    log.warning("telegram.file_refused", status=response.status_code)
+                if response.status != HTTPStatus.OK:
+                    log.warning("telegram.file_refused", status=response.status)
                     raise FileUnavailable(NOT_NOW)
-                async for piece in response.aiter_bytes(_CHUNK):
+                async for piece in response.content.iter_chunked(_CHUNK):
                     yield piece
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, TimeoutError) as error:
             log.warning("telegram.file_broke_off", reason=type(error).__name__)
             raise FileUnavailable(NOT_NOW) from None
 
-    async def _address(self, file_id: str) -> str:
-        """Return the current address of the file, which is valid for at least an hour."""
+    async def _path(self, file_id: str) -> str:
+        """Return the current path of the file, which is valid for at least an hour."""
         for left in reversed(range(_ATTEMPTS)):
             try:
-                file = await self._bot.get_file(file_id)
+                file = await self._api.call("getFile", file_id=file_id)
             except BadRequest as error:
                 raise FileUnavailable(TOO_LARGE if "too big" in error.message.lower() else GONE) from None
             except (InvalidToken, RetryAfter) as error:
@@ -103,25 +103,8 @@ class TelegramFiles:
                 if not left:
                     raise FileUnavailable(NOT_NOW) from None
             else:
-                return self._check(file.file_path or "")
+                return _checked(str(file.get("file_path", "")))
         raise AssertionError  # the last try returns or raises
-
-    def _check(self, address: str) -> str:
-        """Return *address* if it leads to the server's files; raise FileUnavailable otherwise."""
-        begin = f"{self._bot.base_file_url}/"
-        path = address.removeprefix(begin)
-        if path.startswith("/"):
-            raise FileUnavailable(ON_ITS_DISK)
-        if not address.startswith(begin) or not _PATH.match(path) or ".." in path:
-            raise FileUnavailable(GONE)
-        return begin + quote(path)
-
-    def _connection(self) -> httpx.AsyncClient:
-        if self._client is None:
-            self._client = httpx.AsyncClient(
-                timeout=_SILENCE_LIMIT, follow_redirects=False, **httpx_options(self._proxy)
-            )
-        return self._client
 
     # -- out -----------------------------------------------------------------------------------
 
@@ -129,7 +112,9 @@ class TelegramFiles:
         """Return the bytes of a part that is a file; raises as `load_file`."""
         return await load_file(part, self._blobs, limit=UPLOAD_LIMIT)
 
-    async def post(self, destination: FileDestination, file: Attachment, data: bytes, *, mark: str) -> Message:
+    async def post(
+        self, destination: FileDestination, file: Attachment, data: bytes, *, mark: str
+    ) -> Mapping[str, Any]:
         """Send *data* as a photo if Telegram shows it as one, else as a document, with *mark* below.
 
         Raises TelegramError.
@@ -138,27 +123,34 @@ class TelegramFiles:
         name = sanitize(file.name).replace("/", "_").strip() or "file"
         if file.media_type in _PHOTOS and len(data) <= _PHOTO_LIMIT:
             try:
-                return await self._bot.send_photo(
-                    destination.chat,
-                    data,
-                    caption=caption,
-                    filename=name,
-                    message_thread_id=destination.thread,
-                    reply_parameters=destination.reply,
-                )
+                return await self._upload("sendPhoto", destination, caption, photo=UploadFile(name, data))
             except BadRequest as error:
                 if not _is_no_photo(error):
                     raise
                 log.info("telegram.photo_as_document", reason=describe_error(error))
-        return await self._bot.send_document(
-            destination.chat,
-            data,
+        return await self._upload("sendDocument", destination, caption, document=UploadFile(name, data))
+
+    async def _upload(
+        self, method: str, destination: FileDestination, caption: str | None, **file: Any
+    ) -> Mapping[str, Any]:
+        sent: Mapping[str, Any] = await self._api.call(
+            method,
+            chat_id=destination.chat,
             caption=caption,
-            filename=name,
-            disable_content_type_detection=False,
             message_thread_id=destination.thread,
             reply_parameters=destination.reply,
+            **file,
         )
+        return sent
+
+
+def _checked(path: str) -> str:
+    """Return the encoded *path* if it leads to one of the server's files; raise FileUnavailable otherwise."""
+    if path.startswith("/"):
+        raise FileUnavailable(ON_ITS_DISK)
+    if not _PATH.match(path) or ".." in path:
+        raise FileUnavailable(GONE)
+    return quote(path)
 
 
 def _is_no_photo(error: BadRequest) -> bool:
