@@ -190,6 +190,10 @@ class TelegramChannel:
         """Return when a message to *key* may be sent; see `SupportsSendTurns`."""
         return await self._limits.wait_turn(key)
 
+    def try_turn(self, key: SessionKey) -> bool:
+        """Take the turn of a message to *key* if it is now; see `SupportsSendTurns`."""
+        return self._limits.try_turn(key)
+
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Send one part."""
         return await self._outbound.send(part, may_be_duplicate=may_be_duplicate)

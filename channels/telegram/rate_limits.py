@@ -70,6 +70,13 @@ class TelegramCallQueue:
             raise
         return True
 
+    def try_acquire_turn(self, chat: str) -> bool:
+        """Count one call of *chat* if it may go now: no other chat waits, and it leaves what it has to leave."""
+        if self._quiet or self._busy or self._bucket.try_acquire(reserve=_QUIET_RESERVE if self._is_busy(chat) else 0):
+            return False
+        self._note_call(chat)
+        return True
+
     def _is_busy(self, chat: str) -> bool:
         served = self._served.get(chat)
         return chat in self._busy or (served is not None and self._clock() - served < _chat_interval(chat))
@@ -104,6 +111,9 @@ class TelegramCallQueue:
             turn.set_result(None)
         if turns:  # behind the others
             self._busy[chat] = turns
+        self._note_call(chat)
+
+    def _note_call(self, chat: str) -> None:
         now = self._clock()
         self._served.pop(chat, None)
         self._served[chat] = now
@@ -145,6 +155,12 @@ class TelegramRateLimits:
         is_late = await self.calls.acquire(key.parent.chat)
         self._turns.add(key)
         return is_late
+
+    def try_turn(self, key: SessionKey) -> bool:
+        """Count a call for the next message to *key*, as `wait_turn` does, if it may go now."""
+        if key not in self._turns and self.calls.try_acquire_turn(key.parent.chat):
+            self._turns.add(key)
+        return key in self._turns
 
     async def acquire(self, key: SessionKey) -> None:
         """Count a call for a message to *key* and return when it may go: at once after `wait_turn`."""

@@ -43,6 +43,7 @@ class ChatDeliveryWorker:
         self._taken = ("", 0.0)  # the message under way, and when it was taken up
         self._waiting: asyncio.Task[None] | None = None  # this worker, while it waits for its turn
         self.is_resting = False
+        self.is_woken = True  # the chat may have something that we have not seen
         self.delayed: DelayedDelivery | None = None  # from the first wait until something is delivered or given up
 
     async def run(self) -> None:
@@ -69,21 +70,24 @@ class ChatDeliveryWorker:
         row = rows[current]
         # A file cannot take the preview's place; where nothing else comes first, a pointer was cut.
         preview = delivery.preview if current == 0 and row.part.file is None else None
-        await self._deliver(row, preview, rows[current + 1 :])
-        return True
+        return await self._deliver(row, preview, rows[current + 1 :])
 
     async def _next(self) -> PendingDelivery | None:
-        delivery = await self._context.retry_store(lambda: self._context.outbox.next(self._key))
+        delivery = await self._ask_outbox()
         if delivery is None:
             return None
         preview = self._context.previews.get(delivery.message.turn)
         if preview is not None:
             # The answer never waits behind a preview, and must know what became of it.
             await preview.wait_closed()
-            delivery = await self._context.retry_store(lambda: self._context.outbox.next(self._key))
+            delivery = await self._ask_outbox()
         if delivery is not None and self._taken[0] != delivery.message.id:
             self._taken = (delivery.message.id, asyncio.get_running_loop().time())
         return delivery
+
+    async def _ask_outbox(self) -> PendingDelivery | None:
+        self.is_woken = False  # what woke us before this is in the answer
+        return await self._context.retry_store(lambda: self._context.outbox.next(self._key))
 
     async def _wait_turn(self, delivery: PendingDelivery) -> bool:
         """Wait until the channel lets this chat send; return True if that took time, or the gateway stops."""
@@ -130,7 +134,8 @@ class ChatDeliveryWorker:
 
     # -- one part ------------------------------------------------------------------------------
 
-    async def _deliver(self, row: OutboxPart, preview: OutboxPart | None, later: Sequence[OutboxPart]) -> None:
+    async def _deliver(self, row: OutboxPart, preview: OutboxPart | None, later: Sequence[OutboxPart]) -> bool:
+        """Try to send a part; False when the chat has nothing more."""
         part = row.part
         if self._part != part.id:
             self._part, self._failures, self._asked = part.id, 0, 0
@@ -144,18 +149,25 @@ class ChatDeliveryWorker:
         except SendFailed as error:
             await self._failed(part, error, 1 + len(later))
         else:
-            await self._delivered(receipt, later)
+            return await self._delivered(receipt, later)
+        return True
 
-    async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> None:
-        goes_on = later and later[0].state is PartState.PENDING and not self._context.stopping.is_set()
-        then = later[0].part if goes_on else None
-        await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
+    async def _delivered(self, receipt: DeliveryReceipt, later: Sequence[OutboxPart]) -> bool:
+        then = later[0].part if later and later[0].state is PartState.PENDING and self._goes_on() else None
+        has_more = await self._context.retry_store(lambda: self._context.outbox.mark_sent(receipt, then=then))
         self._marked = then.id if then else ""
         self.delayed = None
         self._context.meter.count("delivered", channel=self._channel.name)
         if not later:
             seconds = asyncio.get_running_loop().time() - self._taken[1]
             self._context.meter.time("delivery_seconds", seconds, channel=self._channel.name)
+        return has_more
+
+    def _goes_on(self) -> bool:
+        """Return True if another part can be sent at once: one that has to wait is not marked as sending."""
+        if self._context.stopping.is_set() or self._context.pauses.remaining(self._key)[0]:
+            return False
+        return not isinstance(self._channel, SupportsSendTurns) or self._channel.try_turn(self._key)
 
     async def _put_off(self, part: MessagePart, error: RetryLater) -> None:
         """Wait as long as the platform asks, at least, for this chat only; never gives up."""

@@ -64,7 +64,6 @@ class OutboxDispatcher:
             on_missing_file=on_missing_file,
         )
         self._workers: dict[SessionKey, ChatDeliveryWorker] = {}
-        self._again: set[SessionKey] = set()  # chats that got more while their worker was on the way
         self._tasks: asyncio.TaskGroup | None = None
         self._missing: set[str] = set()  # channels that are not configured, each said once
 
@@ -127,7 +126,7 @@ class OutboxDispatcher:
                 self._missing.add(key.channel)
                 log.warning("delivery.channel_missing", channel=key.channel, mend="configure it again; its rows wait")
         elif key in self._workers:
-            self._again.add(key)
+            self._workers[key].is_woken = True
         elif self._tasks is not None and not self._context.stopping.is_set():
             worker = self._workers[key] = ChatDeliveryWorker(key, channel, self._context)
             self._context.working.add(key)
@@ -138,7 +137,6 @@ class OutboxDispatcher:
         failures = 0
         try:
             while not self._context.stopping.is_set():
-                self._again.discard(key)
                 try:
                     await worker.run()
                 except StoreUnavailable:
@@ -149,11 +147,10 @@ class OutboxDispatcher:
                     await self._context.backoff_sleep(backoff(failures))
                     continue
                 # Nothing awaits between the worker's last look and this one.
-                if key not in self._again:
+                if not worker.is_woken:
                     return
         finally:
             self._workers.pop(key, None)
-            self._again.discard(key)
             self._context.working.discard(key)
             self._context.quieter.set()
 

@@ -85,6 +85,10 @@ class SupportsSendTurns(Protocol):
         """
         ...
 
+    def try_turn(self, key: SessionKey) -> bool:
+        """Take the turn of the next message to *key* if it is now; return False if it has to be waited for."""
+        ...
+
 
 class HistoryReader(Protocol):
     """Access to the messages before a mention, restricted to senders that the chat admits."""

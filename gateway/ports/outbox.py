@@ -84,8 +84,8 @@ class Outbox(Protocol):
         """Mark *part* as sending; returns when that is durable."""
         ...
 
-    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
-        """Store the receipt; in the same transaction mark *then* as sending."""
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
+        """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
         ...
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:

@@ -48,7 +48,7 @@ def _drop(database: Database, at: int) -> None:
     database.execute("UPDATE lane SET turn = '' WHERE turn != ''")
     database.execute(
         f"UPDATE part SET state = 'cancelled', at = ? WHERE state IN {_UNFINISHED}"  # noqa: S608 - our own words
-        " AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)",
+        " AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)",
         (at,),
     )
     database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE open IS NOT NULL", (at,))
@@ -57,7 +57,7 @@ def _drop(database: Database, at: int) -> None:
 def _doubt(database: Database) -> None:
     database.execute(
         "UPDATE part SET state = 'unknown', reason = 'restored' WHERE state = 'pending'"
-        " AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
+        " AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)"
     )
 
 
@@ -67,11 +67,10 @@ def read_range(database: Database) -> AdoptedRange:
     return AdoptedRange(*json.loads(found[0])) if found is not None else AdoptedRange()
 
 
-def is_uncertain(database: Database, message: str, adopted: AdoptedRange) -> bool:
-    """Return True if the outbox message of this id may have been delivered without this journal's knowing."""
+def is_uncertain(database: Database, seq: int, message: str, adopted: AdoptedRange) -> bool:
+    """Return True if the outbox message of this row and id may have been delivered without this journal's knowing."""
     if not adopted.outbox and not adopted.inbox:
         return False
-    (seq,) = database.execute("SELECT seq FROM outbox WHERE id = ?", (message,)).fetchone() or (0,)
     if seq <= adopted.outbox:
         return True
     turn = message.rpartition(".")[0]

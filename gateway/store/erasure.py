@@ -188,11 +188,11 @@ def _redact_outbox(
         new = _change_fields(payload, ("text", "attachments", "calls", "links"), change)
         if new is not None:
             database.execute("UPDATE outbox SET payload = ? WHERE seq = ?", (new, seq))
-        changed += (new is not None) + _redact_parts(database, id_, change)
+        changed += (new is not None) + _redact_parts(database, seq, change)
     return (found[-1][0] if len(found) == _AT_ONCE else -1), changed
 
 
-def _redact_parts(database: Database, message: str, change: Redaction) -> int:
+def _redact_parts(database: Database, message: int, change: Redaction) -> int:
     changes = []
     for n, payload, reason in database.execute("SELECT n, payload, reason FROM part WHERE message = ?", (message,)):
         fields = read_json(payload)

@@ -50,8 +50,8 @@ def trace_turn(database: Database, reference: str) -> TurnTrace | None:
     steps = _dicts(database.execute("SELECT n, kind, call FROM step WHERE turn = ? ORDER BY n", (turn,)))
     parts = _dicts(
         database.execute(
-            "SELECT message || '.' || n AS id, state, attempts, message_id, reason, at FROM part "
-            "WHERE message >= ? AND message < ? ORDER BY message, n",
+            "SELECT o.id || '.' || n AS id, state, attempts, message_id, reason, at "
+            "FROM outbox o JOIN part ON part.message = o.seq WHERE o.id >= ? AND o.id < ? ORDER BY o.id, n",
             (f"{turn}.", f"{turn}/"),
         )
     )

@@ -209,6 +209,27 @@ DROP INDEX IF EXISTS usage_turn;
 CREATE INDEX IF NOT EXISTS usage_open ON usage (call, turn) WHERE call != '' AND call != 'day';
 """
 
+# A part is found by the number of its message: its index is written at its end, not at a page for each part.
+_PARTS_BY_NUMBER = """
+CREATE TABLE numbered_part (
+    message INTEGER NOT NULL,
+    n INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    message_id TEXT NOT NULL DEFAULT '',
+    adopted TEXT NOT NULL DEFAULT '',
+    reason TEXT NOT NULL DEFAULT '',
+    at INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    PRIMARY KEY (message, n)
+);
+INSERT INTO numbered_part
+    SELECT o.seq, n, state, attempts, message_id, adopted, reason, at, part.payload
+    FROM outbox o JOIN part ON part.message = o.id ORDER BY o.seq, n;
+DROP TABLE part;
+ALTER TABLE numbered_part RENAME TO part;
+"""
+
 
 def _script(statements: str) -> Migration:
     def migrate(database: Database) -> None:
@@ -245,5 +266,5 @@ DELETE FROM meta WHERE name = 'clean';
 MIGRATIONS: Sequence[Migration] = (
     *map(_script, (_CONVERSATIONS, _ACCOUNT_LINKS, _ACCESS_CAPS_ALERTS, _ROLES, _FEWER_PAGES)),
     _without_nul,
-    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS)),
+    *map(_script, (_NO_INDEX_OF_PEOPLE, _WORKERS, _PARTS_BY_NUMBER)),
 )

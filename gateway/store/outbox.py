@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from gateway.store.row_codec import (
     read_key,
     read_outbound,
     read_part,
+    sql,
     unquote,
     write_json,
     write_key,
@@ -33,6 +35,14 @@ from gateway.store.session_queue import check_lease
 KEEP = timedelta(days=30)  # keys of ended messages
 _RETRY_SECONDS = 1.0
 _RECEIPT_WITHIN = 0.02  # seconds; less than the call took, whose end is in doubt as well if the process is killed
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnd:
+    """State of a chat after the end of a message, or of one of its parts."""
+
+    chat: SessionKey | None = None  # to be woken: it has another message
+    has_more: bool = True  # of this message or another
 
 
 class SqlOutbox:
@@ -60,9 +70,9 @@ class SqlOutbox:
     async def freeze(self, message: OutboundMessage, parts: Sequence[MessagePart]) -> tuple[OutboxPart, ...]:
         """Store the parts once and mark the first as sending."""
         now, adopted = self._engine.now(), self._engine.adopted
-        payloads = [(part_place(part.id)[1], write_part(part)) for part in parts]
+        cut = [(part, write_part(part)) for part in parts]
         rows, _ = await self._engine.writer.submit(
-            lambda database: freeze(database, message, payloads, now, adopted),
+            lambda database: freeze(database, message, cut, now, adopted),
             lambda result: self._wake_next(result[1]),
         )
         return rows
@@ -72,15 +82,16 @@ class SqlOutbox:
         now = self._engine.now()
         await self._engine.writer.submit(lambda database: mark_sending(database, part.id, now))
 
-    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
-        """Store the receipt; in the same transaction mark *then* as sending."""
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
+        """Store the receipt; in the same transaction mark *then* as sending. Return False if the chat has no more."""
         now, stamp = self._engine.now(), micros(receipt.at)
         following = then.id if then is not None else None
-        await self._engine.writer.submit(
+        end = await self._engine.writer.submit(
             lambda database: mark_sent(database, receipt, stamp, following, now),
-            self._wake_next,
+            lambda end: self._wake_next(end.chat),
             within=_RECEIPT_WITHIN,
         )
+        return end.has_more
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store the message id of the placeholder of *part*."""
@@ -138,23 +149,53 @@ class SqlOutbox:
 
 # `open`: 1 is a message, 2 a preview, 3 the reply to a command, which gives way to messages until it is being sent.
 _FIRST = "SELECT id, payload FROM outbox WHERE key = ? AND open IN (1, 3) ORDER BY open, seq LIMIT 1"
-_PARTS = "SELECT n, state, attempts, message_id, at, payload FROM part WHERE message = ? ORDER BY n"
-_PREVIEW = "SELECT n, state, attempts, message_id, at, payload, adopted FROM part WHERE message = ?"
-_KEY = "SELECT key, open FROM outbox WHERE id = ?"
-_INSERT_PART = "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?)"
-_SENDING = (
-    "UPDATE part SET state = 'sending', attempts = attempts + 1, at = ? "
-    "WHERE message = ? AND n = ? AND state IN ('pending', 'unknown', 'sending')"
+_PARTS = (
+    "SELECT o.id, p.adopted, p.n, p.state, p.attempts, p.message_id, p.at, p.payload "
+    "FROM outbox o JOIN part p ON p.message = o.seq WHERE o.id IN (?, ?) ORDER BY p.n"
 )
-_SENT = "UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE message = ? AND n = ?"
-_PLACED = "UPDATE part SET message_id = ? WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')"
-_UNFINISHED = "SELECT 1 FROM part WHERE message = ? AND state IN ('pending', 'sending', 'unknown') LIMIT 1"
-_END = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL RETURNING key"
+_ROWS = "SELECT id, seq, open FROM outbox WHERE id IN (?, ?)"
+_GIVES_WAY = 3
+_KEY = "SELECT key FROM outbox WHERE id = ?"
+_INSERT_PART = (
+    "INSERT INTO part (message, n, state, attempts, at, payload) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+_OF_MESSAGE = "message = (SELECT seq FROM outbox WHERE id = ?)"
+_IS_UNFINISHED = "state IN ('pending', 'sending', 'unknown')"
+_SENDING = sql(
+    "UPDATE part SET state = 'sending', attempts = attempts + 1, at = ? WHERE",
+    _OF_MESSAGE,
+    "AND n = ? AND",
+    _IS_UNFINISHED,
+)
+_SENT = sql("UPDATE part SET state = 'sent', message_id = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ?")
+_MARK = sql("UPDATE part SET state = ?, reason = ?, at = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
+_BURY = sql(
+    "UPDATE part SET state = 'dead', reason = ?, at = ? WHERE",
+    _OF_MESSAGE,
+    "AND n >= ? AND",
+    _IS_UNFINISHED,
+    "RETURNING n",
+)
+_PLACED = sql("UPDATE part SET message_id = ? WHERE", _OF_MESSAGE, "AND n = ? AND", _IS_UNFINISHED)
+_END_PREVIEW = "UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open IS NOT NULL"
+_OPEN_PREVIEW = "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}') RETURNING seq"
+_STATES = "SELECT n, state, message_id, adopted FROM part WHERE message = ? ORDER BY n"
+_ADOPT = "UPDATE part SET adopted = ? WHERE message = ?"
+_CANCEL = (
+    # A sent placeholder is filled in any case, or it would stay for ever.
+    "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending' AND message_id = ''"
+)
+_END = sql(  # the message and its turn's preview
+    "UPDATE outbox SET open = NULL, ended_at = ?1 WHERE id IN (?2, ?3) AND open IS NOT NULL AND NOT EXISTS "
+    "(SELECT 1 FROM part WHERE message = (SELECT seq FROM outbox WHERE id = ?2) AND",
+    _IS_UNFINISHED,
+    ") RETURNING key",
+)
 _SHOWN = frozenset({"sending", "sent", "unknown"})
 
 
 def part_place(id_: str) -> tuple[str, int]:
-    """Return the message column and number of a part id."""
+    """Return the outbox column and number of a part id."""
     message, _, number = id_.rpartition(".")
     return quote(message), int(number)
 
@@ -164,7 +205,7 @@ def preview_of(message: str) -> str:
     return f"{message.rpartition('.')[0]}.0"
 
 
-def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> OutboxPart:
+def _read_part(message: str, key: SessionKey, columns: Sequence[Any]) -> OutboxPart:
     n, state, attempts, message_id, at, payload = columns
     part = read_part(f"{unquote(message)}.{n}", key, payload)
     return OutboxPart(
@@ -172,25 +213,26 @@ def _read_part(message: str, key: SessionKey, columns: tuple[Any, ...]) -> Outbo
     )
 
 
-def _parts(database: Database, id_: str, key: SessionKey) -> tuple[OutboxPart, ...]:
-    return tuple(_read_part(id_, key, columns) for columns in database.execute(_PARTS, (id_,)))
+def _read_parts(
+    database: Database, id_: str, key: SessionKey, visible_to: str
+) -> tuple[tuple[OutboxPart, ...], OutboxPart | None]:
+    """Return the parts of a message, and the preview that it takes over.
+
+    One message of the turn takes the preview over, and only one that the same people may see.
+    """
+    above = preview_of(id_)
+    found = database.execute(_PARTS, (id_, above)).fetchall()
+    parts = tuple(_read_part(id_, key, columns) for name, _, *columns in found if name == id_)
+    previews = (
+        _read_part(above, key, columns) for name, adopted, *columns in found if name == above and adopted in ("", id_)
+    )
+    return parts, next((each for each in previews if each.part.visible_to == visible_to), None)
 
 
 def _delivery(database: Database, id_: str, key: SessionKey, payload: str) -> PendingDelivery:
     message = read_outbound(unquote(id_), key, payload)
-    return PendingDelivery(
-        message=message, parts=_parts(database, id_, key), preview=_preview_for(database, id_, key, message.visible_to)
-    )
-
-
-def _preview_for(database: Database, id_: str, key: SessionKey, visible_to: str) -> OutboxPart | None:
-    # One message of the turn takes the preview over, and only one that the same people may see.
-    above = preview_of(id_)
-    found = database.execute(_PREVIEW, (above,)).fetchone()
-    if found is None or found[6] not in ("", id_):
-        return None
-    row = _read_part(above, key, found[:6])
-    return row if row.part.visible_to == visible_to else None
+    parts, preview = _read_parts(database, id_, key, message.visible_to)
+    return PendingDelivery(message=message, parts=parts, preview=preview)
 
 
 def next_delivery(database: Database, key: SessionKey) -> PendingDelivery | None:
@@ -210,29 +252,44 @@ def undelivered(database: Database, key: SessionKey) -> tuple[PendingDelivery, .
 def freeze(
     database: Database,
     message: OutboundMessage,
-    payloads: Sequence[tuple[int, str]],
+    cut: Sequence[tuple[MessagePart, str]],
     at: int,
     adopted: AdoptedRange,
 ) -> tuple[tuple[OutboxPart, ...], SessionKey | None]:
-    """Store the parts unless they are stored; the first is marked as sending, and has the preview.
+    """Store the parts and their payloads unless there are stored ones; the first is marked as sending.
 
     Parts that may have been sent before the journal was restored are all of unknown outcome.
     """
     id_ = quote(message.id)
-    stored = _parts(database, id_, message.key)
-    if stored:
-        return stored, None
-    database.execute("UPDATE outbox SET open = 1 WHERE id = ? AND open = 3", (id_,))
-    is_unknown = is_uncertain(database, id_, adopted)
-    for place, (n, payload) in enumerate(payloads):
-        is_first = place == 0
-        state = PartState.UNKNOWN if is_unknown else PartState.SENDING if is_first else PartState.PENDING
-        database.execute(_INSERT_PART, (id_, n, state.value, int(state is PartState.SENDING), at, payload))
-    if not payloads:  # nothing to show is delivered
-        return (), _finish(database, id_, at)
-    if _preview_for(database, id_, message.key, message.visible_to) is not None:
-        database.execute("UPDATE part SET adopted = ? WHERE message = ?", (id_, preview_of(id_)))
-    return _parts(database, id_, message.key), None
+    rows = {name: (seq, how) for name, seq, how in database.execute(_ROWS, (id_, preview_of(id_)))}
+    if id_ not in rows:
+        return (), None
+    seq, how = rows[id_]
+    preview, _ = rows.get(preview_of(id_), (None, None))
+    later = PartState.PENDING
+    if is_unknown := is_uncertain(database, seq, id_, adopted):
+        later = PartState.UNKNOWN
+    states = [later if place or is_unknown else PartState.SENDING for place in range(len(cut))]
+    new = [
+        OutboxPart(part=part, state=state, attempts=int(state is PartState.SENDING), at=moment(at))
+        for (part, _), state in zip(cut, states, strict=True)
+    ]
+    columns = [
+        (seq, part_place(row.part.id)[1], row.state.value, row.attempts, at, payload)
+        for row, (_, payload) in zip(new, cut, strict=True)
+    ]
+    # The first says whether they are stored.
+    if not columns or not database.execute(_INSERT_PART, columns[0]).rowcount:
+        stored, _ = _read_parts(database, id_, message.key, message.visible_to)
+        # Nothing to show is delivered.
+        return stored, None if stored else _finish(database, id_, at).chat
+    if columns[1:]:
+        database.executemany(_INSERT_PART, columns[1:])
+    if how == _GIVES_WAY:
+        database.execute("UPDATE outbox SET open = 1 WHERE seq = ?", (seq,))
+    if preview is not None and _read_parts(database, id_, message.key, message.visible_to)[1] is not None:
+        database.execute(_ADOPT, (id_, preview))
+    return tuple(new), None
 
 
 def mark_sending(database: Database, part: str, at: int) -> bool:
@@ -240,12 +297,12 @@ def mark_sending(database: Database, part: str, at: int) -> bool:
     return database.execute(_SENDING, (at, *part_place(part))).rowcount > 0
 
 
-def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> SessionKey | None:
+def mark_sent(database: Database, receipt: DeliveryReceipt, stamp: int, then: str | None, at: int) -> MessageEnd:
     """Store a receipt, mark the next part, and end the message when it was the last."""
     id_, n = part_place(receipt.part)
     database.execute(_SENT, (quote(receipt.message_id), stamp, id_, n))
     if then is not None and mark_sending(database, then, at):
-        return None
+        return MessageEnd()
     return _finish(database, id_, at)
 
 
@@ -256,21 +313,13 @@ def mark_placed(database: Database, part: str, message_id: str) -> None:
 
 def mark(database: Database, part: str, state: PartState, reason: str, at: int) -> None:
     """Mark a part that is not finished."""
-    database.execute(
-        "UPDATE part SET state = ?, reason = ?, at = ? "
-        "WHERE message = ? AND n = ? AND state IN ('pending', 'sending', 'unknown')",
-        (state.value, quote(reason), at, *part_place(part)),
-    )
+    database.execute(_MARK, (state.value, quote(reason), at, *part_place(part)))
 
 
 def bury(database: Database, part: str, reason: str, at: int) -> SessionKey | None:
     """Dead-letter a part and what follows it."""
     id_, n = part_place(part)
-    buried = database.execute(
-        "UPDATE part SET state = 'dead', reason = ?, at = ? "
-        "WHERE message = ? AND n >= ? AND state IN ('pending', 'sending', 'unknown') RETURNING n",
-        (quote(reason), at, id_, n),
-    ).fetchall()
+    buried = database.execute(_BURY, (quote(reason), at, id_, n)).fetchall()
     found = database.execute(_KEY, (id_,)).fetchone()
     key = found[0] if found is not None else ""
     turn = id_.rpartition(".")[0]
@@ -278,20 +327,19 @@ def bury(database: Database, part: str, reason: str, at: int) -> SessionKey | No
         BURY,
         [(f"{id_}.{number}", turn, key, quote(reason), at) for (number,) in buried],
     )
-    return _finish(database, id_, at)
+    return _finish(database, id_, at).chat
 
 
-def _finish(database: Database, id_: str, at: int) -> SessionKey | None:
-    """End a message without unfinished parts; return its chat if that has another message."""
-    if id_.endswith(".0") or database.execute(_UNFINISHED, (id_,)).fetchone() is not None:
-        return None
-    ended = database.execute(_END, (at, id_)).fetchall()
+def _finish(database: Database, id_: str, at: int) -> MessageEnd:
+    """End a message without unfinished parts, and its turn's preview."""
+    if id_.endswith(".0"):
+        return MessageEnd()
+    ended = database.execute(_END, (at, id_, preview_of(id_))).fetchall()
     if not ended:
-        return None
-    database.execute("UPDATE outbox SET open = NULL, ended_at = ? WHERE id = ? AND open = 2", (at, preview_of(id_)))
+        return MessageEnd()
     column = ended[0][0]
     more = database.execute(_FIRST, (column,)).fetchone()
-    return read_key(column) if more is not None else None
+    return MessageEnd(chat=read_key(column) if more is not None else None, has_more=more is not None)
 
 
 def open_preview(
@@ -300,15 +348,13 @@ def open_preview(
     """Write row 0 of the turn as sending, once."""
     check_lease(database, write_key(lease.key), owner, lease.epoch, lease.turn)
     id_, n = part_place(part.id)
-    stored = _parts(database, id_, part.key)
+    stored, _ = _read_parts(database, id_, part.key, part.visible_to)
     if stored:
         return stored[0]
-    database.execute(
-        "INSERT INTO outbox (id, key, open, payload) VALUES (?, ?, 2, '{}') ON CONFLICT DO NOTHING",
-        (id_, write_key(part.key)),
-    )
-    database.execute(_INSERT_PART, (id_, n, PartState.SENDING.value, 1, at, payload))
-    return _parts(database, id_, part.key)[0]
+    (seq,) = database.execute(_OPEN_PREVIEW, (id_, write_key(part.key))).fetchone()
+    state = PartState.SENDING
+    database.execute(_INSERT_PART, (seq, n, state.value, 1, at, payload))
+    return OutboxPart(part=part, state=state, attempts=1, at=moment(at))
 
 
 def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set[SessionKey]]:
@@ -318,30 +364,29 @@ def cancel(database: Database, turn: str, at: int) -> tuple[tuple[int, ...], set
     """
     prefix = quote(turn)
     rows = database.execute(
-        "SELECT id FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
+        "SELECT id, seq FROM outbox WHERE id >= ? AND id < ? ORDER BY seq", (f"{prefix}.", f"{prefix}/")
     ).fetchall()
     shown: set[int] = set()
-    replaced_by: set[str] = set()
     chats: set[SessionKey] = set()
-    for (id_,) in rows:
-        if id_.endswith(".0"):
+    preview: list[tuple[int, str, str, str]] = []
+    replaced_by: set[str] = set()
+    for id_, seq in rows:
+        is_preview = id_.endswith(".0")
+        if not is_preview:
+            database.execute(_CANCEL, (at, seq))
+        parts = database.execute(_STATES, (seq,)).fetchall()
+        if is_preview:
+            preview = parts
             continue
-        # A sent placeholder is filled in any case, or it would stay for ever.
-        database.execute(
-            "UPDATE part SET state = 'cancelled', at = ? WHERE message = ? AND state = 'pending' AND message_id = ''",
-            (at, id_),
-        )
-        states = database.execute("SELECT n, state, message_id FROM part WHERE message = ?", (id_,)).fetchall()
-        numbers = {n for n, state, place in states if state in _SHOWN or (state == "pending" and place)}
+        numbers = {n for n, state, place, _ in parts if state in _SHOWN or (state == "pending" and place)}
         shown |= numbers
         if numbers:
             replaced_by.add(id_)
-        if (chat := _finish(database, id_, at)) is not None:
+        if (chat := _finish(database, id_, at).chat) is not None:
             chats.add(chat)
-    preview = database.execute(_PREVIEW, (f"{prefix}.0",)).fetchone()
-    if preview is not None and preview[1] in _SHOWN and preview[6] not in replaced_by:
+    if preview and preview[0][1] in _SHOWN and preview[0][3] not in replaced_by:
         shown.add(0)
-    database.execute(_END, (at, f"{prefix}.0"))
+    database.execute(_END_PREVIEW, (at, f"{prefix}.0"))
     return tuple(sorted(shown)), chats
 
 
@@ -349,7 +394,7 @@ def recover(database: Database) -> None:
     """Mark parts found as being sent as unknown."""
     database.execute(
         "UPDATE part SET state = 'unknown', reason = 'restart' WHERE state = 'sending' "
-        "AND message IN (SELECT id FROM outbox WHERE open IS NOT NULL)"
+        "AND message IN (SELECT seq FROM outbox WHERE open IS NOT NULL)"
     )
 
 
@@ -383,15 +428,15 @@ def _blank(payload: str) -> str:
 def purge(database: Database, blank: tuple[int, int], forget_before: int) -> int:
     """Blank the texts of messages that ended within *blank*, remove those that ended before another time."""
     found = database.execute(
-        "SELECT payload, id FROM outbox WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ?", blank
+        "SELECT payload, seq FROM outbox WHERE ended_at IS NOT NULL AND ended_at >= ? AND ended_at < ?", blank
     )
-    blanked = [(_blank(payload), id_) for payload, id_ in found]
-    database.executemany("UPDATE outbox SET payload = ? WHERE id = ?", blanked)
+    blanked = [(_blank(payload), seq) for payload, seq in found]
+    database.executemany("UPDATE outbox SET payload = ? WHERE seq = ?", blanked)
     nothing = write_json({"text": ""})
-    database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, id_) for _, id_ in blanked])
+    database.executemany("UPDATE part SET payload = ? WHERE message = ?", [(nothing, seq) for _, seq in blanked])
     gone = database.execute(
         "DELETE FROM outbox WHERE ended_at IS NOT NULL AND ended_at < ? "
-        "AND seq < (SELECT max(seq) FROM outbox) RETURNING id",
+        "AND seq < (SELECT max(seq) FROM outbox) RETURNING seq",
         (forget_before,),
     ).fetchall()
     database.executemany("DELETE FROM part WHERE message = ?", gone)

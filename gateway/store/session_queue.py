@@ -76,7 +76,7 @@ class QueuedRow:
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What a claim must know of a session, in one statement."""
+    """State of a session, which a claim reads in one statement."""
 
     owner: str  # "" = nobody
     turn: str  # that was released, or ""

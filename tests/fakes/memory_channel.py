@@ -264,6 +264,10 @@ class FakeChannel:
         await self.platform.gives_turns.wait()
         return True
 
+    def try_turn(self, key: SessionKey) -> bool:
+        """Take a turn if the platform gives them."""
+        return self.platform.gives_turns.is_set()
+
     async def send(self, part: MessagePart, *, may_be_duplicate: bool = False) -> DeliveryReceipt:
         """Post *part*."""
         text, file = part.payload or part.plain, None

@@ -131,6 +131,18 @@ def _new_journal() -> bytes:
         return path.read_bytes()
 
 
+# The parts as they were before the ninth migration, by the id of their message.
+NAMED_PARTS = (
+    "CREATE TABLE named_part (message TEXT NOT NULL, n BIGINT NOT NULL, state TEXT NOT NULL, attempts BIGINT NOT NULL "
+    "DEFAULT 0, message_id TEXT NOT NULL DEFAULT '', adopted TEXT NOT NULL DEFAULT '', "
+    "reason TEXT NOT NULL DEFAULT '', at BIGINT NOT NULL, payload TEXT NOT NULL, PRIMARY KEY (message, n))",
+    "INSERT INTO named_part SELECT o.id, n, state, attempts, message_id, adopted, reason, at, part.payload "
+    "FROM outbox o JOIN part ON part.message = o.seq",
+    "DROP TABLE part",
+    "ALTER TABLE named_part RENAME TO part",
+)
+
+
 def kill(path: Path, into: Path) -> Path:
     """Copy the files of a store that is still open, as a kill leaves them; return the copy's path."""
     into.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from gateway.events import OutboundKind, OutboundMessage, SessionKey
-from gateway.ports import Alert, NotificationState
+from gateway.ports import Alert, NotificationState, PartState
 from tests.contract.store.conftest import StoreBackend
 from tests.fakes.turns import accept, answer, parts_of, said
 
@@ -72,7 +72,7 @@ async def test_what_was_given_up_is_told_once_and_our_own_notices_never(backend:
     await store.outbox.dead_letter(parts[0], "403 blocked")
     await store.alerts.note(Alert(cause="disk", since=backend.wall.now()), notices=[notice()], at=backend.wall.now())
     ours = parts_of(notice(), 1)
-    await store.outbox.freeze(notice(), ours)
+    assert [row.state for row in await store.outbox.freeze(notice(), ours)] == [PartState.SENDING]
     await store.outbox.dead_letter(ours[0], "403 blocked")
     assert await store.alerts.dead(["a", notice().turn]) == {notice().turn}
     assert await store.alerts.unreached_chats(backend.wall.now()) == {OWNER}

@@ -16,12 +16,14 @@ import pytest
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
 from gateway.events import InboundKind, Role
 from gateway.ports.journal import AcceptOutcome
+from gateway.ports.outbox import PartState
 from gateway.ports.store import StoreLimits
 from gateway.store.database import Database
 from gateway.store.migrations import MIGRATIONS
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file, open_store, schema
-from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, said
+from tests.fakes.store import NAMED_PARTS
+from tests.fakes.turns import ANN, BOB, START, WallClock, accept, answer, parts_of, receipt, said
 
 
 @pytest.fixture
@@ -136,8 +138,10 @@ def test_a_migration_is_all_or_nothing(tmp_path: Path) -> None:
     database.close()
 
 
-def unlist_workers(database: Database) -> None:
-    """Bring the tables to what they were before the eighth migration, the last one that adds to them."""
+def older_tables(database: Database) -> None:
+    """Bring the tables to what they were before the eighth migration."""
+    for statement in NAMED_PARTS:
+        database.execute(statement)
     database.execute("DROP TABLE worker")
     database.execute("ALTER TABLE job DROP COLUMN worker")
 
@@ -153,7 +157,7 @@ async def test_the_roles_of_an_older_journal_have_their_new_names(tmp_path: Path
     with closing(schema.connect(tmp_path / FILE)) as database:
         for n, role in enumerate(older):
             database.execute("UPDATE inbox SET role = ? WHERE message_id IN (?, ?)", (role, str(n), f"control {n}"))
-        unlist_workers(database)
+        older_tables(database)
         database.execute("PRAGMA user_version = 3")
     store = await open_file(tmp_path / FILE, StoreLimits())
     rows = [await anext(store.journal.control_rows()) for _ in older]
@@ -178,12 +182,35 @@ async def test_messages_of_a_journal_with_nul_are_still_known(tmp_path: Path) ->
             "UPDATE dedupe SET name = ?, revision = ? WHERE name = ? AND revision = ?",
             [(*row, revision) for row, (_, revision) in zip(older, found, strict=True)],
         )
-        unlist_workers(database)
+        older_tables(database)
         database.execute("PRAGMA user_version = 5")
     store = await open_file(tmp_path / FILE, StoreLimits())
     again = [await accept(store, said("again", id=number, revision="9")) for number in ("1", "2")]
     await store.close()
     assert [each.outcome for each in again] == [AcceptOutcome.EDITED, AcceptOutcome.DUPLICATE]
+
+
+async def test_parts_of_an_older_journal_are_found_by_number(tmp_path: Path) -> None:
+    """An answer that was on its way at the upgrade goes on with the part that it had come to."""
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    await answer(store, said(), "one")
+    delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    parts = parts_of(delivery.message, 3)
+    await store.outbox.freeze(delivery.message, parts)
+    await store.outbox.mark_sent(receipt(parts[0], "901"), then=parts[1])
+    await store.close()
+    with closing(schema.connect(tmp_path / FILE)) as database:
+        for statement in NAMED_PARTS:
+            database.execute(statement)
+        database.execute("PRAGMA user_version = 8")
+    store = await open_file(tmp_path / FILE, StoreLimits())
+    delivery = await store.outbox.next(ANN)
+    await store.close()
+    assert delivery is not None
+    assert [row.part for row in delivery.parts] == parts
+    assert [row.state for row in delivery.parts] == [PartState.SENT, PartState.UNKNOWN, PartState.PENDING]
+    assert delivery.parts[0].message_id == "901"
 
 
 async def test_another_engines_url_is_refused(tmp_path: Path) -> None:

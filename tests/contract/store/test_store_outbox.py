@@ -104,9 +104,23 @@ async def test_a_receipt_marks_the_next_part_in_one_write(backend: StoreBackend)
     await store.outbox.sending(parts[1])
     await store.outbox.mark_sent(receipt(parts[1]), then=parts[2])
     assert (await oldest(store)).parts[1].attempts == 2
-    await store.outbox.mark_sent(receipt(parts[2]))
+    assert not await store.outbox.mark_sent(receipt(parts[2]))
     await store.outbox.mark_sent(receipt(parts[2]))
     assert await store.outbox.next(ANN) is None
+
+
+async def test_a_receipt_says_whether_the_chat_has_more(store: Store) -> None:
+    """More of this message, sent next or not, or another message; no part of another chat."""
+    await answer(store, said(id="b", key=BOB), "for Bob")
+    _, parts = await frozen(store, 3)
+    await answer(store, said(id="2"), "two")
+    assert await store.outbox.mark_sent(receipt(parts[0]), then=parts[1])
+    assert await store.outbox.mark_sent(receipt(parts[1]))
+    assert await store.outbox.mark_sent(receipt(parts[2]))
+    last = (await oldest(store)).message
+    (part,) = parts_of(last, 1)
+    await store.outbox.freeze(last, [part])
+    assert not await store.outbox.mark_sent(receipt(part))
 
 
 async def test_what_became_of_a_part_is_kept(store: Store) -> None:

@@ -26,7 +26,8 @@ from gateway.store.postgres.connection import PostgresConnection
 from gateway.store.sql_store import SqlStore
 from gateway.store.sqlite import FILE, open_file
 from tests.fakes.postgres_server import PostgresServer
-from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, said, spent
+from tests.fakes.store import NAMED_PARTS
+from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said, spent
 
 
 @pytest.fixture
@@ -200,6 +201,23 @@ async def test_newer_tables_are_refused_untouched(server: PostgresServer) -> Non
         assert server.query("SELECT number FROM schema_version") == [(99,)]
     finally:
         server.query(f"UPDATE schema_version SET number = {len(MIGRATIONS)}")  # noqa: S608 - a number of ours
+
+
+async def test_parts_of_older_tables_are_found_by_number(server: PostgresServer) -> None:
+    """An answer that was on its way at the upgrade goes on with the part that it had come to."""
+    async with open_at(server) as store:
+        await answer(store, said(), "one")
+        delivery = await store.outbox.next(ANN)
+        assert delivery is not None
+        parts = parts_of(delivery.message, 2)
+        await store.outbox.freeze(delivery.message, parts)
+        await store.outbox.mark_sent(receipt(parts[0], "901"))
+    for statement in (*NAMED_PARTS, "UPDATE schema_version SET number = 8"):
+        server.query(statement)
+    async with open_at(server) as store:
+        delivery = await store.outbox.next(ANN)
+    assert delivery is not None
+    assert [(row.part, row.message_id) for row in delivery.parts] == list(zip(parts, ("901", ""), strict=True))
 
 
 @pytest.mark.parametrize(

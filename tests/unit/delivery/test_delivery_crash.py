@@ -69,9 +69,10 @@ class CrashingOutbox:
         """Mark or die."""
         await self._death.around(lambda: self._outbox.sending(part))
 
-    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> None:
+    async def mark_sent(self, receipt: DeliveryReceipt, *, then: MessagePart | None = None) -> bool:
         """Store or die."""
-        await self._death.around(lambda: self._outbox.mark_sent(receipt, then=then))
+        has_more: bool = await self._death.around(lambda: self._outbox.mark_sent(receipt, then=then))
+        return has_more
 
     async def mark_placed(self, part: MessagePart, message_id: str) -> None:
         """Store or die."""

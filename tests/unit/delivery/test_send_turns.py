@@ -13,6 +13,7 @@ from tests.unit.delivery.conftest import OpensGateway
 async def test_a_kill_while_an_answer_waits_marks_nothing(clock: VirtualClock, opens: OpensGateway) -> None:
     """It was neither sent nor noted as being sent: the next run sends it like a new one."""
     gateway = await opens()
+    gateway.platform.finds = False  # what is in doubt is marked
     gateway.platform.gives_turns.clear()
     await gateway.answer("Hello.")
     await asyncio.sleep(90)  # longer than a call may take
@@ -59,5 +60,37 @@ async def test_each_part_waits_for_its_turn(clock: VirtualClock, opens: OpensGat
     await asyncio.sleep(5)
     assert len(gateway.platform.texts(ANN)) == 1
     gateway.platform.gives_turns.set()
+    await gateway.settled()
+    assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]
+
+
+async def test_a_kill_while_a_later_part_waits_marks_nothing(clock: VirtualClock, opens: OpensGateway) -> None:
+    """It is noted as being sent once its turn has come, as the first part is."""
+    gateway = await opens()
+    gateway.platform.finds = False
+    gateway.platform.latency = 1.0
+    await gateway.answer("one " * 20 + "\n\n" + "two " * 20)
+    await asyncio.sleep(0.5)
+    gateway.platform.gives_turns.clear()
+    await asyncio.sleep(90)
+    assert len(gateway.platform.texts(ANN)) == 1
+    gateway.platform.gives_turns.set()
+    await gateway.restart()
+    await gateway.settled()
+    assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]
+
+
+async def test_a_kill_while_the_platform_is_given_time_marks_no_later_part(
+    clock: VirtualClock, opens: OpensGateway
+) -> None:
+    """A preview that was asked to wait makes its chat wait, and nothing is being sent meanwhile."""
+    gateway = await opens()
+    gateway.platform.finds = False
+    gateway.platform.latency = 1.0
+    await gateway.answer("one " * 20 + "\n\n" + "two " * 20)
+    await asyncio.sleep(0.5)
+    gateway.deliverer._context.pauses.add(ANN, 60.0, "asked to wait")
+    await asyncio.sleep(30)
+    await gateway.restart()
     await gateway.settled()
     assert [posted.is_marked for posted in gateway.platform.chats[ANN.chat]] == [False, False]

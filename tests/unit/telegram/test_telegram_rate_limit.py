@@ -281,3 +281,18 @@ async def test_a_turn_that_was_waited_for_is_the_next_call(clock: VirtualClock) 
     assert loop.time() == begun
     await limits.acquire(ANN)
     assert loop.time() > begun
+
+
+async def test_a_turn_is_tried_behind_those_who_wait(clock: VirtualClock) -> None:
+    """It is taken only if it is now, and then is the next call; a busy chat leaves four calls to quiet ones."""
+    limits = TelegramRateLimits()
+    for _ in range(26):
+        assert limits.try_turn(ANN)
+        await limits.acquire(ANN)
+    assert not limits.try_turn(ANN)
+    for chat in range(4):
+        assert limits.try_turn(SessionKey("telegram", str(chat)))
+    waiting = asyncio.create_task(limits.wait_turn(SessionKey("telegram", "99")))
+    await asyncio.sleep(0)
+    assert not limits.try_turn(SessionKey("telegram", "100"))
+    assert await waiting
