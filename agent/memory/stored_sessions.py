@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeAlias
+
+from cachetools import LRUCache
 
 from agent.attachments.file_facts import (
     TAINTED,
@@ -20,12 +23,13 @@ from agent.attachments.file_facts import (
 )
 from agent.memory.scopes import quote, rebase_reference, transcript_path
 from agent.memory.storage.disk import Disk
-from agent.memory.storage.segments import SegmentChain
-from agent.memory.storage.transcript_lines import FORGOTTEN, kind_of, parse_time
-from agent.memory.storage.transcript_reader import TranscriptBlock, read_tail
+from agent.memory.storage.segments import SegmentChain, read_head, transcript_of_archive
+from agent.memory.storage.transcript_lines import FORGOTTEN, format_time, kind_of, parse_time
+from agent.memory.storage.transcript_reader import TranscriptBlock, read_before, read_tail
 from gateway.events import InboundKind, SessionKey, turn_id
 from gateway.ports import (
     DisplayedMessage,
+    DisplayedPage,
     InboxRow,
     Journal,
     Line,
@@ -36,7 +40,10 @@ from gateway.ports import (
 )
 
 _READ_ATTEMPTS = 3
+_MOST_HEADS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_Turn: TypeAlias = tuple[str, Sequence[Line]]  # its id and lines, the `end` line last
 
 
 class StoredSessions:
@@ -48,16 +55,37 @@ class StoredSessions:
         self._journal = journal
         self._disk = disk or Disk()
         self._scopes: dict[SessionKey, str] = {}
+        self._heads: LRUCache[str, tuple[str, str]] = LRUCache(_MOST_HEADS)  # key and time of each archive
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* messages as people saw them, oldest first, including pending and queued ones."""
         # In this order: messages move from the inbox to the journal to the file.
         queued_rows = await self._journal.waiting_rows(key)
         scope, blocks, pending = await self._load(key, limit)
-        lines = await asyncio.to_thread(_in_order, _turns(blocks, pending), queued_rows, datetime.now(UTC))
+        turns = list(_turns(blocks, pending).items())
+        lines = await asyncio.to_thread(_in_order, turns, queued_rows, datetime.now(UTC))
         if limit <= 0:
             return ()
         return tuple(line if scope is None else _anchored(line, scope) for line in lines[-limit:])
+
+    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
+        """Return the messages of *turns* turns before the position *before*; see `SessionReader.displayed_page`."""
+        queued_rows = () if before else await self._journal.waiting_rows(key)
+        pending = () if before else [each.record for each in await self._records.pending(key)]
+        scope = pending[-1].scope if pending else await self._scope(key)
+        if scope is None:
+            return None if before else DisplayedPage(tuple(_in_order((), queued_rows, datetime.now(UTC))))
+        read = await asyncio.to_thread(self._read_back, key, scope, before, turns)
+        if read is None:
+            return None
+        history, start = read
+        known = {turn for turn, _ in history}
+        for record in pending:
+            ended = [_divider(record.transcript, format_time(record.at))] if record.new_transcript else []
+            # What was written to the file since it was read from the journal is there already.
+            history += [each for each in ((record.turn, record.lines), *ended) if each[0] not in known]
+        lines = await asyncio.to_thread(_in_order, history, queued_rows, datetime.now(UTC))
+        return DisplayedPage(tuple(_anchored(line, scope) for line in lines), start)
 
     async def recent_turns(self, key: SessionKey, *, limit: int) -> Sequence[Sequence[Line]]:
         """Return the lines of the newest *limit* turns of the current transcript, oldest first.
@@ -87,6 +115,45 @@ class StoredSessions:
         if self._disk.size(path) is not None:
             at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         return SessionInfo(key=row.key, transcript=row.transcript, messages=row.next_index, updated_at=at)
+
+    def _read_back(self, key: SessionKey, scope: str, before: str, most: int) -> tuple[list[_Turn], str] | None:
+        """Return at most *most* turns before a position, a divider for each /new among them, and where they begin.
+
+        None if the position is unknown.
+        """
+        transcript, _, offset = before.partition(":")
+        if (offset and not offset.isdecimal()) or (before and not transcript):
+            return None
+        for _ in range(_READ_ATTEMPTS):
+            # The writer renames the file while it is read, when /new ends it or it is full.
+            with suppress(FileNotFoundError):
+                chains = self._chains(key, scope)
+                while chains and transcript not in ("", chains[0][0].transcript):
+                    chains.pop(0)
+                if before and not chains:
+                    return None
+                return _read_chains(chains, int(offset) if offset else None, most)
+        return None if before else ([], "")
+
+    def _chains(self, key: SessionKey, scope: str) -> list[tuple[SegmentChain, bool]]:
+        """Return the transcripts of *key*, the newest first, each with True if /new has ended it."""
+        path = transcript_path(self._home, scope, str(key))
+        chains = [(SegmentChain(self._disk, each), True) for each in reversed(self.archives(scope, str(key)))]
+        current = SegmentChain(self._disk, path)
+        return [(current, False), *chains] if current.end else chains
+
+    def archives(self, scope: str, key: str) -> list[Path]:
+        """Return the files of the transcripts of the session *key* that /new ended, the oldest first. Blocks."""
+        found: list[tuple[str, int, Path]] = []
+        for path in transcript_path(self._home, scope, key).parent.glob("*.t*.jsonl"):
+            if transcript_of_archive(path):
+                head = self._heads.get(path.name)
+                if head is None:
+                    line = read_head(self._disk, path)
+                    head = self._heads[path.name] = (str(line.get("key")), str(line.get("created")))
+                if head[0] == key:
+                    found.append((head[1], path.stat().st_mtime_ns, path))
+        return [path for _, _, path in sorted(found)]
 
     def _read(self, key: SessionKey, scope: str, limit: int) -> list[TranscriptBlock]:
         path = transcript_path(self._home, scope, str(key))
@@ -140,6 +207,27 @@ def _turns(blocks: Sequence[TranscriptBlock], pending: Iterable[TurnRecord]) -> 
     return turns
 
 
+def _read_chains(chains: Sequence[tuple[SegmentChain, bool]], end: int | None, most: int) -> tuple[list[_Turn], str]:
+    """Return at most *most* turns of transcripts, the first of which is read up to *end*, and where they begin."""
+    turns: list[_Turn] = []
+    for chain, is_ended in chains:
+        if len(turns) >= most:
+            return turns, f"{chain.transcript}:"
+        blocks, start = read_before(chain, chain.end if end is None else end, most - len(turns))
+        if is_ended and end is None and blocks:
+            turns.insert(0, _divider(chain.transcript, str(blocks[-1].lines[-1].get("at", ""))))
+        turns[:0] = [(block.turn, block.lines) for block in blocks]
+        if start:
+            return turns, f"{chain.transcript}:{start}"
+        end = None
+    return turns, ""
+
+
+def _divider(transcript: str, at: str) -> _Turn:
+    """Return the line that is shown where /new ended *transcript*, as a turn."""
+    return f"{transcript}.end", ({"kind": "divider", "timestamp": at},)
+
+
 @dataclass(frozen=True, slots=True)
 class _SeenLine:
     """A message, the time when it appeared in the chat, and the end of its turn; None if unknown."""
@@ -158,7 +246,7 @@ class _SeenLine:
         return self.since < other.since and other.ended <= self.ended
 
 
-def _in_order(turns: dict[str, list[Line]], queued_rows: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
+def _in_order(turns: Sequence[_Turn], queued_rows: Sequence[InboxRow], now: datetime) -> list[DisplayedMessage]:
     """Return the messages in the order in which people saw them; turns are in the order of their commits.
 
     A command answered during a turn is committed before it, and a message may be queued behind an answer.
@@ -172,10 +260,10 @@ def _in_order(turns: dict[str, list[Line]], queued_rows: Sequence[InboxRow], now
     return [each.line for each in ordered]
 
 
-def _displayed(turns: dict[str, list[Line]]) -> list[_SeenLine]:
-    deleted = {line.get("mid") for lines in turns.values() for line in lines if kind_of(line) == "forgotten"}
+def _displayed(turns: Sequence[_Turn]) -> list[_SeenLine]:
+    deleted = {line.get("mid") for _, lines in turns for line in lines if kind_of(line) == "forgotten"}
     shown: list[_SeenLine] = []
-    for turn, lines in turns.items():
+    for turn, lines in turns:
         # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
         ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
         seen = [(each, _since(line, each.role)) for line in lines for each in _visible_lines(turn, line, deleted)]
@@ -193,6 +281,8 @@ def _since(line: Line, role: str) -> datetime | None:
 def _visible_lines(turn: str, line: Line, deleted: set[object]) -> list[DisplayedMessage]:
     """Return the visible messages of one transcript line. Text beside a tool call was never sent."""
     kind, role = kind_of(line), line.get("role")
+    if kind == "divider":
+        return [_line(turn, "divider", line, "")]
     if kind in ("command", "notice"):
         asked, told = ("content", "reply") if kind == "command" else ("asked", "content")
         is_gone = line.get("mid") and line.get("mid") in deleted
@@ -243,9 +333,9 @@ def _numbered(line: DisplayedMessage, n: int) -> DisplayedMessage:
     return replace(line, id=f"{line.turn}/{n}")
 
 
-def _queued_lines(rows: Sequence[InboxRow], turns: dict[str, list[Line]], now: datetime) -> list[_SeenLine]:
+def _queued_lines(rows: Sequence[InboxRow], turns: Sequence[_Turn], now: datetime) -> list[_SeenLine]:
     """Return the rows that are in no turn yet: accepted, not answered."""
-    answered = {seq for lines in turns.values() for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
+    answered = {seq for _, lines in turns for line in lines[-1:] for seq in map(str, line.get("inbox", ()))}
     queued: list[_SeenLine] = []
     for row in rows:
         message = row.message

@@ -21,6 +21,8 @@ from gateway.text import Links
 
 LOOK_AFTER = 5.0  # seconds of silence after which the history is asked whether the answer is there
 
+_MOST_LINES = 1_000  # of the history that are searched for the message that waits
+
 Frame = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Frame | None]]
 Send = Callable[[Frame], Awaitable[None]]
@@ -63,7 +65,7 @@ class TerminalSession:
         lines = frame.get("lines", [])
         self._speak(frame)
         self.said = [strip_control_characters(str(line["text"])) for line in lines if line["role"] == "user"]
-        self._screen.history([(str(line["role"]), *_text_of(line)) for line in lines])
+        self._screen.history([(str(line["role"]), *_text_of(line)) for line in lines if line["role"] != "divider"])
 
     def _speak(self, frame: Frame) -> None:
         """Go on in the language of the chat, as a history says it."""
@@ -154,7 +156,7 @@ class TerminalSession:
         self._speak(frame)
         self._lines = [*frame["lines"], *(self._lines if frame["type"] == "earlier" else ())]
         mine = [line for line in self._lines if line["message"] == self._waiting]
-        if not mine and frame.get("before"):
+        if not mine and frame.get("before") and len(self._lines) < _MOST_LINES:
             await self._send({"type": "look", "before": frame["before"]})
         if not mine or any(line["state"] == "waiting" for line in mine):
             return

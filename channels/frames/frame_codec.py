@@ -40,7 +40,7 @@ MOST_FILES = 10  # with one message
 LARGEST_FILE = 50_000_000  # bytes
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,64}\Z")
-_LONGEST_LINE_ID = 64
+_LONGEST_POSITION = 128
 _COMMAND = re.compile(r"/[a-z][ -~]{0,62}\Z")
 
 
@@ -73,9 +73,9 @@ class PressFrame:
 
 @dataclass(frozen=True, slots=True)
 class HistoryFrame:
-    """A window asks for the newest page of the history, or for the page before a line that it has."""
+    """A window asks for the newest page of the history, or for the page before one that it has."""
 
-    before: str = ""  # the line's id
+    before: str = ""  # what the page that it has said of where it begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def _read_say(frame: Mapping[Any, Any]) -> SayFrame:
 
 def _read_look(frame: Mapping[Any, Any]) -> HistoryFrame:
     before = frame.get("before", "")
-    if not isinstance(before, str) or len(before) > _LONGEST_LINE_ID:
+    if not isinstance(before, str) or len(before) > _LONGEST_POSITION:
         raise BadFrame("frames.bad")
     return HistoryFrame(before)
 

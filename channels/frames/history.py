@@ -17,7 +17,7 @@ from gateway.i18n import FALLBACK, translate
 from gateway.ports import DisplayedMessage, SessionReader
 from gateway.text import sanitize, split_bounded
 
-HISTORY_LINES = 200
+NEWEST_TURNS, PAGE_TURNS = 40, 200  # of the page that a window opens with, and of those before it
 PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a window can send
 _LINE_BYTES = 512  # of a line's JSON besides its texts
 _RESERVE = 4_096
@@ -28,10 +28,10 @@ _MOST_CHATS = 1_000  # whose pace is remembered
 
 @dataclass(frozen=True, slots=True)
 class HistoryPage:
-    """Consecutive lines of a history, none longer than a part; `before` is the oldest one's id if there are older."""
+    """Consecutive lines of a history, none longer than a part; `before` is where they begin if there are older."""
 
     lines: tuple[DisplayedMessage, ...]
-    before: str = ""
+    before: str = ""  # a position of `displayed_page`, then "#" and the oldest line's id if lines of it are missing
 
 
 def cut_page(
@@ -147,13 +147,21 @@ class HistoryPager:
         return chat
 
     async def _frame(self, key: SessionKey, before: str) -> SharedFrame:
-        lines = await self._sessions.displayed_messages(key, limit=HISTORY_LINES)
+        page = await self._read_page(key, before) if before else None
+        return self._encode(key, page or await self._read_page(key, "") or HistoryPage(()), before if page else "")
+
+    async def _read_page(self, key: SessionKey, before: str) -> HistoryPage | None:
+        """Return the page that ends where *before* says; None if that is nowhere."""
+        position, _, line = before.partition("#")
+        found = await self._sessions.displayed_page(key, position, turns=PAGE_TURNS if position else NEWEST_TURNS)
+        if found is None:
+            return None
         language = self._language(key)
 
-        def cut(cursor: str) -> HistoryPage | None:
-            return cut_page(lines, before=cursor, limit=self._page_bytes, language=language)
+        def cut() -> HistoryPage | None:
+            return cut_page(found.lines, before=line, limit=self._page_bytes, language=language)
 
-        page = await asyncio.to_thread(cut, before)
+        page = await asyncio.to_thread(cut)
         if page is None:
-            before, page = "", await asyncio.to_thread(cut, "")
-        return self._encode(key, page or HistoryPage(()), before)
+            return None
+        return replace(page, before=f"{position}#{page.before}" if page.before else found.before)

@@ -71,6 +71,7 @@ from gateway.ports.locales import in_english as in_english
 from gateway.ports.memory import MEMORY as MEMORY
 from gateway.ports.memory import SEARCH_DEFAULTS as SEARCH_DEFAULTS
 from gateway.ports.memory import DisplayedMessage as DisplayedMessage
+from gateway.ports.memory import DisplayedPage as DisplayedPage
 from gateway.ports.memory import DocumentStore as DocumentStore
 from gateway.ports.memory import ScopeDocument as ScopeDocument
 from gateway.ports.memory import SearchHit as SearchHit

@@ -16,7 +16,7 @@ class DisplayedMessage:
 
     id: str  # "<turn>/<n>": stable over reloads
     turn: str
-    role: str  # user, assistant, command, notice
+    role: str  # user, assistant, command, notice; divider = /new ended a transcript here
     text: str
     at: datetime
     name: str = ""  # display name, for user lines
@@ -26,6 +26,14 @@ class DisplayedMessage:
     attachments: tuple[Attachment, ...] = ()  # stored files received or sent with it
     is_others: bool = False  # `text` was forwarded from another author
     links: tuple[str, ...] | None = None  # as in OutboundMessage
+
+
+@dataclass(frozen=True, slots=True)
+class DisplayedPage:
+    """Consecutive messages of a conversation, oldest first."""
+
+    lines: tuple[DisplayedMessage, ...]
+    before: str = ""  # the position where they begin; "" if no messages are before them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +51,14 @@ class SessionReader(Protocol):
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
         """Return the newest *limit* lines people saw, oldest first; pending and waiting ones included."""
+        ...
+
+    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
+        """Return the messages of *turns* turns before the position *before*, by default the newest ones.
+
+        Pages go back through the transcripts that /new ended. The newest one has pending and waiting messages besides.
+        None for a position that is not one of this conversation.
+        """
         ...
 
     async def all(self) -> tuple[SessionInfo, ...]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-from playwright.async_api import FilePayload, expect
+from playwright.async_api import FilePayload, Page, expect
 
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from channels.frames.history import NEWEST_TURNS
+from gateway.events import SessionKey
 from gateway.i18n import translate
 from gateway.ports.entry_points import operator_command
 from tests.e2e.browser import open_browser
 from tests.fakes.gateway import gateway
+from tests.fakes.memory import FakeRecords, talk
 from tests.fakes.openai_server import ScriptedAnswer, open_server
 from tests.faults.process_pool import ForkServer
 
@@ -178,3 +184,78 @@ async def test_a_stopped_answer_stays_on_the_page(tmp_path: Path, zygote: ForkSe
         await expect(answer).to_contain_text(here)
         assert (await answer.inner_text()).split() == text
         await expect(page.locator(".line:not(.user)")).to_have_count(1)
+
+
+async def test_what_was_said_before_new_is_still_there(tmp_path: Path, zygote: ForkServer) -> None:
+    """/new draws a line in every window at once, and after a kill and a reload all of it is there, once."""
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote) as process:
+        page, other = await browser.new_page(), await browser.new_page()
+        for each in (page, other):
+            await each.goto(process.url)
+            await expect(each.locator("#state")).to_have_attribute("data-state", "online")
+        for n, text in enumerate(("before", "/new", "after", "/new", "at last")):
+            await page.locator("#text").fill(text)
+            await page.locator("#text").press("Enter")
+            await expect(page.locator(".line:not(.user):not(.streaming)")).to_have_count(n + 1)
+            if text == "/new":
+                for each in (page, other):
+                    await expect(each.locator(".divider")).to_have_count((n + 1) // 2)
+        said = ["before", "/new", "after", "/new", "at last"]
+        await process.kill()
+        await process.start()
+        await page.reload()
+        await expect(page.locator(".line.user .body")).to_have_text(said)
+        await expect(page.locator(".line:not(.user)")).to_have_count(5)
+        await expect(page.locator("#lines > .divider + .line.user .body")).to_have_text(["after", "at last"])
+        await expect(page.locator(".divider").first).to_have_text(translate("web.divider"))
+
+
+async def test_a_conversation_of_5000_messages_opens_at_its_end_and_goes_back_to_its_beginning(
+    tmp_path: Path, zygote: ForkServer
+) -> None:
+    """The page draws the newest messages, and the rest as a reader comes to it: nothing twice, nothing missing."""
+    home = tmp_path / "home"
+    await write_conversation(home, messages=5_000)
+    async with open_browser() as browser, gateway(home, zygote) as process:
+        page = await browser.new_page()
+        await page.add_init_script(NOTE_OPENING)
+        await page.goto(process.url)
+        await expect(page.locator(".line .body").last).to_have_text("answer 2499")
+        assert await page.locator(".line").count() <= 2 * NEWEST_TURNS
+        spent = [await opening_time(page) for _ in range(5)]
+        print(f"opening 5,000 messages: {sorted(spent)} ms")
+        assert min(spent) < 5_000
+        seen = 0
+        while await page.locator(".line .body", has_text=re.compile(r"^question 0$")).count() == 0:
+            count = await page.locator(".line").count()
+            assert count > seen
+            seen = count
+            await page.locator("#scroller").evaluate("it => it.scrollTo(0, 0)")
+            await expect(page.locator(".line").nth(count)).to_be_attached(timeout=20_000)
+        texts = await page.locator(".line .body").evaluate_all("them => them.map((each) => each.textContent.trim())")
+        assert texts == [f"{word} {n}" for n in range(2_500) for word in ("question", "answer")]
+
+
+# From the beginning of the navigation to the frame in which the newest message is drawn.
+NOTE_OPENING = """
+new MutationObserver((_, observer) => {
+  if (!document.querySelector(".line")) return;
+  observer.disconnect();
+  requestAnimationFrame(() => setTimeout(() => { window.opened = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });
+"""
+
+
+async def opening_time(page: Page) -> int:
+    """Load the page again; return the milliseconds until the conversation is drawn."""
+    await page.reload()
+    return round(float(await (await page.wait_for_function("() => window.opened")).json_value()))
+
+
+async def write_conversation(home: Path, *, messages: int) -> None:
+    """Write the owner's conversation on the page, as a gateway does."""
+    records = FakeRecords()
+    key, scope = SessionKey("web", "owner"), "people/web%3aowner"
+    for record in talk(messages // 2):
+        records.commit(replace(record, key=key, scope=scope))
+    await TranscriptProjector(home, records).close()

@@ -19,6 +19,7 @@ from gateway.ports import (
     ChannelContext,
     ChatActivity,
     DisplayedMessage,
+    DisplayedPage,
     IntakeResult,
     IntakeVerdict,
     MembershipChange,
@@ -189,6 +190,10 @@ class FakePageServices:
         """Return what people saw."""
         assert key.chat
         return tuple(self.lines[-limit:])
+
+    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
+        """Return what people saw, in one page."""
+        return None if before else DisplayedPage(await self.displayed_messages(key, limit=len(self.lines) or 1))
 
     async def all(self) -> tuple[SessionInfo, ...]:
         """Return no overview; no channel asks for it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of
 from gateway.ports import Line
 
+_ARCHIVE = re.compile(r"([a-z2-7]{16})\.t[a-z0-9]*\.jsonl\Z")
 LINE_BYTES = 512  # usually enough for a head
 LONGEST_LINE = 8 * 1024
 
@@ -102,6 +104,12 @@ def archive_path(path: Path, transcript: str, turn: str) -> Path:
 def archive_of(path: Path, transcript: str) -> Path | None:
     """Return the archive of *transcript* in the folder of *path*, None if it does not exist."""
     return next(path.parent.glob(f"{transcript}.t*.jsonl"), None)
+
+
+def transcript_of_archive(path: Path) -> str:
+    """Return the id of the transcript whose archive is at *path*, "" for any other file."""
+    found = _ARCHIVE.match(path.name)
+    return found[1] if found else ""
 
 
 def read_head(disk: Disk, path: Path) -> Line:

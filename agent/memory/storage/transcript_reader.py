@@ -192,19 +192,41 @@ def read_all(chain: SegmentChain) -> ParsedBlocks:
 
 def read_tail(chain: SegmentChain, enough: int, *, at_most: int = 4 * 1024 * 1024) -> list[TranscriptBlock]:
     """Return the newest turns: at least *enough* of them, unless there are fewer or *at_most* bytes are read."""
-    data, low, width = b"", chain.end, TAIL_BYTES
+    return _read_back(chain, chain.end, enough, at_most)[0]
+
+
+def read_before(chain: SegmentChain, end: int, most: int) -> tuple[list[TranscriptBlock], int]:
+    """Return the newest turns before the offset *end*, at most *most*, and the offset where they begin.
+
+    The offset is 0 if none are before them. There is at least one unless none is left.
+    """
+    at_most = 4 * 1024 * 1024
+    while True:
+        blocks, is_whole = _read_back(chain, end, most, at_most)
+        if len(blocks) > most:
+            blocks, is_whole = blocks[-most:], False
+        if blocks or is_whole:
+            return blocks, 0 if is_whole else blocks[0].offset
+        at_most *= 4
+
+
+def _read_back(chain: SegmentChain, end: int, enough: int, at_most: int) -> tuple[list[TranscriptBlock], bool]:
+    """Return turns as `read_tail`, but before *end*, and True if they begin the transcript."""
+    end = min(end, chain.end)
+    data, low, width = b"", end, TAIL_BYTES
     while low > 0 and len(data) < at_most:
         start = max(low - width, 0)
         data = chain.read(start, low) + data
         low, width = start, width * 3 // 2
         if len(_END.findall(data)) > enough:
             break
+    begin = end - len(data)  # the first segments may have been deleted by age
     if low == 0:
-        return parse_blocks(data, 0).blocks
+        return parse_blocks(data, begin).blocks, True
     # The lines before the first `end` may be the second half of a turn.
     first = _END.search(data)
-    begin = data.find(b"\n", first.start()) + 1 if first else len(data)
-    return parse_blocks(data[begin:], low + begin).blocks if begin else []
+    skipped = data.find(b"\n", first.start()) + 1 if first else len(data)
+    return (parse_blocks(data[skipped:], begin + skipped).blocks if skipped else []), False
 
 
 def turns_in_tail(chain: SegmentChain, unsure: frozenset[str]) -> dict[str, int]:

@@ -73,6 +73,7 @@ const handlers = {
   message(frame) {
     chat.message(frame);
     welcome();
+    if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
   },
   activity({ on, text }) {
     showActivity(on, text);

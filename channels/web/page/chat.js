@@ -79,7 +79,8 @@ export class Chat {
 
   add(lines) {
     for (const line of lines) {
-      if (line.role === "user") {
+      if (line.role === "divider") this.divider();
+      else if (line.role === "user") {
         const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
         this.mark(said, "accepted");
         if (line.files?.length) this.files(said, line.files);
@@ -199,6 +200,12 @@ export class Chat {
     this.follow();
   }
 
+  /** True when this message may have answered /new. */
+  hasEnded({ kind }) {
+    const said = [...this.mine.values()].at(-1)?.querySelector(".body").textContent ?? "";
+    return kind === "notice" && /^\/new\b/i.test(said);
+  }
+
   wasTold(turn, kind, text) {
     const told = this.told.get(turn) ?? [];
     if (kind === "answer" && told.some((line) => line.role === "assistant")) return true;
@@ -315,6 +322,14 @@ export class Chat {
     line.append(who, body, meta);
     this.list.append(line);
     return line;
+  }
+
+  /** Show where /new began anew: the bot's answers below know nothing of the lines above but what it remembers. */
+  divider() {
+    const mark = document.createElement("li");
+    mark.className = "divider";
+    mark.textContent = this.words.divider;
+    this.list.append(mark);
   }
 
   day(time) {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from agent.memory.scopes import transcript_path
 from agent.memory.storage import transcript_lines as build
 from agent.memory.storage.transcript_projector import TranscriptProjector
 from agent.memory.stored_sessions import StoredSessions
@@ -269,3 +271,88 @@ async def test_a_message_that_waits_stands_where_it_was_said(tmp_path: Path) -> 
     records.commit(seen_record(1, asked=2, began=3, ended=3, is_command=True))
     shown = await sessions(tmp_path, records, [accepted_message(0)]).displayed_messages(ANN, limit=20)
     assert [line.text for line in shown] == ["waits", "/status 1", "fine 1"]
+
+
+async def pages_of(stored: StoredSessions, *, turns: int) -> list[list[str]]:
+    """Return the texts of every page of Ann's conversation, the newest page last; a divider is "-"."""
+    pages: list[list[str]] = []
+    before = ""
+    while True:
+        page = await stored.displayed_page(ANN, before, turns=turns)
+        assert page is not None
+        pages.insert(0, ["-" if line.role == "divider" else line.text for line in page.lines])
+        before = page.before
+        if not before:
+            return pages
+
+
+@pytest.mark.parametrize("projected", [0, 4, 6, 7, 11])
+@pytest.mark.parametrize("turns", [1, 2, 3, 100])
+async def test_pages_go_back_through_everything_that_was_said(tmp_path: Path, projected: int, turns: int) -> None:
+    """Three transcripts, wherever they stand: every line once, in order, and a divider at each /new."""
+    records = FakeRecords()
+    second, third = "bbbbbbbbbbbbbbbb", "cccccccccccccccc"
+    every = [
+        *talk(5, first=0, start=0),
+        command(100, new=second),
+        *(replace(each, transcript=second) for each in talk(2, first=6, start=0)),
+        replace(command(101, new=third), transcript=second),
+        *(replace(each, transcript=third) for each in talk(2, first=9, start=0)),
+    ]
+    for n, record in enumerate(every):
+        records.commit(replace(record, at=START + timedelta(minutes=n)))
+        if n + 1 == projected:
+            await TranscriptProjector(tmp_path, records).close()
+    expected = [f"{word} {n}" for n in range(5) for word in ("question", "answer")]
+    expected += ["/status", "fine", "-"]
+    expected += [f"{word} {n}" for n in (6, 7) for word in ("question", "answer")]
+    expected += ["/status", "fine", "-"]
+    expected += [f"{word} {n}" for n in (9, 10) for word in ("question", "answer")]
+    pages = await pages_of(sessions(tmp_path, records), turns=turns)
+    assert [text for page in pages for text in page] == expected
+    if projected == len(every) and turns < 100:
+        assert len(pages) >= len(every) // turns
+
+
+async def test_a_position_of_another_conversation_is_none(tmp_path: Path) -> None:
+    """Bob's transcript lies in the same folder: a position in it, one that is gone, and nonsense open nothing."""
+    records = FakeRecords()
+    bob = SessionKey("telegram", "43")
+    for record in talk(2, first=0, start=0):
+        records.commit(record)
+        records.commit(replace(record, key=bob, turn=turn_name(f"bob {record.turn}"), transcript="d" * 16))
+    await TranscriptProjector(tmp_path, records).close()
+    stored = sessions(tmp_path, records)
+    assert (await stored.displayed_page(ANN, f"{TRANSCRIPT}:", turns=9)) is not None
+    for before in (f"{'d' * 16}:", f"{'e' * 16}:99", f"{TRANSCRIPT}:-1", f"{TRANSCRIPT}:x", "../../x:1", ":"):
+        assert await stored.displayed_page(ANN, before, turns=9) is None
+
+
+async def test_a_page_reads_what_it_shows_and_not_the_whole_file(tmp_path: Path) -> None:
+    """The cost of a page does not depend on the length of the conversation."""
+    records, disk = FakeRecords(), CountingDisk()
+    for record in talk(1_000, first=0, start=0):
+        records.commit(record)
+    await TranscriptProjector(tmp_path, records).close()
+    size = transcript_path(tmp_path, SCOPE, str(ANN)).stat().st_size
+    page = await sessions(tmp_path, records, disk=disk).displayed_page(ANN, turns=10)
+    assert page is not None
+    assert len(page.lines) == 20
+    assert disk.bytes_read < size / 10
+
+
+async def test_pages_go_on_where_age_has_removed_the_first_segments(tmp_path: Path) -> None:
+    """Deletion by age takes whole segments: what is left is shown, every line once."""
+    records = FakeRecords()
+    for record in talk(300, first=0, start=0):
+        records.commit(record)
+    await TranscriptProjector(tmp_path, records).close()
+    path = transcript_path(tmp_path, SCOPE, str(ANN))
+    lines = path.read_bytes().splitlines(keepends=True)
+    ends = [n for n, line in enumerate(lines) if b'"kind":"end"' in line]
+    cut = ends[99] + 1
+    head = build.encode(build.head_line(TRANSCRIPT, str(ANN), START, segment=1, base=sum(map(len, lines[:cut]))))
+    path.write_bytes(head + b"".join(lines[cut:]))
+    pages = await pages_of(sessions(tmp_path, records), turns=64)
+    expected = [f"{word} {n}" for n in range(100, 300) for word in ("question", "answer")]
+    assert [text for page in pages for text in page] == expected

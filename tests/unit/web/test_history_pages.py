@@ -12,7 +12,7 @@ from channels.frames import frame_codec
 from channels.frames.client_connection import SharedFrame
 from channels.frames.history import HistoryPage, HistoryPager, cut_page
 from gateway.events import Attachment, SessionKey
-from gateway.ports import DisplayedMessage, SessionInfo
+from gateway.ports import DisplayedMessage, DisplayedPage, SessionInfo
 from gateway.text import sanitize
 from tests.fakes.clock import EPOCH
 
@@ -79,13 +79,17 @@ class HeldSessions:
         self.reads = self.busy = self.most = 0
 
     async def displayed_messages(self, key: SessionKey, *, limit: int) -> tuple[DisplayedMessage, ...]:
+        """Return nothing; windows ask for pages."""
+        return ()
+
+    async def displayed_page(self, key: SessionKey, before: str = "", *, turns: int) -> DisplayedPage | None:
         """Wait and return nothing."""
         self.reads += 1
         self.busy += 1
         self.most = max(self.most, self.busy)
         await self.go_on.wait()
         self.busy -= 1
-        return ()
+        return DisplayedPage(())
 
     async def all(self) -> tuple[SessionInfo, ...]:
         """Return no overview."""
