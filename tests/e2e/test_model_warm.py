@@ -18,12 +18,12 @@ try:
     cli.main()
 except SystemExit:
     pass
-print("LOADED", *[name for name in ("litellm", "openai", "tiktoken", "httpx") if name in sys.modules])
+print("LOADED", *[name for name in ("litellm", "openai", "tiktoken", "httpx", "pygments") if name in sys.modules])
 """
 
 
 @pytest.mark.parametrize(
-    ("client", "loaded"), [("auto", "LOADED"), ("litellm", "LOADED litellm openai tiktoken httpx")]
+    ("client", "loaded"), [("auto", "LOADED"), ("litellm", "LOADED litellm openai tiktoken httpx pygments")]
 )
 async def test_the_library_is_loaded_by_the_start_and_by_no_message(client: str, loaded: str, tmp_path: Path) -> None:
     """Two messages that come meanwhile do not load it again, and a gateway that nobody writes to loads it too.
