@@ -31,6 +31,7 @@ from tests.fakes.slack_server import BOT_USER, DM, slack_server
 from tests.fakes.staged_changes import memory, scope_in
 from tests.fakes.telegram_gateway import open_gateway as telegram_gateway
 from tests.fakes.telegram_server import open_telegram
+from tests.faults.process_pool import ForkServer
 
 MOVED = {"operations": [{"op": "replace", "old": "Lives in Leipzig", "text": "Lives in Dresden"}]}
 SMOKES = {"operations": [{"op": "remove", "old": "Smokes"}]}
@@ -156,10 +157,10 @@ def write_script(path: Path) -> str:
     return f"scripted:{path}"
 
 
-async def test_on_the_page(tmp_path: Path) -> None:
+async def test_on_the_page(tmp_path: Path, zygote: ForkServer) -> None:
     """In a real browser: the answers, and a question whose button Yes is clicked."""
     model = write_script(tmp_path / "script.json")
-    async with open_browser() as browser, gateway(tmp_path / "home", PARLOUR_LLM__MODEL=model) as process:
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote, PARLOUR_LLM__MODEL=model) as process:
         page = await browser.new_page()
         await page.goto(process.url)
         await expect(page.locator("#state")).to_have_attribute("data-state", "online")
@@ -185,10 +186,10 @@ async def test_on_the_page(tmp_path: Path) -> None:
         await expect(page.locator(".buttons")).to_have_count(0)
 
 
-async def test_in_the_terminal(tmp_path: Path) -> None:
+async def test_in_the_terminal(tmp_path: Path, zygote: ForkServer) -> None:
     """Without buttons the question names the command to type."""
     model = write_script(tmp_path / "script.json")
-    async with gateway(tmp_path / "home", PARLOUR_LLM__MODEL=model) as process:
+    async with gateway(tmp_path / "home", zygote, PARLOUR_LLM__MODEL=model) as process:
 
         async def chat(*lines: str) -> str:
             command = await asyncio.create_subprocess_exec(

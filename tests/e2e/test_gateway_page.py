@@ -114,11 +114,11 @@ async def test_a_file_from_the_page_is_there_for_its_turn_and_afterwards(tmp_pat
         assert (await (await download.value).path()).read_bytes() == b"the door code is 4711"
 
 
-async def test_in_a_container_log_and_page_name_the_container_s_command(tmp_path: Path) -> None:
+async def test_in_a_container_log_and_page_name_the_container_s_command(tmp_path: Path, zygote: ForkServer) -> None:
     """Where the page is as compose publishes it, and the command that prints a login code, as it is typed there."""
     command = "docker compose exec parlour parlour web login"
     settings = {"PARLOUR_WEB__LOGIN": "always", "PARLOUR_WEB__PUBLISHED_PORT": "9000", "container": "oci"}
-    async with gateway(tmp_path / "home", **settings) as process, aiohttp.ClientSession() as session:
+    async with gateway(tmp_path / "home", zygote, **settings) as process, aiohttp.ClientSession() as session:
         await process.wait_logged(command)
         assert "Parlour is ready: http://127.0.0.1:9000/" in process.log
         async with session.get(process.url) as answer:
@@ -126,9 +126,9 @@ async def test_in_a_container_log_and_page_name_the_container_s_command(tmp_path
         assert "a gateway is running on this home" in await process.command("doctor", "--offline")
 
 
-async def test_a_code_from_the_command_line_lets_a_browser_in(tmp_path: Path) -> None:
+async def test_a_code_from_the_command_line_lets_a_browser_in(tmp_path: Path, zygote: ForkServer) -> None:
     """`parlour web login` prints a code while the gateway runs; the page takes it."""
-    async with open_browser() as browser, gateway(tmp_path / "home", PARLOUR_WEB__LOGIN="always") as process:
+    async with open_browser() as browser, gateway(tmp_path / "home", zygote, PARLOUR_WEB__LOGIN="always") as process:
         page = await browser.new_page()
         await page.goto(process.url)
         await expect(page.locator("#login")).to_be_visible()

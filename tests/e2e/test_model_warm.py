@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.gateway import GatewayProcess, free_port
 from tests.fakes.openai_server import open_server
+from tests.faults.process_pool import ForkServer
 
 # `parlour` as the command runs it, and afterwards what it has imported.
 PROBE = """
@@ -25,7 +26,9 @@ print("LOADED", *[name for name in ("litellm", "openai", "tiktoken", "httpx", "p
 @pytest.mark.parametrize(
     ("client", "loaded"), [("auto", "LOADED"), ("litellm", "LOADED litellm openai tiktoken httpx pygments")]
 )
-async def test_the_library_is_loaded_by_the_start_and_by_no_message(client: str, loaded: str, tmp_path: Path) -> None:
+async def test_the_library_is_loaded_by_the_start_and_by_no_message(
+    client: str, loaded: str, tmp_path: Path, zygote: ForkServer
+) -> None:
     """Two messages that come meanwhile do not load it again, and a gateway that nobody writes to loads it too.
 
     Whole turns over a server with OpenAI's protocol import neither litellm nor what it brings.
@@ -35,10 +38,11 @@ async def test_the_library_is_loaded_by_the_start_and_by_no_message(client: str,
         variables = {f"PARLOUR_LLM__{name}": value for name, value in settings.items()}
         process = GatewayProcess(tmp_path / "home", free_port(), **variables)
         process.program = (sys.executable, "-c", PROBE)
+        sender = GatewayProcess(process.home, process.port, zygote, **variables)
         try:
             await process.start()
-            await process.command("send", "web:ann", "hello")
-            await process.command("send", "web:ben", "hello")
+            await sender.command("send", "web:ann", "hello")
+            await sender.command("send", "web:ben", "hello")
             await process.wait_logged("turn.done", times=2)
             assert await process.stop() == 0
             events = [line for line in process.log if "app.ready" in line or "model.library_loaded" in line]

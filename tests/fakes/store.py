@@ -109,18 +109,26 @@ async def open_inline_store(
         connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False, factory=SqliteConnection
         )
+        connection.deserialize(_new_journal().replace(_WAL, _NO_WAL, 1))
         copy = partial(schema.copy, connection)
     else:
-        schema.create_private(path)
+        _create(path)
         connection = schema.connect(path)
         copy = partial(copy_file, path)
     schema.prepare(connection, path)
     return await assemble(InlineWriter(connection), limits or StoreLimits(), clock, copy)
 
 
+def _create(path: Path) -> None:
+    """Make a new journal at *path*, unless there is one."""
+    schema.create_private(path)
+    if not path.stat().st_size:
+        path.write_bytes(_new_journal())
+
+
 @cache
 def _new_journal() -> bytes:
-    """Return the file of a journal without rows: the migrations of hundreds of stores took a fiftieth of all tests."""
+    """Return the file of a journal without rows: the migrations of thousands of stores took a fiftieth of all tests."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal.db")
         connection = schema.connect(path)
