@@ -192,6 +192,16 @@ def lost_line(journal: Path, what: str) -> str:
     )
 
 
+def lost_rows_line(journal: Path, url: str, what: str) -> str:
+    """Return the error line for a store without the newest turns, with every remedy: of *url*, or of *journal*."""
+    if not url:
+        return lost_line(journal, what)
+    return (
+        f"the database of store.url {what}: it is older than the files in {journal.parent}. Restore a later copy of"
+        f" it, or, to continue without the lost data, run `parlour accept-loss`{_in_container()}"
+    )
+
+
 def is_missing(journal: Path) -> bool:
     """Return True if the file, which may exist, holds no journal. Raises sqlite3.Error when it cannot be read."""
     return _read_identity(journal) is None

@@ -23,7 +23,8 @@ from gateway.git_folders import defuse_repositories
 from gateway.home import SCHEMA, STAGING, Home, hold_lock, make_private, remove_staging, sync_folder, write_private
 from gateway.journal_file import OpenChoice, journal_fault
 from gateway.settings.sources import FILE_NAMES
-from gateway.store.sqlite.closed_journal import OpenWork, mark_adopted
+from gateway.store.adoption import OpenWork
+from gateway.store.sqlite.closed_journal import mark_adopted
 
 _STRANGE = "it contains names that no backup has"
 _DEEPEST = 32  # folders; a home has eight

@@ -54,12 +54,12 @@ from gateway.events import InboundMessage, MessagePart
 from gateway.home import Home
 from gateway.home_migration import open_home
 from gateway.intake import GatewayIntake
-from gateway.journal_file import lost_line
+from gateway.journal_file import lost_rows_line, misplaced_journal
 from gateway.ports import MessageContext, Store
 from gateway.quarantine import KEEP, Quarantine
 from gateway.settings import Settings, secret_values
 from gateway.settings.chat_overrides import open_chats
-from gateway.store.sqlite.closed_journal import read_sessions
+from gateway.store.closed_store import read_sessions
 from gateway.supervisor import Supervisor
 from gateway.text.redaction import SecretRedactor
 from gateway.web.health import HealthEndpoints
@@ -83,7 +83,7 @@ async def open_app(
     """
     async with AsyncExitStack() as stack:
         home = stack.enter_context(open_home(settings.home))
-        if lost := await asyncio.to_thread(lost_turns, home):
+        if lost := await asyncio.to_thread(lost_turns, home, settings.store.address):
             raise UserError(lost)
         store = await stack.enter_async_context(open_store(settings, has_served=channels, now=now))
         context = await _build_context(settings, plugins or ExtraPlugins(), home, store, now)
@@ -98,10 +98,15 @@ async def open_app(
         yield app
 
 
-def lost_turns(home: Home) -> str:
-    """Return the error line for a journal that lacks turns which the transcripts have; otherwise "". Blocks."""
-    leads = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
-    return lost_line(home.journal, leads) if leads else ""
+def lost_turns(home: Home, url: str) -> str:
+    """Return the error line for a store that lacks turns which the transcripts have; otherwise "". Blocks.
+
+    Raises StoreUnavailable and SettingsError for a database that cannot be used.
+    """
+    if misplaced_journal(home.journal, has_database=bool(url)):
+        return ""  # opening the store says more
+    leads = describe_leads(home.path, read_sessions(home.journal, url, NEWEST_SESSIONS))
+    return lost_rows_line(home.journal, url, leads) if leads else ""
 
 
 def build_operations(app: GatewayApp) -> GatewayOperations:

@@ -106,7 +106,7 @@ async def open_store(
 
     *has_served* is False in a process that opens the home for one command.
     """
-    url = str(settings.store.url.get_secret_value()) if settings.store.url else ""
+    url = settings.store.address
     scheme = url.partition("://")[0] or "sqlite"
     entry_points = {entry.name: entry for entry in load_entry_points("parlour.stores")}
     if scheme not in entry_points:

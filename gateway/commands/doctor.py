@@ -25,7 +25,7 @@ from gateway.doctor import (
 )
 from gateway.errors import ParlourError, SettingsError, ToolFailed
 from gateway.home import Home
-from gateway.journal_file import lost_journal, lost_line
+from gateway.journal_file import lost_journal, lost_rows_line
 from gateway.logs import configure_logs
 from gateway.net.platform_time import clock_ahead, clock_line, time_servers
 from gateway.ports.entry_points import HOW_TO_INSTALL
@@ -64,18 +64,21 @@ async def collect_findings(
 ) -> AsyncIterator[DoctorFinding]:
     """Yield everything the doctor sees: this machine, what went wrong lately, then what others have to say."""
     report = check_settings(environment)
-    for finding in check_machine(report, environment):
-        yield finding
     settings = report.settings
-    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home)), _reader()):
+    url = settings.store.address if settings and not is_offline else ""
+    if url:
+        store = await asyncio.to_thread(_database, url)
+        yield store
+        url = "" if store.level is FindingLevel.FAIL else url
+    for finding in check_machine(report, environment, url=url):
+        yield finding
+    for finding in (*await asyncio.to_thread(_transcripts, Home(report.home), url), _reader()):
         yield finding
     port = (settings.web.published_port or settings.web.port) if settings else 0
-    async for finding in check_incidents(Home(report.home), port=port):
+    async for finding in check_incidents(Home(report.home), port=port, url=url):
         yield finding
     if settings is None or is_offline:
         return
-    if settings.store.url and (url := settings.store.url.get_secret_value()):
-        yield await asyncio.to_thread(_database, url)
     if settings.proxy:
         yield await check_proxy(settings.proxy_address)
     servers = time_servers(settings.channels.values(), settings.llm.api_base)
@@ -107,15 +110,19 @@ def _reader() -> DoctorFinding:
     return DoctorFinding(FindingLevel.WARN, "reader", text, "confined")
 
 
-def _transcripts(home: Home) -> list[DoctorFinding]:
-    """Compare the transcripts with the journal, as a start does. Blocks."""
-    if not home.journal.exists() or lost_journal(home.journal):
+def _transcripts(home: Home, url: str) -> list[DoctorFinding]:
+    """Compare the transcripts with the store, as a start does. Blocks."""
+    if not url and (not home.journal.exists() or lost_journal(home.journal)):
         return []  # the latter says more
     from agent.memory.storage.transcript_lead import NEWEST_SESSIONS, describe_leads
-    from gateway.store.sqlite.closed_journal import read_sessions
+    from gateway.store.closed_store import read_sessions
 
-    what = describe_leads(home.path, read_sessions(home.journal, NEWEST_SESSIONS))
-    return [DoctorFinding(FindingLevel.FAIL, "journal", lost_line(home.journal, what), "transcripts")] if what else []
+    try:
+        what = describe_leads(home.path, read_sessions(home.journal, url, NEWEST_SESSIONS))
+        lost = lost_rows_line(home.journal, url, what) if what else ""
+    except ParlourError as error:  # the database has gone since it was asked
+        lost = str(error)
+    return [DoctorFinding(FindingLevel.FAIL, "journal", lost, "transcripts")] if lost else []
 
 
 def _database(url: str) -> DoctorFinding:
@@ -156,7 +163,7 @@ async def _model(settings: Settings, *, asks_model: bool) -> list[DoctorFinding]
     llm = settings.llm.asking()
     if not llm.model:
         return []
-    answered_at = None if asks_model else await last_answer(Home(settings.home), llm.model)
+    answered_at = None if asks_model else await last_answer(Home(settings.home), llm.model, settings.store.address)
     if answered_at is not None and datetime.now(UTC) - answered_at < LATELY:
         minutes = max(0, int((datetime.now(UTC) - answered_at).total_seconds() // 60))
         line = f"{llm.model} answered {minutes} minutes ago; `parlour doctor --model` calls it now (costs a few tokens)"

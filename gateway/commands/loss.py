@@ -18,38 +18,80 @@ from gateway.journal_file import (
     is_missing,
     journal_fault,
     lost_journal,
+    misplaced_journal,
     remove_stamp,
 )
-from gateway.settings import home_of
+from gateway.ports.journal import SessionRow
+from gateway.settings import check_settings
+from gateway.store.closed_store import read_sessions
 from gateway.store.engine import new_transcript
-from gateway.store.sqlite.closed_journal import mark_adopted, read_sessions
+from gateway.store.sqlite.closed_journal import mark_adopted
 
 
 def accept_loss(choice: OpenChoice, *, is_sure: bool) -> None:
     """Print what is lost, ask, and make the home one that starts."""
-    home = Home(home_of(os.environ))
+    report = check_settings(os.environ)
+    home, url = Home(report.home), report.settings.store.address if report.settings else ""
     if not home.path.is_dir():
         raise UserError(f"no home exists at {home.path}; nothing is lost")
     with hold_lock(home):
-        fault = journal_fault(home.journal)
-        is_damaged = fault == damaged_line(home.journal)
-        if fault and not is_damaged:
-            raise UserError(fault)
-        lost = fault or _loss(home)
-        if not lost:
-            typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
-            return
-        typer.echo(lost)
-        if not is_sure:
-            typer.confirm("Continue without the lost data?", abort=True)
-        typer.echo(_begin_anew(home) if is_damaged or is_missing(home.journal) else _go_on(home, choice))
-        remove_stamp(home.journal)
+        if mistake := misplaced_journal(home.journal, has_database=bool(url)):
+            raise UserError(mistake)
+        if url:
+            _accept_older_database(home, url, choice, is_sure=is_sure)
+        else:
+            _accept_lost_file(home, choice, is_sure=is_sure)
 
 
-def _loss(home: Home) -> str:
+def _accept_lost_file(home: Home, choice: OpenChoice, *, is_sure: bool) -> None:
+    fault = journal_fault(home.journal)
+    is_damaged = fault == damaged_line(home.journal)
+    if fault and not is_damaged:
+        raise UserError(fault)
+    lost = fault or lost_journal(home.journal) or _lost_turns(home, "")
+    if not lost:
+        typer.echo(f"{home.journal} is intact and belongs to this home; nothing is lost")
+        return
+    _ask(lost, is_sure=is_sure)
+    if is_damaged or is_missing(home.journal):
+        typer.echo(_begin_anew(home))
+    else:
+        work = mark_adopted(home.journal, choice, _fit_sessions(home, ""))
+        typer.echo(f"the next start uses the journal as it is; {work.describe(choice)}")
+    remove_stamp(home.journal)
+
+
+def _accept_older_database(home: Home, url: str, choice: OpenChoice, *, is_sure: bool) -> None:
+    """Make a database that is older than the transcripts fit them. An unreachable one is not lost, and raises."""
+    lost = _lost_turns(home, url)
+    if not lost:
+        typer.echo("the database of store.url has all turns of this home's transcripts; nothing is lost")
+        return
+    _ask(lost, is_sure=is_sure)
+    from gateway.store.postgres.schema import adopt_database
+
+    work = adopt_database(url, choice, _fit_sessions(home, url))
+    typer.echo(f"the next start uses the database as it is; {work.describe(choice)}")
+
+
+def _ask(line: str, *, is_sure: bool) -> None:
+    typer.echo(line)
+    if not is_sure:
+        typer.confirm("Continue without the lost data?", abort=True)
+
+
+def _lost_turns(home: Home, url: str) -> str:
+    """Return a description of the turns that transcripts have and the store lacks; "" if it lacks none."""
     from agent.memory.storage.transcript_lead import describe_leads
 
-    return lost_journal(home.journal) or describe_leads(home.path, read_sessions(home.journal))
+    return describe_leads(home.path, read_sessions(home.journal, url))
+
+
+def _fit_sessions(home: Home, url: str) -> list[SessionRow]:
+    """Return the store's sessions, corrected from the transcripts."""
+    from agent.memory.storage.transcript_lead import fit_session
+
+    return [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal, url)]
 
 
 def _begin_anew(home: Home) -> str:
@@ -66,12 +108,3 @@ def _begin_anew(home: Home) -> str:
         "the next start creates a new journal: conversations start over (transcripts and all memory are kept), and"
         f" users approved in chats and owners who used a claim code must be admitted again{kept}"
     )
-
-
-def _go_on(home: Home, choice: OpenChoice) -> str:
-    """Make the older journal fit the transcripts, and treat its open work as that of a restored one."""
-    from agent.memory.storage.transcript_lead import fit_session
-
-    fitted = [fit_session(home.path, row, new_transcript) for row in read_sessions(home.journal)]
-    work = mark_adopted(home.journal, choice, fitted)
-    return f"the next start uses the journal as it is; {work.describe(choice)}"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def migrate_store(target: StoreKind) -> None:
     """Move the messages of the home to *target*, and print what was done."""
     settings = load_settings(os.environ)
-    url = settings.store.url.get_secret_value() if settings.store.url else ""
+    url = settings.store.address
     if not url:
         raise UserError("set PARLOUR_STORE__URL to the address of the PostgreSQL database, in both directions")
     if not settings.home.is_dir():

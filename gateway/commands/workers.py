@@ -14,8 +14,8 @@ from gateway.errors import SettingsError
 from gateway.home import Home, is_held
 from gateway.ports.entry_points import HOW_TO_INSTALL
 from gateway.settings import Settings, load_settings
-from gateway.store.sqlite import closed_journal
-from gateway.store.workers import DEAD_AFTER, WorkerStatus
+from gateway.store.sqlite.closed_journal import read_journal
+from gateway.store.workers import DEAD_AFTER, WorkerStatus, list_workers
 
 
 def show_workers(*, as_json: bool) -> None:
@@ -26,10 +26,11 @@ def show_workers(*, as_json: bool) -> None:
 
 def _workers(settings: Settings) -> list[Line]:
     """Return the workers of the configured store. Blocks."""
-    url = settings.store.url.get_secret_value() if settings.store.url else ""
+    url = settings.store.address
     if not url:
         home = Home(settings.home)
-        return [_line(each, has_ended=not is_held(home)) for each in closed_journal.read_workers(home.journal)]
+        listed = read_journal(home.journal, list_workers) or ()
+        return [_line(each, has_ended=not is_held(home)) for each in listed]
     try:
         from gateway.store.postgres.schema import read_workers
     except ModuleNotFoundError as missing:

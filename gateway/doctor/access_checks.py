@@ -16,11 +16,11 @@ _LEAST_TOKENS = 10_000  # a first answer may take so many, its prompt and tools 
 _ENOUGH_TOKENS = 2_000_000  # a day: some two hundred answers over a long conversation
 
 
-def check_access(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
+def check_access(home: Home, settings: Settings, url: str) -> Iterator[DoctorFinding]:
     """Yield findings about admission entries, caps and owners."""
     yield from _everyone(settings)
     yield from _caps(settings)
-    yield from _owners(home, settings)
+    yield from _owners(home, settings, url)
 
 
 def _everyone(settings: Settings) -> Iterator[DoctorFinding]:
@@ -55,7 +55,7 @@ def _caps(settings: Settings) -> Iterator[DoctorFinding]:
             yield DoctorFinding(FindingLevel.WARN, "caps", line)
 
 
-def _owners(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
+def _owners(home: Home, settings: Settings, url: str) -> Iterator[DoctorFinding]:
     for owner in settings.owners:
         channel, _, who = owner.partition(":")
         block = settings.channels.get(channel)
@@ -64,7 +64,7 @@ def _owners(home: Home, settings: Settings) -> Iterator[DoctorFinding]:
             yield DoctorFinding(
                 FindingLevel.WARN, "owners", f"PARLOUR_OWNERS: {owner!r} is not a user of {channel}: {wrong}", "id"
             )
-    owners = [*settings.owners, *(f"{each} (by claim code)" for each in claimed_owners(home))]
+    owners = [*settings.owners, *(f"{each} (by claim code)" for each in claimed_owners(home, url))]
     if not owners:
         line = (
             "no owner is set; only someone at this machine can act as owner; run `parlour owner claim`, or set"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import closing
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from gateway.access.access_roster import orphan_summary, pending_summary, refusal_summary
@@ -15,20 +15,25 @@ from gateway.alerts.alert_messages import alert_status, line_of_delay, status_li
 from gateway.alerts.alert_state import is_unnotified
 from gateway.control.gateway_client import connect
 from gateway.doctor.findings import DoctorFinding, FindingLevel
-from gateway.errors import UserError
+from gateway.errors import ParlourError, UserError
 from gateway.home import Home, in_use, is_held
-from gateway.journal_file import read_only
 from gateway.quarantine import count, list_events
+
+if TYPE_CHECKING:
+    from gateway.store.database import Database
+
+T = TypeVar("T")
 
 _MOST_EVENTS = 3
 _MOST_GROUPS = 5
 LATELY = timedelta(days=1)
 
 
-async def check_incidents(home: Home, *, port: int = 0) -> AsyncIterator[DoctorFinding]:
+async def check_incidents(home: Home, *, port: int = 0, url: str = "") -> AsyncIterator[DoctorFinding]:
     """Yield findings from the status of the running gateway, or from the files of the home.
 
-    *port* is the page's port in the settings, 0 when unknown: a gateway with another port has other settings.
+    *port* is the page's port in the settings, 0 when unknown: a gateway with another port has other settings. *url* is
+    the address of a database that can be used; empty for the embedded store.
     """
     for finding in await asyncio.to_thread(lambda: list(_quarantine(home))):
         yield finding
@@ -42,7 +47,7 @@ async def check_incidents(home: Home, *, port: int = 0) -> AsyncIterator[DoctorF
     if status is not None:
         yield _holder(status, home, port)
     else:
-        status = await asyncio.to_thread(_journal, home) if home.journal.exists() else {}
+        status = await asyncio.to_thread(_journal, home, url) if url or home.journal.exists() else {}
     for finding in _status_findings(status):
         yield finding
 
@@ -141,54 +146,55 @@ def _alert(alert: Mapping[str, Any]) -> Iterator[DoctorFinding]:
         yield DoctorFinding(FindingLevel.OK, "alerts", status_line(alert), str(alert["cause"]))
 
 
-def _read(home: Home, read: Any) -> Any:
-    """Read from the journal without changing it; None if it cannot be read, which another check reports."""
-    if not home.journal.exists():
+def _read(home: Home, url: str, read: Callable[[Database], T]) -> T | None:
+    """Read from the store without changing it; None if it cannot be read, which another check reports."""
+    if not url and not home.journal.exists():
         return None
-    try:
-        with closing(sqlite3.connect(read_only(home.journal), uri=True, timeout=2)) as database:
-            return read(database)
-    except sqlite3.Error:
-        return None
-
-
-def _journal(home: Home) -> dict[str, Any]:
-    """Return the incidents in the journal of a home whose gateway does not run."""
     # Here, since the store's own imports are not light, and most doctors need none of it.
+    from gateway.store.closed_store import read_store
+
+    try:
+        return read_store(home.journal, url, read)
+    except ParlourError:
+        return None
+
+
+def _journal(home: Home, url: str) -> dict[str, Any]:
+    """Return the incidents in the store of a home whose gateway does not run."""
     from gateway.store.alerts import load_alerts
     from gateway.store.outbox import dead_groups
     from gateway.store.sql_store import count_unclean_stops
 
-    def read(database: sqlite3.Connection) -> dict[str, Any]:
+    def read(database: Database) -> dict[str, Any]:
         dead = [
             {"channel": group.channel, "count": group.count, "newest": group.newest.isoformat(), "reason": group.reason}
             for group in dead_groups(database)
         ]
-        paused = database.execute(
-            "SELECT json_extract(payload, '$.key'), json_extract(payload, '$.by'), count(*) FROM job"
-            " WHERE kind = 'remind' AND json_extract(payload, '$.paused') = 'access' GROUP BY 1, 2"
+        reminders = [json.loads(row) for (row,) in database.execute("SELECT payload FROM job WHERE kind = 'remind'")]
+        paused = Counter(
+            f"{each['key'].partition(':')[0]}:{each['by']}" for each in reminders if each.get("paused") == "access"
         )
-        orphaned = [{"who": f"{key.partition(':')[0]}:{by}", "count": count} for key, by, count in paused]
+        orphaned = [{"who": who, "count": count} for who, count in sorted(paused.items())]
         return {"dead_letters": dead, "orphaned_reminders": orphaned}
 
     # Each by itself: a journal that is not migrated yet may lack its table.
-    stops = _read(home, count_unclean_stops) or 0
-    alerts = _read(home, load_alerts) or ()
+    stops = _read(home, url, count_unclean_stops) or 0
+    alerts = _read(home, url, load_alerts) or ()
     statuses = [alert_status(alert, is_untold=is_unnotified(alert)) for alert in alerts if alert.line]
-    return {**(_read(home, read) or {}), "unclean_stops": stops, "alerts": statuses}
+    return {**(_read(home, url, read) or {}), "unclean_stops": stops, "alerts": statuses}
 
 
-def claimed_owners(home: Home) -> list[str]:
+def claimed_owners(home: Home, url: str) -> list[str]:
     """Return the owners who claimed the bot with a code, as channel:user_id. Blocks."""
 
-    def read(database: sqlite3.Connection) -> list[str]:
+    def read(database: Database) -> list[str]:
         found = database.execute("SELECT channel, who FROM access WHERE standing = 'owner' ORDER BY at")
         return [f"{channel}:{who}" for channel, who in found]
 
-    return _read(home, read) or []
+    return _read(home, url, read) or []
 
 
-async def last_answer(home: Home, model: str) -> datetime | None:
+async def last_answer(home: Home, model: str, url: str = "") -> datetime | None:
     """Return when *model* last answered the gateway that runs on *home*; None when it did not, or none runs.
 
     An answer to an earlier run proves nothing: the key may have changed since, or be missing in a restored home.
@@ -200,11 +206,11 @@ async def last_answer(home: Home, model: str) -> datetime | None:
     if not status or "since" not in status:
         return None
 
-    def read(database: sqlite3.Connection) -> int | None:
+    def read(database: Database) -> int | None:
         query = "SELECT max(at) FROM usage WHERE model = ? AND tokens_out > 0"
         (at,) = database.execute(query, (model,)).fetchone()
         return int(at) if at is not None else None
 
-    microseconds = await asyncio.to_thread(_read, home, read)
+    microseconds = await asyncio.to_thread(_read, home, url, read)
     at = datetime.fromtimestamp(microseconds / 1_000_000, UTC) if microseconds is not None else None
     return at if at is not None and at >= datetime.fromisoformat(str(status["since"])) else None

@@ -27,8 +27,11 @@ _LOCAL = "local:"  # before the folder of an embedding model
 _LOCAL_NEEDS = ("onnxruntime", "tokenizers")  # of the extra `local`
 
 
-def check_machine(report: SettingsReport, environment: Mapping[str, str]) -> Iterator[DoctorFinding]:
-    """Yield every finding; the lines that fail are those a start would end with."""
+def check_machine(report: SettingsReport, environment: Mapping[str, str], *, url: str = "") -> Iterator[DoctorFinding]:
+    """Yield every finding; the lines that fail are those a start would end with.
+
+    *url* is the address of a database that can be used; empty for the embedded store.
+    """
     yield from _settings(report)
     home = Home(report.home)
     yield from _privacy(home)
@@ -38,7 +41,7 @@ def check_machine(report: SettingsReport, environment: Mapping[str, str]) -> Ite
         yield from _model(report.settings)
         yield from _meaning(report.settings)
         yield from _compute(report.settings)
-        yield from check_access(home, report.settings)
+        yield from check_access(home, report.settings, url)
         yield from _timezone(report.settings, environment)
         yield from _isolation(home, report.settings)
         yield from _channels(report.settings, environment)

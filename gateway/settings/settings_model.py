@@ -246,6 +246,11 @@ class StoreSettings(FrozenModel):
 
     url: StoreAddress | None = None  # None or empty = embedded; may hold a password
 
+    @property
+    def address(self) -> str:
+        """Return the address itself, empty for the embedded store."""
+        return self.url.get_secret_value() if self.url else ""
+
 
 class DeliverySettings(FrozenModel):
     """Settings of uncertain deliveries."""

@@ -11,8 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gateway.journal_file import OpenChoice
+from gateway.ports.journal import SessionRow
 from gateway.store.database import SET_META, Database
+from gateway.store.row_codec import write_key
 
+_OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
+_OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
 _UNFINISHED = "('pending', 'sending', 'unknown')"
 
 
@@ -26,6 +30,34 @@ class AdoptedRange:
     def covers(self, inbox: Iterable[int]) -> bool:
         """Return True if one of these inbox rows is among them."""
         return any(seq <= self.inbox for seq in inbox)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWork:
+    """Number of open messages and undelivered answers in a journal."""
+
+    messages: int
+    answers: int
+
+    def describe(self, choice: OpenChoice) -> str:
+        """Return a line for the operator that says how open work is settled."""
+        count = f"{self.messages} messages were open and {self.answers} answers undelivered in it"
+        if not self.messages and not self.answers:
+            return "nothing was open in it"
+        if choice is OpenChoice.DROP:
+            return f"{count}: they are dropped"
+        return f"{count}: each is answered, and looked up or marked, since it may have been answered already"
+
+
+def mark(database: Database, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
+    """Mark a journal that no gateway has open as adopted; return its open work. *sessions* replace its own rows."""
+    database.execute(SET_META, ("adopted", choice.value))
+    database.executemany(
+        "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
+        [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],
+    )
+    ((messages,), (answers,)) = (database.execute(query).fetchone() for query in (_OPEN_ROWS, _OPEN_ANSWERS))
+    return OpenWork(messages, answers)
 
 
 def settle(database: Database, choice: OpenChoice, at: int) -> None:

@@ -156,3 +156,76 @@ async def test_a_home_moves_to_postgresql_and_back(tmp_path: Path, server: Postg
         await on_file.close()
         await on_server.close()
     assert [role for role, _ in said_in(tmp_path / "home")] == ["user", "assistant"] * 3
+
+
+def put_aside(server: PostgresServer) -> None:
+    """Keep a copy of every table."""
+    server.query("DROP SCHEMA IF EXISTS older CASCADE")
+    server.query("CREATE SCHEMA older")
+    for (name,) in server.query("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
+        server.query(f"CREATE TABLE older.{name} AS TABLE public.{name}")
+
+
+def put_back(server: PostgresServer) -> None:
+    """Restore the copies, as an operator restores an older dump."""
+    for (name,) in server.query("SELECT tablename FROM pg_tables WHERE schemaname = 'older'"):
+        server.query(f"TRUNCATE public.{name}")
+        server.query(f"INSERT INTO public.{name} SELECT * FROM older.{name}")  # noqa: S608 - our tables
+    server.query("DROP SCHEMA older CASCADE")
+
+
+async def test_a_database_older_than_the_transcripts_is_noticed(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """A start would give indices of stored turns again: it is refused, until the loss is accepted. So is the doctor."""
+    gateway = GatewayProcess(tmp_path / "home", free_port(), zygote, **settings(server))
+    try:
+        await gateway.start()
+        await gateway.command("send", KEY, "one")
+        await until_answered(gateway, 1)
+        await gateway.stop()
+        put_aside(server)
+        await gateway.start()
+        await gateway.command("send", KEY, "two")
+        await until_answered(gateway, 2)
+        await gateway.stop()
+        assert "nothing is lost" in await gateway.command("accept-loss", "--yes")
+        put_back(server)
+        for command in ("run", "doctor"):
+            code, printed = await gateway.run_to_its_end(command)
+            assert code == 2
+            assert "the database of store.url lacks turns that are in the transcript of web:owner" in printed
+            assert "parlour accept-loss" in printed
+        assert "the next start uses the database" in await gateway.command("accept-loss", "--yes")
+        await gateway.start()
+        await gateway.command("send", KEY, "three")
+        await until_answered(gateway, 3)
+        await gateway.stop()
+    finally:
+        await gateway.close()
+    (path,) = (tmp_path / "home").glob("people/*/sessions/*.jsonl")
+    indices = [line["i"] for line in map(json.loads, path.read_text().splitlines()) if "i" in line]
+    assert sorted(set(indices)) == indices
+    assert [role for role, _ in said_in(tmp_path / "home")] == ["user", "assistant"] * 3
+
+
+async def test_the_doctor_reads_a_database_whose_gateway_does_not_run(
+    tmp_path: Path, server: PostgresServer, zygote: ForkServer
+) -> None:
+    """Dead letters, owners who claimed the bot, and kills. A server that cannot be reached is one line."""
+    gateway = GatewayProcess(tmp_path / "home", free_port(), zygote, **settings(server))
+    try:
+        await gateway.start()
+        await gateway.kill()
+        server.query("INSERT INTO dead VALUES ('t.1.1', 't', 'telegram:42', 'chat not found', 1790000000000000)")
+        server.query("INSERT INTO access VALUES ('telegram', '7', 'owner', 'claim', 1)")
+        _, printed = await gateway.run_to_its_end("doctor")
+        assert "1 to telegram" in printed
+        assert "chat not found" in printed
+        assert "telegram:7 (by claim code)" in printed
+        assert "the gateway was killed" in printed
+        gateway.environment["PARLOUR_STORE__URL"] = "postgresql://127.0.0.1:1/none"
+        _, printed = await gateway.run_to_its_end("doctor")
+        assert printed.count("cannot be used") == 1
+    finally:
+        await gateway.close()

@@ -10,14 +10,17 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import structlog
 from psycopg.conninfo import conninfo_to_dict
 
 from gateway.errors import SchemaTooNew, SettingsError, StoreUnavailable
-from gateway.store import workers
+from gateway.journal_file import OpenChoice
+from gateway.ports.journal import SessionRow
+from gateway.store import adoption, workers
+from gateway.store.adoption import OpenWork
 from gateway.store.database import SET_META, Database, QueryResult
 from gateway.store.migrations import MIGRATIONS, Migration
 from gateway.store.postgres.connection import PostgresConnection
@@ -25,6 +28,8 @@ from gateway.store.row_codec import moment, sql, unquote
 from gateway.store.workers import DEAD_AFTER, WorkerIdentity, WorkerStatus
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 _MICROSECOND = timedelta(microseconds=1)
 OLDEST = 150_000  # server version
@@ -146,6 +151,37 @@ def describe(url: str) -> str:
         raise SchemaTooNew(_newer_line(number))
     tables = f"its tables have schema {number}" if number else "it has no tables yet, which the first start makes"
     return f"the journal is in PostgreSQL {version}, database {name}; {tables}"
+
+
+def read_database(url: str, read: Callable[[Database], T]) -> T | None:
+    """Return the result of *read* on a database, which may be in use; None where tables are missing or older.
+
+    Raises StoreUnavailable for one that cannot be used, SettingsError where the messages are elsewhere.
+    """
+    try:
+        with closing(open_session(url)) as raw:
+            connection = PostgresConnection(raw)
+            if not schema_version(connection):
+                return None
+            require_active(connection)
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            return read(connection)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
+        return None
+    except psycopg.Error as error:
+        raise StoreUnavailable(fault_line(error)) from error
+
+
+def adopt_database(url: str, choice: OpenChoice, sessions: Iterable[SessionRow]) -> OpenWork:
+    """Mark a database that no gateway uses as adopted (gateway/store/adoption.py). Raises StoreUnavailable."""
+    with closing(connect(url, WorkerIdentity(), wait=LOCK_SECONDS)) as connection:
+        try:
+            connection.begin_batch()
+            work = adoption.mark(connection, choice, sessions)
+            connection.end_batch()
+        except psycopg.Error as error:
+            raise StoreUnavailable(fault_line(error)) from error
+    return work
 
 
 def read_workers(url: str) -> tuple[tuple[WorkerStatus, ...], datetime]:

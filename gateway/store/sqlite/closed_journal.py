@@ -1,62 +1,32 @@
-"""What the offline commands do with a closed journal file: its sessions are read, and it is marked as adopted."""
+"""What the offline commands do with a closed journal file: it is read, marked as adopted, and sealed."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.journal_file import OpenChoice, fault_line, read_only
 from gateway.ports.journal import SessionRow
-from gateway.store.database import SET_META
-from gateway.store.row_codec import write_key
-from gateway.store.session_queue import ALL, list_sessions
-from gateway.store.workers import WorkerStatus, list_workers
+from gateway.store import adoption
+from gateway.store.adoption import OpenWork
+from gateway.store.database import Database
 
-_OPEN_ROWS = "SELECT count(*) FROM inbox WHERE ended_at IS NULL AND state != 'noted'"
-_OPEN_ANSWERS = "SELECT count(*) FROM outbox WHERE open IN (1, 3)"
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenWork:
-    """Number of open messages and undelivered answers in a journal."""
-
-    messages: int
-    answers: int
-
-    def describe(self, choice: OpenChoice) -> str:
-        """Return a line for the operator that says how open work is settled."""
-        count = f"{self.messages} messages were open and {self.answers} answers undelivered in it"
-        if not self.messages and not self.answers:
-            return "nothing was open in it"
-        if choice is OpenChoice.DROP:
-            return f"{count}: they are dropped"
-        return f"{count}: each is answered, and looked up or marked, since it may have been answered already"
-
-
-def read_sessions(journal: Path, limit: int = ALL) -> tuple[SessionRow, ...]:
-    """Return the sessions of a closed journal, the most recently used first; nothing where it cannot be read."""
+def read_journal(journal: Path, read: Callable[[Database], T]) -> T | None:
+    """Return the result of *read* on a journal, which may be open; None if it cannot be read or is older. Blocks."""
     if not journal.exists():
-        return ()
+        return None
     try:
         with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
-            return list_sessions(database, limit)
+            return read(database)
     except sqlite3.Error:
-        return ()
-
-
-def read_workers(journal: Path) -> tuple[WorkerStatus, ...]:
-    """Return the workers of a journal, which may be open; nothing where it cannot be read, or is older than they."""
-    if not journal.exists():
-        return ()
-    try:
-        with closing(sqlite3.connect(read_only(journal), uri=True, timeout=2)) as database:
-            return list_workers(database)
-    except sqlite3.Error:
-        return ()
+        return None
 
 
 def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRow] = ()) -> OpenWork:
@@ -70,14 +40,9 @@ def mark_adopted(journal: Path, choice: OpenChoice, sessions: Iterable[SessionRo
         if not {"meta", "inbox", "outbox"} <= tables:
             return OpenWork(0, 0)
         database.execute("BEGIN IMMEDIATE")
-        database.execute(SET_META, ("adopted", choice.value))
-        database.executemany(
-            "UPDATE session SET transcript = ?, next_index = ? WHERE key = ?",
-            [(row.transcript, row.next_index, write_key(row.key)) for row in sessions],
-        )
-        ((messages,), (answers,)) = (database.execute(query).fetchone() for query in (_OPEN_ROWS, _OPEN_ANSWERS))
+        work = adoption.mark(database, choice, sessions)
         database.execute("COMMIT")
-    return OpenWork(messages, answers)
+    return work
 
 
 def seal(journal: Path) -> None:

@@ -10,8 +10,9 @@ from gateway.events import SessionKey
 from gateway.journal_file import OpenChoice, lost_journal, read_stamp
 from gateway.ports.outbox import PartState
 from gateway.ports.store import Store, StoreLimits
+from gateway.store.adoption import OpenWork
 from gateway.store.sqlite import FILE, open_file
-from gateway.store.sqlite.closed_journal import OpenWork, mark_adopted
+from gateway.store.sqlite.closed_journal import mark_adopted
 from tests.fakes.store import kill
 from tests.fakes.turns import ANN, BOB, START, accept, answer, answered, claim, parts_of, receipt, said
 
