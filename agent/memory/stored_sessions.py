@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -127,7 +128,7 @@ class StoredSessions:
         for _ in range(_READ_ATTEMPTS):
             # The writer renames the file while it is read, when /new ends it or it is full.
             with suppress(FileNotFoundError):
-                chains = self._chains(key, scope)
+                chains = self.chains(key, scope)
                 while chains and transcript not in ("", chains[0][0].transcript):
                     chains.pop(0)
                 if before and not chains:
@@ -135,8 +136,8 @@ class StoredSessions:
                 return _read_chains(chains, int(offset) if offset else None, most)
         return None if before else ([], "")
 
-    def _chains(self, key: SessionKey, scope: str) -> list[tuple[SegmentChain, bool]]:
-        """Return the transcripts of *key*, the newest first, each with True if /new has ended it."""
+    def chains(self, key: SessionKey, scope: str) -> list[tuple[SegmentChain, bool]]:
+        """Return the transcripts of *key*, the newest first, each with True if /new has ended it. Blocks."""
         path = transcript_path(self._home, scope, str(key))
         chains = [(SegmentChain(self._disk, each), True) for each in reversed(self.archives(scope, str(key)))]
         current = SegmentChain(self._disk, path)
@@ -266,7 +267,7 @@ def _displayed(turns: Sequence[_Turn]) -> list[_SeenLine]:
     for turn, lines in turns:
         # Records of earlier versions say nothing of when their lines were seen, and stay in the order of their commits.
         ended = parse_time(lines[-1].get("at")) if any("seen" in line for line in lines) else None
-        seen = [(each, _since(line, each.role)) for line in lines for each in _visible_lines(turn, line, deleted)]
+        seen = [(each, _since(line, each.role)) for line in lines for each in visible_lines(turn, line, deleted)]
         shown += [_SeenLine(_numbered(each, n), since, ended) for n, (each, since) in enumerate(seen)]
     return shown
 
@@ -278,7 +279,7 @@ def _since(line: Line, role: str) -> datetime | None:
     return seen if role == "user" or (seen and "mid" not in line) else parse_time(line.get("timestamp"))
 
 
-def _visible_lines(turn: str, line: Line, deleted: set[object]) -> list[DisplayedMessage]:
+def visible_lines(turn: str, line: Line, deleted: AbstractSet[object]) -> list[DisplayedMessage]:
     """Return the visible messages of one transcript line. Text beside a tool call was never sent."""
     kind, role = kind_of(line), line.get("role")
     if kind == "divider":

@@ -166,7 +166,7 @@ class FrameChannel:
     async def _listen(
         self, window: ClientConnection, receive: Receive, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
-        pace = self._paces.of(window.key)
+        pace = self._paces.of(window.key.parent)
         while (raw := await receive()) is not None:
             # Delayed, not closed: a client that is only fast loses nothing.
             if (delay := pace.delay(_cost_of(raw))) > 0:
@@ -197,10 +197,21 @@ class FrameChannel:
             line = translate("frames.file_gone", self._language(window.key))
             window.push(frame_codec.rejected(saying, IntakeResult(verdict=IntakeVerdict.REJECTED, line=line)))
             return
+        if line := self._refusal(window):
+            window.push(frame_codec.rejected(saying, IntakeResult(verdict=IntakeVerdict.REJECTED, line=line)))
+            return
         sender = Sender(id=window.sender)
         message = frame_codec.inbound(saying, key=window.key, sender=sender, at=self._stamp(), attachments=attachments)
         if await self._hand_over(window, saying, message):
             self._tell_others(window, message)
+            await self._note_message(message)
+
+    def _refusal(self, window: ClientConnection) -> str:  # noqa: ARG002 - the page needs the window
+        """Return why a window's chat takes no message; "" if it does."""
+        return ""
+
+    async def _note_message(self, message: InboundMessage) -> None:
+        """Note an accepted message; a terminal has one chat, and nothing to note."""
 
     async def _hand_over(self, window: ClientConnection, frame: SayFrame | PressFrame, message: InboundMessage) -> bool:
         """Pass *message* to the intake and send the window its result; return True if it was accepted."""

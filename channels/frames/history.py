@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from cachetools import LRUCache
 
-from channels.frames.client_connection import MessageThrottle, SharedFrame
+from channels.frames.client_connection import MessageThrottle, MessageThrottles, SharedFrame
 from channels.frames.frame_codec import LONGEST_SAYING, MOST_PARTS, TEXT_LIMIT
 from gateway.events import SessionKey
 from gateway.i18n import FALLBACK, translate
@@ -22,7 +22,7 @@ PAGE_BYTES = 512_000  # of one frame's JSON; holds the longest message that a wi
 _LINE_BYTES = 512  # of a line's JSON besides its texts
 _RESERVE = 4_096
 _READS_AT_ONCE = 4  # of all chats: each holds up to a few megabytes
-_BURST, _PER_SECOND = 20, 1  # readings of one chat
+_BURST, _PER_SECOND = 20, 1  # readings of one person
 _MOST_CHATS = 1_000  # whose pace is remembered
 
 
@@ -96,7 +96,7 @@ class _HistoryReading:
 class _ChatReadings:
     """The readings of one chat: requests that arrive before a reading starts share it."""
 
-    pace: MessageThrottle
+    pace: MessageThrottle  # of all conversations of a person together
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     to_come: dict[str, _HistoryReading] = field(default_factory=dict)  # by `before`
 
@@ -119,8 +119,8 @@ class HistoryPager:
         self._encode = encode
         self._language = language
         self._page_bytes = page_bytes
-        self._clock = clock
         self._sleep = sleep
+        self._paces = MessageThrottles(clock, burst=_BURST, per_second=_PER_SECOND)
         self._chats: LRUCache[SessionKey, _ChatReadings] = LRUCache(_MOST_CHATS)
         self._slots = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -142,8 +142,7 @@ class HistoryPager:
     def _chat(self, key: SessionKey) -> _ChatReadings:
         chat = self._chats.get(key)
         if chat is None:
-            pace = MessageThrottle(self._clock, burst=_BURST, per_second=_PER_SECOND)
-            chat = self._chats[key] = _ChatReadings(pace)
+            chat = self._chats[key] = _ChatReadings(self._paces.of(key.parent))
         return chat
 
     async def _frame(self, key: SessionKey, before: str) -> SharedFrame:

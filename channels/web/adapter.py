@@ -1,13 +1,15 @@
-"""The page's channel: which browser may open a window, and serving it over its WebSocket."""
+"""The page's channel: which browser may open a window on which conversation, and serving it over its WebSocket."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import structlog
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
@@ -20,15 +22,20 @@ from channels.web.logins import StoredLogin, WebLogins, is_name
 from channels.web.served_files import ServedFiles
 from channels.web.slots import PersonSlots
 from channels.web.uploads import WebUploads
-from gateway.errors import FileUnavailable, UserError
-from gateway.events import Attachment, SessionKey
+from gateway.errors import FileUnavailable, StoreUnavailable, UserError
+from gateway.events import Attachment, DeliveryReceipt, InboundMessage, MessagePart, OutboundKind, SessionKey
 from gateway.i18n import translate
 from gateway.net.addresses import FORWARDING_HEADERS
 from gateway.net.local_peer import is_system_account
 from gateway.ports import ChannelContext, channel_wide_key
+from gateway.ports.conversations import MOST_CONVERSATIONS
+
+log = structlog.get_logger(__name__)
 
 OWNER = "owner"
 MOST_WINDOWS = 20  # of one person
+FIRST = "main"  # how the page calls the conversation that is the chat itself
+_CONVERSATION = re.compile(r"[a-z0-9]{16}\Z")
 MOST_DOWNLOADS = 6  # of one person at once, as many as a browser makes
 _BUTTONS = 20  # below one message
 _TRY_AGAIN_LATER = 1013
@@ -44,7 +51,10 @@ class WebVisitor:
 
 
 class WebChannel(FrameChannel):
-    """The web chat. A visitor's chat id is their user name, so that all their browsers show the same chat."""
+    """The web chat. A visitor's chat id is their user name, so that all their browsers show the same conversations.
+
+    A key is made of the login and a conversation's id: nothing that a browser sends can name another person's.
+    """
 
     capabilities = replace(CAPABILITIES, choices=_BUTTONS, private_choices=True)
 
@@ -52,6 +62,9 @@ class WebChannel(FrameChannel):
         super().__init__(context, now=now)
         self.logins = WebLogins(context.state, now=now)
         self._open: dict[str, set[ClientConnection]] = {}  # by the digest of the login
+        self._people: dict[str, set[ClientConnection]] = {}  # every window of a person
+        self.conversations = context.conversations
+        self.searches = PersonSlots(1, waiting_limit=2)
         self._shelf = ServedFiles()
         self.downloads = PersonSlots(MOST_DOWNLOADS)
         self.uploads = WebUploads(context.folder) if context.folder is not None else None
@@ -119,13 +132,22 @@ class WebChannel(FrameChannel):
         for window in self._open.get(login.digest, ()):
             window.close()
 
-    async def serve(self, socket: WebSocket, visitor: WebVisitor) -> None:
-        """Serve one browser until it leaves, its login ends or the channel stops."""
+    def key_of(self, visitor: WebVisitor, conversation: str) -> SessionKey | None:
+        """Return the session of a visitor's conversation, None for an invalid id."""
+        if conversation == FIRST:
+            return SessionKey(self.name, visitor.who)
+        if not _CONVERSATION.match(conversation):
+            return None
+        return SessionKey(self.name, f"{visitor.who}/{conversation}")
+
+    async def serve(self, socket: WebSocket, visitor: WebVisitor, key: SessionKey) -> None:
+        """Serve one browser's window on *key* until it leaves, its login ends or the channel stops."""
         await socket.accept()
-        window = self._window(visitor)
-        if len(self._windows.get(window.key, ())) >= MOST_WINDOWS:
+        window = self._window(visitor, key)
+        if len(self._people.get(visitor.who, ())) >= MOST_WINDOWS:
             await self._refuse(socket, window)
             return
+        self._people.setdefault(visitor.who, set()).add(window)
         digest = visitor.login.digest if visitor.login else ""
         self._open.setdefault(digest, set()).add(window)
         try:
@@ -134,6 +156,9 @@ class WebChannel(FrameChannel):
             self._open[digest].discard(window)
             if not self._open[digest]:
                 del self._open[digest]
+            self._people[visitor.who].discard(window)
+            if not self._people[visitor.who]:
+                del self._people[visitor.who]
         # The page comes back by itself, and asks for a code if it must.
         await _close(socket, _SERVICE_RESTART)
 
@@ -176,13 +201,53 @@ class WebChannel(FrameChannel):
 
     def _address(self, key: SessionKey, file: Attachment, text: str) -> Frame:
         # A reference names the scope, which is nobody's business on the wire.
-        token = self._shelf.add(key.chat, file, "" if file.blob else text)
+        token = self._shelf.add(key.parent.chat, file, "" if file.blob else text)
         return {**frame_codec.shown_file(file), "href": f"files/{token}"}
 
-    def _window(self, visitor: WebVisitor) -> ClientConnection:
+    # Conversations.
+
+    def tell_list_changed(self, who: str) -> None:
+        """Ask every window of *who* to read the list of conversations again."""
+        self._tell(who, {"type": "conversations"})
+
+    def _refusal(self, window: ClientConnection) -> str:
+        if self.conversations is None:
+            return ""
+        language = self._language(window.key)
+        if self.conversations.is_deleted(window.key):
+            return translate("web.conversation_deleted", language)
+        if not self.conversations.has_room(window.key):
+            return translate("web.conversations_full", language, most=MOST_CONVERSATIONS)
+        return ""
+
+    async def _note_message(self, message: InboundMessage) -> None:
+        if self.conversations is None:
+            return
+        text = message.text or next((each.name for each in message.attachments), "")
+        try:
+            is_news = await self.conversations.note_message(message.key, text)
+        except StoreUnavailable:  # the message is stored: its conversation is listed without a title until the next one
+            log.warning("web.conversation_not_noted", key=str(message.key))
+            return
+        if is_news:
+            self.tell_list_changed(message.key.parent.chat)
+
+    def _show(self, part: MessagePart, *, may_be_duplicate: bool = False, replaces: str = "") -> DeliveryReceipt:
+        if part.kind is not OutboundKind.PREVIEW:
+            frame = {"type": "news", "conversation": part.key.thread or FIRST}
+            self._tell(part.key.parent.chat, frame, except_for=part.key)
+        return super()._show(part, may_be_duplicate=may_be_duplicate, replaces=replaces)
+
+    def _tell(self, who: str, frame: Frame, *, except_for: SessionKey | None = None) -> None:
+        shared = SharedFrame(frame)
+        for window in self._people.get(who, ()):
+            if window.key != except_for:
+                window.push(shared)
+
+    def _window(self, visitor: WebVisitor, key: SessionKey) -> ClientConnection:
         login = visitor.login
         still = (lambda: True) if login is None else (lambda: self.logins.counts(login))
-        return ClientConnection(SessionKey(self.name, visitor.who), visitor.who, still)
+        return ClientConnection(key, visitor.who, still)
 
 
 async def _is_this_machine(connection: HTTPConnection) -> bool:

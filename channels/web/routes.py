@@ -1,4 +1,4 @@
-"""HTTP routes of the page: its files, uploads and downloads, login, and the WebSocket.
+"""HTTP routes of the page: its files, uploads and downloads, login, conversations, and the WebSocket.
 
 The server has checked Host and Origin before anything here runs (gateway/web/origin_guard.py).
 """
@@ -24,7 +24,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from channels.frames.frame_codec import safe_file_name
-from channels.web.adapter import WebChannel
+from channels.web.adapter import FIRST, WebChannel
+from channels.web.conversations import change_conversation, list_conversations, search_conversations
 from channels.web.downloads import DownloadResponse
 from channels.web.logins import LOGIN_LIFE, LoginOutcome
 from channels.web.slots import SlotsTaken
@@ -40,6 +41,7 @@ _TYPES = {
     "app.js": "text/javascript",
     "attachments.js": "text/javascript",
     "chat.js": "text/javascript",
+    "conversations.js": "text/javascript",
     "markdown.js": "text/javascript",
     "pending.js": "text/javascript",
     "vendor/highlight.js": "text/javascript",
@@ -78,6 +80,9 @@ def routes(channel: WebChannel, *, prefix: str = "") -> list[BaseRoute]:
         # The server's own bound is for everything else; beyond ours the page is told a line.
         Route(f"{prefix}/files", _bound(_upload, channel), methods=["POST"], max_body_size=2 * LARGEST),
         Route(f"{prefix}/session", _bound(_session, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations", _bound(list_conversations, channel), methods=["GET"]),
+        Route(f"{prefix}/conversations/{{id}}", _bound(change_conversation, channel), methods=["POST"]),
+        Route(f"{prefix}/search", _bound(search_conversations, channel), methods=["GET"]),
         Route(f"{prefix}/login", _bound(_login, channel), methods=["POST"]),
         Route(f"{prefix}/logout", _bound(_logout, channel), methods=["POST"]),
         WebSocketRoute(f"{prefix}/ws", partial(_socket, channel)),
@@ -238,7 +243,11 @@ async def _socket(channel: WebChannel, socket: WebSocket) -> None:
     if not channel.is_ready() or visitor is None:
         await socket.send_denial_response(Response(status_code=401 if visitor is None else 503))
         return
-    await channel.serve(socket, visitor)
+    key = channel.key_of(visitor, socket.query_params.get("conversation", FIRST))
+    if key is None:
+        await socket.send_denial_response(Response(status_code=404))
+        return
+    await channel.serve(socket, visitor, key)
 
 
 @cache

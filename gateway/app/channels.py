@@ -31,6 +31,7 @@ from gateway.ports import (
     SessionReader,
 )
 from gateway.ports.channel_support import SupportsCommandPrefix
+from gateway.ports.conversations import ConversationStore
 from gateway.ports.entry_points import load_entry_points
 from gateway.settings import Settings
 from gateway.settings.chat_overrides import ChatOverrides
@@ -103,6 +104,7 @@ async def open_channels(
     context: AppContext,
     intake: Intake,
     sessions: SessionReader,
+    conversations: ConversationStore,
     blobs: BlobStore,
     *,
     language: Callable[[SessionKey], str],
@@ -126,6 +128,7 @@ async def open_channels(
                     state=store.state(name),
                     blobs=blobs,
                     sessions=sessions,
+                    conversations=conversations,
                     open_messages=open_messages,
                     language=language,
                     folder=settings.home / "uploads" / name,

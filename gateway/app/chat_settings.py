@@ -95,7 +95,7 @@ def build_scope_guess(
         traits = platforms.traits(key.channel)
         if not traits.chat_is_person or traits.is_group(key):
             return ()
-        user = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.chat)
+        user = PlatformAccount(kind=platforms.get(key.channel, key.channel), id=key.parent.chat)
         return (each.person for each in links.accounts_of_user(user)) if traits.has_teams else (links.person(user),)
 
     def scopes(key: SessionKey) -> tuple[str, ...]:

@@ -165,7 +165,9 @@ async def _open_subsystems(context: AppContext, stack: AsyncExitStack, *, has_ch
     channels = ConfiguredChannels({})
     if has_channels:
         channels = await stack.enter_async_context(
-            open_channels(context, intake, memory.sessions, blobs, language=locales.language)
+            open_channels(
+                context, intake, memory.sessions, memory.stored_conversations, blobs, language=locales.language
+            )
         )
     approvals = ToolApprovals(store.jobs, store.journal, context.meter)
     lost_access = partial(has_lost_access, access.judge)

@@ -17,6 +17,7 @@ from agent.memory.account_links.scope_lock import ScopeLock, lock_handlers
 from agent.memory.consolidation.consolidation_jobs import ConsolidationJobs
 from agent.memory.consolidation.consolidator import Consolidator
 from agent.memory.consolidation.raw_archive_jobs import RawArchiveJobs
+from agent.memory.conversations import StoredConversations
 from agent.memory.documents.file_documents import FileDocumentStore
 from agent.memory.documents.version_keeper import VersionKeeper
 from agent.memory.documents.version_store import VersionStore
@@ -67,6 +68,7 @@ class MemoryServices:
     versions: VersionStore
     conversations: ConversationCache
     sessions: StoredSessions
+    stored_conversations: StoredConversations
     projector: TranscriptProjector
     jobs: MemoryJobs
     service: MemoryService
@@ -115,6 +117,18 @@ def build_memory(
         jobs.unsettle(scope)
         sessions.forget_scope(scope)
 
+    stored_conversations = StoredConversations(
+        home=home,
+        preferences=store.people,
+        records=store.records,
+        sessions=sessions,
+        transcripts=projector,
+        jobs=store.jobs,
+        store=store.erasing,
+        index=index,
+        reopen=reopen,
+        now=now,
+    )
     linker = AccountLinker(
         links=store.links,
         records=store.records,
@@ -135,6 +149,7 @@ def build_memory(
         versions=versions,
         conversations=conversations,
         sessions=sessions,
+        stored_conversations=stored_conversations,
         projector=projector,
         jobs=jobs,
         service=MemoryService(home, documents, versions, store.journal, sessions),
@@ -151,6 +166,7 @@ def build_memory(
             scope_lock=scope_lock,
             reopen=reopen,
             workspaces=workspaces,
+            stored_conversations=stored_conversations,
         ),
         staging=staging,
         editor=ChatMemoryEditor(home, documents, versions, writing=writing, now=now),
@@ -176,6 +192,7 @@ def _build_erasure(
     scope_lock: ScopeLock,
     reopen: Callable[[str], None],
     workspaces: ScopeWorkspaces,
+    stored_conversations: StoredConversations,
 ) -> EraseService:
     """Build forgetting on request, of words, scopes and persons, and the deletion after `memory.retention_days`."""
     home, store, now, writing = context.home.path, context.store, context.now, memory_jobs.writing
@@ -188,6 +205,7 @@ def _build_erasure(
         writing=writing,
         reopen=reopen,
         workspaces=workspaces,
+        forget_titles=stored_conversations.forget_titles,
     )
     purge = PurgeJobs(
         home=home,
@@ -232,6 +250,7 @@ def _build_erasure(
         index=index,
         writing=writing,
         reopen=reopen,
+        unlist=stored_conversations.drop,
         now=now,
     )
     saving = {block.kind for block in context.settings.channels.values() if block.traits.saves_files}
@@ -406,7 +425,7 @@ def build_job_runner(
     if memory.consolidates:
         slow = {**consolidation.slow, **raw_archives.slow, **notes.slow, **flushes.slow, **slow}
     questions = ApprovalQuestions(memory.staging, store.journal, now=now, account=store.links.account_of)
-    in_scope = {**memory.erasure.long, **deletions.long, **exports.long}
+    in_scope = {**memory.erasure.long, **memory.stored_conversations.long, **deletions.long, **exports.long}
     return JobRunner(
         store.jobs,
         quick=lock_handlers(memory.scope_lock, store.jobs, questions.after_each(quick)),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gateway.events import DeliveryReceipt, InboundMessage, MessagePart, OutboundMessage, Sender, SessionKey
+from gateway.ports.conversations import ConversationStore
 from gateway.ports.files import BlobStore
 from gateway.ports.locales import in_english
 from gateway.ports.memory import SessionReader
@@ -252,6 +253,7 @@ class ChannelContext:
     state: ChannelState
     blobs: BlobStore  # the bytes of parts that are files
     sessions: SessionReader  # stored messages, for channels that show history
+    conversations: ConversationStore | None = None  # for channels where a person has several
     open_messages: Callable[[SessionKey], Awaitable[Collection[str]]] = none_open  # ids of unanswered messages
     language: Callable[[SessionKey], str] = in_english  # of catalogue messages in a chat
     folder: Path | None = None  # for the channel's files; created by the first write

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from agent.memory.scopes import scope_folder
 from agent.memory.storage.disk import Disk
 from agent.memory.storage.transcript_lines import decode, kind_of, parse_time
 from agent.memory.storage.transcript_projector import TranscriptProjector
+from gateway.events import SessionKey
 from gateway.ports import Job, JobQueue, Line, TurnRecordStore
 from gateway.ports.erasure import ErasureStore
 
@@ -55,7 +56,10 @@ class RetentionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionJob:
-    """Handler of the job; with *days* 0 nothing is deleted. *reopen* discards what is cached of a scope."""
+    """Handler of the job; with *days* 0 nothing is deleted.
+
+    *reopen* discards what is cached of a scope, *unlist* takes sessions out of the lists of conversations.
+    """
 
     home: Path
     days: int
@@ -66,6 +70,7 @@ class RetentionJob:
     index: DerivedIndex
     writing: asyncio.Lock
     reopen: Callable[[str], None]
+    unlist: Callable[[Collection[SessionKey]], Awaitable[None]]
     now: Callable[[], datetime]
     disk: Disk = field(default_factory=Disk)
 
@@ -97,7 +102,7 @@ class RetentionJob:
         result = RetentionResult()
         keys = [each.key for each in await self.records.sessions() if each.scope == scope]
         # The next message of an unused session starts a new one, instead of a window of blank lines.
-        await self.store.drop_sessions(keys, unused_since=cutoff)
+        await self.unlist(await self.store.drop_sessions(keys, unused_since=cutoff))
         folder = scope_folder(self.home, scope)
         expired, active = await asyncio.to_thread(self._partition_transcripts, folder / SESSIONS, cutoff)
         await self.transcripts.remove(expired)

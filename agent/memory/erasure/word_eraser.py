@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -100,9 +100,13 @@ class WordEraser:
         writing: asyncio.Lock,
         reopen: Callable[[str], None],
         workspaces: ScopeWorkspaces,
+        forget_titles: Callable[[str, ErasurePattern], Awaitable[None]],
         disk: Disk | None = None,
     ) -> None:
-        """Erase under the lock *writing*; *reopen* discards the cached conversations of a scope."""
+        """Erase under the lock *writing*.
+
+        *reopen* discards the cached conversations of a scope, *forget_titles* erases words from their titles.
+        """
         self._home = home
         self._documents = documents
         self._versions = versions
@@ -111,6 +115,7 @@ class WordEraser:
         self._writing = writing
         self._reopen = reopen
         self._workspaces = workspaces
+        self._forget_titles = forget_titles
         self._disk = disk or Disk()
 
     async def forget(
@@ -137,6 +142,7 @@ class WordEraser:
             if requester.may_all:
                 # Jobs before files: a pending job must not write the words again.
                 await self._clear_jobs(scope, pattern)
+                await self._forget_titles(scope, pattern)
                 summaries = await asyncio.to_thread(self._clear_notes, scope, pattern, spare)
                 files = len(await asyncio.to_thread(self._clear_workspace, scope, pattern, whole=whole))
             messages = await self._clear_transcripts(scope, pattern, requester, "" if whole else turn, whole=whole)

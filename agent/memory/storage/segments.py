@@ -62,6 +62,12 @@ class SegmentChain:
                 end = low
         return b"".join(reversed(pieces))
 
+    def paths(self) -> list[Path]:
+        """Return the files of the segments, the newest first."""
+        while self._open_earlier():
+            pass
+        return [path for path, _, _ in self._parts]
+
     def _open(self, path: Path) -> bool:
         size = self._disk.size(path)
         if not size:

@@ -2,6 +2,7 @@
 
 import { Attachments } from "./attachments.js";
 import { Chat, LOCALE } from "./chat.js";
+import { Conversations } from "./conversations.js";
 import { Pending } from "./pending.js";
 import { Wire } from "./wire.js";
 
@@ -12,6 +13,8 @@ const LONGEST = Number(text.getAttribute("maxlength"));
 const AGAIN_AFTER = 4000; // milliseconds, when the server could not store a message
 
 const chat = new Chat(words, submit, press, (before) => wire.send({ type: "look", before }));
+const conversations = new Conversations(words, turnTo, (turn) => chat.seek(turn));
+const drafts = new Map(); // conversation -> what was typed in it and not sent
 const attachments = new Attachments(words, { changed: fit, trouble: showTrouble, login: showLogin });
 let brought = codeInAddress();
 let pending = null;
@@ -21,6 +24,8 @@ const wire = new Wire({
   state: showState,
   session(session) {
     pending = new Pending(session.who);
+    pending.conversation = conversations.current;
+    conversations.load();
     by("leave").hidden = !session.can_leave;
     if (by("login").open) by("login").close();
   },
@@ -33,6 +38,7 @@ const handlers = {
     chat.restore(lines, before);
     resend();
     showActivity(false);
+    chat.seek(conversations.takeSought());
   },
   earlier({ lines, before }) {
     chat.prepend(lines, before);
@@ -74,6 +80,12 @@ const handlers = {
     chat.message(frame);
     welcome();
     if (chat.hasEnded(frame)) wire.send({ type: "look" }); // the history knows where the new conversation begins
+  },
+  conversations() {
+    conversations.load();
+  },
+  news({ conversation }) {
+    conversations.news(conversation);
   },
   activity({ on, text }) {
     showActivity(on, text);
@@ -155,6 +167,18 @@ by("stop").addEventListener("click", () => submit(words.stop_command));
 
 // What stands around the conversation.
 
+/** Show another conversation: its history comes with its connection, what was typed stays where it was typed. */
+function turnTo(conversation) {
+  drafts.set(wire.conversation, text.value);
+  text.value = drafts.get(conversation) ?? "";
+  if (pending) pending.conversation = conversation;
+  chat.restore([]);
+  showTrouble("");
+  showActivity(false);
+  wire.turnTo(conversation);
+  fit();
+}
+
 function welcome() {
   by("welcome").hidden = !chat.isEmpty;
 }
@@ -229,6 +253,9 @@ by("leave").addEventListener("click", async () => {
   by("leave").hidden = true;
   pending?.write([]);
   chat.restore([]);
+  location.hash = "";
+  conversations.known = [];
+  conversations.draw();
   wire.reset();
 });
 
@@ -241,5 +268,6 @@ function post(path, body) {
 }
 
 fit();
+wire.conversation = conversations.current;
 wire.connect();
 text.focus();

@@ -37,7 +37,8 @@ export class Chat {
     this.presses = new Map(); // press id -> row of buttons
     this.pressed = new Map(); // turn that answers a press -> row of buttons
     this.lastDay = "";
-    this.before = ""; // id of the oldest line when there are older ones that nobody asked for
+    this.before = ""; // where the oldest line stands when there are older ones that nobody asked for
+    this.sought = ""; // turn that a reader wants to see
   }
 
   get isEmpty() {
@@ -53,6 +54,20 @@ export class Chat {
     this.askEarlier();
   }
 
+  /** Show the lines of *turn*, however far back they are. */
+  seek(turn) {
+    this.sought = turn;
+    if (!turn) return;
+    const line = [...this.list.children].find((each) => each.dataset.turn === turn);
+    if (line) {
+      this.sought = "";
+      this.stays = false;
+      line.scrollIntoView({ block: "center" });
+      line.classList.add("found");
+      line.addEventListener("animationend", () => line.classList.remove("found"), { once: true });
+    } else if (this.before) this.askBefore();
+  }
+
   /** Show lines above the oldest ones, without moving what is being read. */
   prepend(lines, before) {
     const { list, lastDay, scroller } = this;
@@ -66,12 +81,16 @@ export class Chat {
     list.prepend(this.list);
     Object.assign(this, { list, lastDay, before });
     scroller.scrollTop = scrollTop + scroller.scrollHeight - scrollHeight;
+    this.seek(this.sought);
     this.askEarlier();
   }
 
   /** Ask once for the lines before the oldest one when a reader is near it. */
   askEarlier() {
-    if (!this.before || this.scroller.scrollTop > NEAR) return;
+    if (this.before && this.scroller.scrollTop <= NEAR) this.askBefore();
+  }
+
+  askBefore() {
     const { before } = this;
     this.before = "";
     this.onEarlier(before);
@@ -82,10 +101,12 @@ export class Chat {
       if (line.role === "divider") this.divider();
       else if (line.role === "user") {
         const said = this.say({ id: line.message || line.id, text: line.text, at: line.at });
+        said.dataset.turn = line.turn;
         this.mark(said, "accepted");
         if (line.files?.length) this.files(said, line.files);
       } else {
         const told = this.line(line.role, line.at);
+        told.dataset.turn = line.turn;
         this.write(told, line.text, line.links);
         this.files(told, line.files ?? []);
         this.told.set(line.turn, [...(this.told.get(line.turn) ?? []), { role: line.role, text: line.text }]);

@@ -3,10 +3,16 @@
 
 export class Pending {
   constructor(who) {
+    this.conversation = "main"; // the one whose messages are meant
     this.name = `parlour.pending.${new URL(".", document.baseURI).pathname}.${who}`;
   }
 
+  /** The messages of the open conversation. */
   all() {
+    return this.read().filter(({ conversation = "main" }) => conversation === this.conversation);
+  }
+
+  read() {
     try {
       const stored = JSON.parse(localStorage.getItem(this.name) ?? "[]");
       return Array.isArray(stored) ? stored : [];
@@ -16,13 +22,14 @@ export class Pending {
   }
 
   add(text, files = []) {
-    const message = { id: newId(), text, files, at: new Date().toISOString() };
-    this.write([...this.all(), message]);
+    const { conversation } = this;
+    const message = { id: newId(), text, files, at: new Date().toISOString(), conversation };
+    this.write([...this.read(), message]);
     return message;
   }
 
   remove(id) {
-    const left = this.all().filter((message) => message.id !== id);
+    const left = this.read().filter((message) => message.id !== id);
     this.write(left);
   }
 

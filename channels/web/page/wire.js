@@ -10,6 +10,7 @@ export class Wire {
   constructor(on) {
     this.on = on;
     this.socket = null;
+    this.conversation = "main"; // the one that the connection is for
     this.pause = FIRST_PAUSE;
     this.timer = 0;
     this.busy = false;
@@ -61,8 +62,19 @@ export class Wire {
     this.connect();
   }
 
+  /** Connect to another conversation of the same person. */
+  turnTo(conversation) {
+    this.conversation = conversation;
+    const { socket } = this;
+    if (!socket) return; // whoever connects next asks for it
+    this.socket = null;
+    clearTimeout(this.deadline);
+    socket.close();
+    this.open();
+  }
+
   open() {
-    const address = new URL("ws", document.baseURI);
+    const address = new URL(`ws?conversation=${this.conversation}`, document.baseURI);
     address.protocol = address.protocol === "https:" ? "wss:" : "ws:";
     const socket = new WebSocket(address);
     this.socket = socket;

@@ -1,0 +1,297 @@
+"""The conversations of a person on one channel: titles, order and pins, deletion and restoration, literal search.
+
+An entry of the list is a preference of the chat, and is erased with the chat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import structlog
+
+from agent.attachments.file_facts import blobs_in, facts_in
+from agent.memory.erasure.purge_jobs import scrub_job
+from agent.memory.erasure.scope_eraser import blank_value
+from agent.memory.erasure.scope_files import DIGEST, SESSIONS, DerivedIndex, remove_attachments
+from agent.memory.erasure.word_match import ErasurePattern
+from agent.memory.jobs.job_runner import Handler, RetryJobLater
+from agent.memory.scopes import scope_folder
+from agent.memory.storage.disk import Disk
+from agent.memory.storage.segments import SegmentChain
+from agent.memory.storage.transcript_lines import decode, format_time, parse_time
+from agent.memory.storage.transcript_projector import TranscriptProjector
+from agent.memory.stored_sessions import StoredSessions, visible_lines
+from gateway.events import SessionKey
+from gateway.ports import Job, JobQueue, PreferenceStore, SessionRow, TurnRecordStore
+from gateway.ports.conversations import (
+    LONGEST_TITLE,
+    MOST_CONVERSATIONS,
+    RESTORABLE,
+    ConversationHit,
+    ConversationHits,
+    ConversationInfo,
+)
+from gateway.ports.erasure import ErasureFilter, ErasureStore
+from gateway.text import sanitize
+
+log = structlog.get_logger(__name__)
+
+DELETE_CONVERSATION = "delete_conversation"  # kind of the job that erases a deleted conversation
+_PREFIX = "conversation/"  # of the names of preferences
+_HOUR = timedelta(hours=1)
+_RETRY_DELAY = timedelta(seconds=5)
+_EXCERPT = 160  # characters of a hit
+_MOST_BYTES = 64 * 1024 * 1024  # read for one search
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredConversations:
+    """Implements `ConversationStore`. *reopen* discards what is cached of a scope."""
+
+    home: Path
+    preferences: PreferenceStore
+    records: TurnRecordStore
+    sessions: StoredSessions
+    transcripts: TranscriptProjector
+    jobs: JobQueue
+    store: ErasureStore
+    index: DerivedIndex
+    reopen: Callable[[str], None]
+    now: Callable[[], datetime]
+    disk: Disk = field(default_factory=Disk)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def long(self) -> Mapping[str, Handler]:
+        """Handlers of jobs that read many files."""
+        return {DELETE_CONVERSATION: self.erase}
+
+    # -- the list ----------------------------------------------------------------------------------
+
+    def is_deleted(self, key: SessionKey) -> bool:
+        """Return True while *key* is deleted and can be restored."""
+        info = self._find(key)
+        return info is not None and info.deleted_at is not None
+
+    def has_room(self, key: SessionKey) -> bool:
+        """Return False if *key* would be one conversation too many."""
+        return self._find(key) is not None or len(self._entries(key.parent)) < MOST_CONVERSATIONS
+
+    async def list_conversations(self, chat: SessionKey) -> Sequence[ConversationInfo]:
+        """Return the conversations of *chat*, the most recently used first."""
+        found = {each.key: each for each in self._entries(chat)}
+        for row in await self.records.sessions():
+            # Conversations of earlier versions, and one whose note was lost in a crash, have no entry.
+            if row.key.parent == chat and row.key not in found:
+                found[row.key] = ConversationInfo(key=row.key, used_at=row.created_at)
+        return sorted(found.values(), key=lambda each: each.used_at, reverse=True)
+
+    async def note_message(self, key: SessionKey, text: str) -> bool:
+        """Note a message of its person; return True if the list has changed."""
+        async with self._changing:
+            info, now = self._find(key), self.now()
+            title = (info.title if info is not None else "") or title_of(text)
+            newest = max((each.used_at for each in self._entries(key.parent)), default=_EPOCH)
+            # A write for each message would be one too many: the order of the list has to be right, the time nearly.
+            is_last = info is not None and info.used_at == newest and now - info.used_at < _HOUR
+            if info is not None and is_last and title == info.title:
+                return False
+            await self._save(replace(info or ConversationInfo(key=key, used_at=now), title=title, used_at=now))
+        return True
+
+    async def rename(self, key: SessionKey, title: str) -> None:
+        """Give the conversation a title."""
+        await self._change(key, lambda info: replace(info, title=title_of(title)))
+
+    async def pin(self, key: SessionKey, *, is_pinned: bool) -> None:
+        """Put the conversation to the top of the list, or back."""
+        await self._change(key, lambda info: replace(info, is_pinned=is_pinned))
+
+    async def delete(self, key: SessionKey) -> None:
+        """Hide the conversation, and queue the job that erases it."""
+        at = self.now()
+        await self._change(key, lambda info: info if info.deleted_at else replace(info, deleted_at=at))
+        row = await self._row(key)
+        payload = {"key": str(key), "deleted": format_time(at)}
+        # Queued after the mark: without the job it is hidden and can be deleted again, without the mark it is in use.
+        job = Job(
+            id=f"{DELETE_CONVERSATION}:{key}:{format_time(at)}",
+            kind=DELETE_CONVERSATION,
+            scope=row.scope if row is not None else "",
+            payload=payload,
+            due_at=at + RESTORABLE,
+        )
+        await self.jobs.put(job)
+
+    async def restore(self, key: SessionKey) -> None:
+        """Undo `delete`."""
+        await self._change(key, lambda info: replace(info, deleted_at=None))
+
+    async def drop(self, keys: Collection[SessionKey]) -> None:
+        """Remove *keys* from the lists: nothing is left of them."""
+        for key in keys:
+            if self._find(key) is not None:
+                await self.preferences.prefer(str(key.parent), f"{_PREFIX}{key.thread}", "")
+
+    async def forget_titles(self, scope: str, pattern: ErasurePattern) -> None:
+        """Remove the titles that contain erased words from the lists of *scope*."""
+        chats = {row.key.parent for row in await self.records.sessions() if row.scope == scope}
+        for info in [each for chat in chats for each in self._entries(chat) if pattern.in_text(each.title)]:
+            await self.rename(info.key, "")
+
+    # -- search ------------------------------------------------------------------------------------
+
+    async def search(self, chat: SessionKey, query: str, *, limit: int) -> ConversationHits:
+        """Return messages that contain each word of *query*."""
+        words = query.casefold().split()
+        await self.transcripts.flush()
+        scopes = {row.key: row.scope for row in await self.records.sessions() if row.key.parent == chat}
+        hits: list[ConversationHit] = []
+        left = _MOST_BYTES
+        for each in await self.list_conversations(chat):
+            if not words or each.deleted_at is not None or each.key not in scopes:
+                continue
+            if len(hits) >= limit or left <= 0:
+                return ConversationHits(hits=hits, is_partial=True)
+            for chain, _ in await asyncio.to_thread(self.sessions.chains, each.key, scopes[each.key]):
+                if len(hits) < limit and left > 0:
+                    hits += await asyncio.to_thread(_find_in, chain, each.key, words, limit - len(hits), left)
+                left -= chain.end
+        return ConversationHits(hits=hits, is_partial=len(hits) >= limit or left < 0)
+
+    # -- erasure -----------------------------------------------------------------------------------
+
+    async def erase(self, job: Job) -> RetryJobLater | None:
+        """Erase the deleted conversation of a job, unless it was restored or deleted again since.
+
+        Memory derived from it stays, and so do files that another conversation refers to.
+        """
+        key = SessionKey.parse(str(job.payload["key"]))
+        info, row = self._find(key), await self._row(key)
+        if info is None or info.deleted_at is None or format_time(info.deleted_at) != job.payload["deleted"]:
+            return None
+        scope, keys = row.scope if row is not None else job.scope, frozenset({key})
+        if await self.store.at_work(ErasureFilter(keys=keys)) or not await self.transcripts.flush():
+            return RetryJobLater(_RETRY_DELAY, "it is being written to", counts=False)
+        await self.store.redact(ErasureFilter(keys=keys, is_over=True), blank_value)
+        paths, digests = await asyncio.to_thread(self._files_of, scope, key)
+        await self.transcripts.remove(paths)
+        await asyncio.to_thread(remove_attachments, self.disk, scope_folder(self.home, scope), digests)
+        await self.store.drop_sessions(keys)
+        await self.drop(keys)  # last, because it says that there is something to erase
+        self.reopen(scope)
+        await self.index.purge_stale(scope)
+        await self.jobs.put(scrub_job(scope, self.now()))
+        log.info("memory.conversation_erased", scope=scope, files=len(paths))
+        return None
+
+    def _files_of(self, scope: str, key: SessionKey) -> tuple[list[Path], frozenset[str]]:
+        """Return the transcript files of *key*, and the attachments that only they refer to."""
+        folder = scope_folder(self.home, scope) / SESSIONS
+        own = {path for chain, _ in self.sessions.chains(key, scope) for path in chain.paths()}
+        others = [path for path in folder.glob("*.jsonl") if path not in own]
+        damaged = [each for path in own if (each := path.with_name(f"{path.name}.corrupt")).exists()]
+        return [*own, *damaged], frozenset(self._attachments(own) - self._attachments(others))
+
+    def _attachments(self, paths: Collection[Path]) -> set[str]:
+        found: set[str] = set()
+        for path in paths:
+            for raw in (self.disk.load(path) or b"").splitlines():
+                line = decode(raw) or {}
+                names = blobs_in([*facts_in(line), *facts_in({"files": line.get("send")})])
+                found |= {digest for name in names if DIGEST.match(digest := name.rpartition("/")[2])}
+        return found
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    async def _row(self, key: SessionKey) -> SessionRow | None:
+        return next((row for row in await self.records.sessions() if row.key == key), None)
+
+    async def _change(self, key: SessionKey, change: Callable[[ConversationInfo], ConversationInfo]) -> None:
+        async with self._changing:
+            info = self._find(key)
+            if info is None:
+                row = await self._row(key)
+                info = ConversationInfo(key=key, used_at=row.created_at if row is not None else self.now())
+            await self._save(change(info))
+
+    def _entries(self, chat: SessionKey) -> list[ConversationInfo]:
+        stored = self.preferences.preferences(str(chat)).items()
+        return [
+            _read_entry(chat, name.removeprefix(_PREFIX), value) for name, value in stored if name.startswith(_PREFIX)
+        ]
+
+    def _find(self, key: SessionKey) -> ConversationInfo | None:
+        value = self.preferences.preferences(str(key.parent)).get(f"{_PREFIX}{key.thread}")
+        return _read_entry(key.parent, key.thread, value) if value else None
+
+    async def _save(self, info: ConversationInfo) -> None:
+        entry = {
+            "title": info.title,
+            "used": format_time(info.used_at),
+            "pinned": info.is_pinned,
+            "deleted": format_time(info.deleted_at) if info.deleted_at else "",
+        }
+        value = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
+        await self.preferences.prefer(str(info.key.parent), f"{_PREFIX}{info.key.thread}", value)
+
+
+def _read_entry(chat: SessionKey, thread: str, value: str) -> ConversationInfo:
+    entry = json.loads(value)
+    return ConversationInfo(
+        key=SessionKey(chat.channel, f"{chat.chat}/{thread}") if thread else chat,
+        used_at=parse_time(entry["used"]) or _EPOCH,
+        title=entry["title"],
+        is_pinned=entry["pinned"],
+        deleted_at=parse_time(entry["deleted"]),
+    )
+
+
+def title_of(text: str) -> str:
+    """Return the title that a conversation gets from a message: its beginning, in one line; "" for a command."""
+    title = " ".join(sanitize(text).split())
+    if title.startswith("/"):
+        return ""
+    if len(title) <= LONGEST_TITLE:
+        return title
+    cut = title[: LONGEST_TITLE - 1]
+    return f"{cut[: cut.rfind(' ')] if ' ' in cut[LONGEST_TITLE // 2 :] else cut}…"
+
+
+def _find_in(
+    chain: SegmentChain, key: SessionKey, words: Sequence[str], limit: int, most: int
+) -> list[ConversationHit]:
+    """Return the newest messages in the last *most* bytes of a transcript that contain each of *words*. Blocks."""
+    # In JSON, these characters are written otherwise than in the text.
+    plain = [word for word in words if word.isprintable() and not set(word) & {'"', "\\"}]
+    found: list[ConversationHit] = []
+    for raw in reversed(chain.read(max(chain.end - most, 0), chain.end).splitlines()):
+        text = raw.decode("utf-8", "replace").casefold()
+        if all(word in text for word in plain):
+            found += _hits_of(decode(raw) or {}, key, words)
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def _hits_of(line: Mapping[str, object], key: SessionKey, words: Sequence[str]) -> Iterator[ConversationHit]:
+    turn = str(line.get("turn", ""))
+    for each in visible_lines(turn, line, frozenset()) if turn else ():
+        folded = each.text.casefold()
+        if all(word in folded for word in words):
+            yield ConversationHit(key=key, turn=turn, role=each.role, text=_excerpt(each.text, words[0]), at=each.at)
+
+
+def _excerpt(text: str, word: str) -> str:
+    """Return one line of *text* around *word*."""
+    line = " ".join(text.split())
+    start = max(line.casefold().find(word) - _EXCERPT // 4, 0)
+    start = line.rfind(" ", 0, start) + 1
+    end = start + _EXCERPT
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"

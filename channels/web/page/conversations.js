@@ -1,0 +1,289 @@
+// The sidebar: a person's conversations, what can be done with each, and the search over what was said in them.
+// The conversation that is open stands in the address, behind "#c="; without one it is the first.
+
+import { LOCALE } from "./chat.js";
+
+export const FIRST = "main";
+const SEARCH_AFTER = 250; // milliseconds without a key
+const NARROW = matchMedia("(max-width: 720px)"); // where the sidebar lies over the conversation
+
+export class Conversations {
+  constructor(words, onOpen, onSeek) {
+    this.words = words;
+    this.onOpen = onOpen; // called when another conversation is opened
+    this.onSeek = onSeek; // called with the turn of a hit in the open conversation
+    this.sidebar = document.getElementById("sidebar");
+    this.toggle = document.getElementById("sidebar-toggle");
+    this.list = document.getElementById("conversations");
+    this.hits = document.getElementById("hits");
+    this.bin = document.getElementById("deleted");
+    this.find = document.getElementById("find");
+    this.known = [];
+    this.unread = new Set();
+    this.current = inAddress();
+    this.sought = "";
+    this.searches = 0;
+    this.listen();
+    this.show(!NARROW.matches);
+  }
+
+  listen() {
+    document.getElementById("new-chat").addEventListener("click", () => this.begin());
+    this.toggle.addEventListener("click", () => this.show(this.sidebar.hidden, true));
+    this.sidebar.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && NARROW.matches) this.show(false, true);
+    });
+    document.getElementById("scrim").addEventListener("click", () => this.show(false));
+    NARROW.addEventListener("change", () => this.show(!NARROW.matches));
+    addEventListener("hashchange", () => this.follow());
+    this.find.addEventListener("input", () => {
+      clearTimeout(this.timer);
+      this.timer = setTimeout(() => this.search(), SEARCH_AFTER);
+    });
+    addEventListener("keydown", (event) => {
+      if (!(event.ctrlKey || event.metaKey) || event.altKey || document.querySelector("dialog[open]")) return;
+      const key = event.key.toLowerCase();
+      if (key === "k" && !event.shiftKey) this.show(true, true);
+      else if (key === "o" && event.shiftKey) this.begin();
+      else return;
+      event.preventDefault();
+    });
+  }
+
+  /** Show the sidebar or hide it; on a phone it lies over everything else, which cannot be reached meanwhile. */
+  show(isShown, hasFocus = false) {
+    const isOver = isShown && NARROW.matches;
+    this.sidebar.hidden = !isShown;
+    this.toggle.setAttribute("aria-expanded", String(isShown));
+    document.getElementById("scrim").hidden = !isOver;
+    for (const part of document.querySelectorAll("main, footer")) part.inert = isOver;
+    if (hasFocus) (isShown ? this.find : this.toggle).focus();
+  }
+
+  begin() {
+    const letters = "abcdefghijklmnopqrstuvwxyz234567";
+    const id = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => letters[byte % 32]).join("");
+    this.open(id);
+    if (NARROW.matches) this.show(false);
+    document.getElementById("text").focus();
+  }
+
+  open(id, turn = "") {
+    this.sought = turn;
+    if (id !== this.current) location.hash = `c=${id}`;
+    else if (turn) this.onSeek(this.takeSought());
+  }
+
+  follow() {
+    const id = inAddress();
+    if (id === this.current) return;
+    this.current = id;
+    this.unread.delete(id);
+    this.draw();
+    if (NARROW.matches) this.show(false);
+    this.onOpen(id);
+  }
+
+  /** Return the turn that is looked for in the conversation just opened, once. */
+  takeSought() {
+    const turn = this.sought;
+    this.sought = "";
+    return turn;
+  }
+
+  news(id) {
+    this.unread.add(id);
+    this.draw();
+  }
+
+  async load() {
+    const answer = await fetch("conversations", { cache: "no-store" }).catch(() => null);
+    if (!answer?.ok) return;
+    this.known = (await answer.json()).conversations;
+    this.draw();
+  }
+
+  titleOf({ id, title }) {
+    return title || (id === FIRST ? this.words.first_conversation : this.words.new_chat);
+  }
+
+  draw() {
+    if (this.list.querySelector("input")) return; // a name is being typed
+    const kept = this.known.filter((each) => !each.deleted);
+    const focused = document.activeElement?.dataset?.for;
+    if (!kept.some((each) => each.id === this.current)) kept.unshift({ id: this.current, title: "", isNew: true });
+    const [pinned, others] = [kept.filter((each) => each.pinned), kept.filter((each) => !each.pinned)];
+    this.list.replaceChildren(...[...pinned, ...others].map((each) => this.entry(each)));
+    const deleted = this.known.filter((each) => each.deleted);
+    this.bin.hidden = deleted.length === 0;
+    this.bin.querySelector("ul").replaceChildren(...deleted.map((each) => this.deletedEntry(each)));
+    if (focused) this.list.querySelector(`[data-for="${focused}"]`)?.focus();
+    const open = kept.find((each) => each.id === this.current);
+    const brand = this.words.title;
+    document.title = open.title ? `${open.title} – ${brand}` : brand;
+  }
+
+  entry(conversation) {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.href = `#c=${conversation.id}`;
+    link.dir = "auto";
+    link.textContent = this.titleOf(conversation);
+    link.title = link.textContent;
+    if (conversation.id === this.current) link.setAttribute("aria-current", "page");
+    if (conversation.pinned) link.prepend(this.sign("★", this.words.pinned));
+    if (this.unread.has(conversation.id)) link.append(this.sign("●", this.words.unread));
+    item.append(link);
+    if (conversation.isNew) return item;
+    const more = document.createElement("details");
+    const options = document.createElement("summary");
+    options.textContent = "⋯";
+    options.dataset.for = conversation.id;
+    options.setAttribute("aria-label", this.words.options.replace("{title}", this.titleOf(conversation)));
+    const { id, pinned } = conversation;
+    more.append(
+      options,
+      this.button(this.words.rename, () => this.rename(conversation, link, more)),
+      this.button(pinned ? this.words.unpin : this.words.pin, () => this.change(id, { pinned: !pinned })),
+      this.button(this.words.delete, () => this.delete(id)),
+    );
+    item.append(more);
+    return item;
+  }
+
+  deletedEntry(conversation) {
+    const item = document.createElement("li");
+    const title = document.createElement("span");
+    title.dir = "auto";
+    title.textContent = this.titleOf(conversation);
+    const restore = this.button(this.words.restore, () => this.change(conversation.id, { deleted: false }));
+    restore.setAttribute("aria-label", `${this.words.restore}: ${title.textContent}`);
+    item.append(title, restore);
+    return item;
+  }
+
+  sign(text, label) {
+    const sign = document.createElement("span");
+    sign.className = "sign";
+    sign.textContent = text;
+    sign.setAttribute("role", "img");
+    sign.setAttribute("aria-label", label);
+    return sign;
+  }
+
+  button(label, action) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "quiet";
+    button.textContent = label;
+    button.addEventListener("click", action);
+    return button;
+  }
+
+  /** Let the title be typed in its place: Enter and leaving keep it, Escape does not. */
+  rename(conversation, link, more) {
+    const field = document.createElement("input");
+    field.value = this.titleOf(conversation);
+    field.maxLength = 80;
+    field.setAttribute("aria-label", this.words.rename);
+    more.open = false;
+    link.replaceWith(field);
+    field.select();
+    field.focus();
+    let isOver = false; // taking the field away takes its focus, which ends it once more
+    const end = (isKept) => {
+      if (isOver) return;
+      isOver = true;
+      field.replaceWith(link);
+      const title = field.value.trim();
+      if (isKept && title && title !== conversation.title) this.change(conversation.id, { title });
+      more.querySelector("summary").focus();
+    };
+    field.addEventListener("blur", () => end(true));
+    field.addEventListener("keydown", (event) => {
+      event.stopPropagation();
+      if (event.isComposing || !["Enter", "Escape"].includes(event.key)) return;
+      end(event.key === "Enter");
+    });
+  }
+
+  async delete(id) {
+    if (!(await this.change(id, { deleted: true }))) return;
+    document.getElementById("spoken").textContent = this.words.deleted_note;
+    document.getElementById("new-chat").focus();
+    if (id !== this.current) return;
+    const next = this.known.find((each) => each.id !== id && !each.deleted);
+    if (next) this.open(next.id);
+    else this.begin();
+  }
+
+  /** Change a conversation; true when the server has taken it. */
+  async change(id, change) {
+    const answer = await fetch(`conversations/${id}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(change),
+    }).catch(() => null);
+    await this.load();
+    return Boolean(answer?.ok);
+  }
+
+  async search() {
+    const query = this.find.value.trim();
+    const turn = ++this.searches;
+    const has = query.length > 1;
+    if (!has) this.showHits(null);
+    if (!has) return;
+    const answer = await fetch(`search?${new URLSearchParams({ q: query })}`, { cache: "no-store" }).catch(() => null);
+    if (turn !== this.searches) return; // more was typed meanwhile
+    if (answer?.status === 429) this.timer = setTimeout(() => this.search(), SEARCH_AFTER);
+    else this.showHits(answer?.ok ? await answer.json() : { hits: [], partial: false }, query);
+  }
+
+  showHits(found, query) {
+    this.hits.hidden = !found;
+    this.list.hidden = Boolean(found);
+    if (!found) return;
+    const titled = this.known.filter((each) => !each.deleted && matches(this.titleOf(each), query));
+    const titles = titled.map((each) => this.hit(each, "", this.titleOf(each), each.at));
+    const known = new Map(this.known.map((each) => [each.id, each]));
+    const hits = found.hits.map((each) =>
+      this.hit({ id: each.conversation }, each.turn, this.titleOf(known.get(each.conversation) ?? { id: each.conversation }), each.at, each.text),
+    );
+    this.hits.querySelector("ol").replaceChildren(...titles, ...hits);
+    const count = titles.length + hits.length;
+    const { find_none: none, find_some: some, find_more: more } = this.words;
+    const words = count === 0 ? none : found.partial ? more : some;
+    this.hits.querySelector("p").textContent = words.replace("{count}", count.toLocaleString(LOCALE));
+  }
+
+  hit({ id }, turn, title, at, text = "") {
+    const item = document.createElement("li");
+    const link = document.createElement("a");
+    link.href = `#c=${id}`;
+    link.addEventListener("click", (event) => {
+      event.preventDefault();
+      this.open(id, turn);
+      if (NARROW.matches) this.show(false);
+    });
+    const [name, excerpt] = [document.createElement("strong"), document.createElement("span")];
+    const when = document.createElement("time");
+    when.dateTime = at;
+    when.textContent = new Date(at).toLocaleDateString(LOCALE, { day: "numeric", month: "short", year: "numeric" });
+    name.textContent = title;
+    excerpt.textContent = text;
+    name.dir = excerpt.dir = "auto";
+    link.append(name, excerpt, when);
+    item.append(link);
+    return item;
+  }
+}
+
+function inAddress() {
+  return /^#c=([a-z0-9]{16})$/.exec(location.hash)?.[1] ?? FIRST;
+}
+
+function matches(title, query) {
+  const text = title.toLocaleLowerCase(LOCALE);
+  return query.toLocaleLowerCase(LOCALE).split(/\s+/).every((word) => text.includes(word));
+}

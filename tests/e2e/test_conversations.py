@@ -1,0 +1,318 @@
+"""Conversations of people on the page, over the wire before the whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import agent.memory.conversations as stored_conversations
+from agent.memory.conversations import DELETE_CONVERSATION
+from agent.memory.erasure.purge_jobs import SCRUB
+from channels.web.conversations import LONGEST_CHANGE, LONGEST_QUERY, MOST_HITS
+from gateway.app import build_operations
+from gateway.app.context import utc_now
+from gateway.events import PlatformAccount
+from gateway.i18n import translate
+from gateway.ports import Job
+from gateway.ports.conversations import LONGEST_TITLE
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+from tests.fakes.staged_changes import erase
+
+PAGE = {"PARLOUR_WEB__LOGIN": "always"}
+GARDEN, CELLAR = "garden2345678901", "cellar2345678901"
+
+
+@dataclass
+class Visitor:
+    """A browser that is logged in."""
+
+    session: aiohttp.ClientSession
+    url: str
+
+    @asynccontextmanager
+    async def window(self, conversation: str = "main") -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+        """Open a conversation."""
+        async with self.session.ws_connect(f"{self.url}ws?conversation={conversation}") as socket:
+            yield socket
+
+    async def say(self, text: str, conversation: str = "main", *files: bytes) -> str:
+        """Say *text* in a conversation, with files; return what is answered, or why it is not taken."""
+        tokens = [await self._upload(each) for each in files]
+        async with self.window(conversation) as socket:
+            await socket.send_json({"type": "say", "id": secrets.token_hex(8), "text": text, "files": tokens})
+            while True:
+                frame = await socket.receive_json()
+                if frame["type"] == "message" and frame["last"]:
+                    commands = [button["command"] for row in frame["buttons"] for button in row]
+                    return "\n".join([str(frame["text"]), *commands])
+                if frame["type"] == "rejected":
+                    return str(frame["line"])
+
+    async def _upload(self, data: bytes) -> str:
+        headers = {"X-File-Name": "notes.txt", "Content-Type": "text/plain"}
+        async with self.session.post(f"{self.url}files", data=data, headers=headers) as got:
+            return str((await got.json())["token"])
+
+    async def history(self, conversation: str = "main") -> list[str]:
+        """Return the texts of a conversation; a divider is "-"."""
+        async with self.window(conversation) as socket:
+            frame = await socket.receive_json()
+            assert frame["type"] == "history"
+            return ["-" if line["role"] == "divider" else str(line["text"]) for line in frame["lines"]]
+
+    async def listed(self, *, deleted: bool = False) -> dict[str, str]:
+        """Return the titles of the listed conversations by id, in their order."""
+        async with self.session.get(f"{self.url}conversations") as got:
+            found = (await got.json())["conversations"]
+        return {each["id"]: each["title"] for each in found if each["deleted"] is deleted}
+
+    async def change(self, conversation: str, change: Any) -> int:
+        """Change a conversation; return the status."""
+        async with self.session.post(f"{self.url}conversations/{conversation}", json=change) as got:
+            return got.status
+
+    async def search(self, query: str) -> list[tuple[str, str]]:
+        """Return the conversation and excerpt of each hit."""
+        async with self.session.get(f"{self.url}search", params={"q": query}) as got:
+            assert got.status == 200
+            return [(each["conversation"], each["text"]) for each in (await got.json())["hits"]]
+
+
+@asynccontextmanager
+async def visit(up: InProcessGateway, name: str = "") -> AsyncIterator[Visitor]:
+    """Log in as *name*, "" being the owner."""
+    arguments = {"as": name} if name else {}
+    (issued,) = [dict(line) async for line in build_operations(up.app).by_name()["web login"](arguments)]
+    url = up.app.web.url
+    origin = {"Origin": url.rstrip("/")}
+    async with aiohttp.ClientSession(headers=origin, cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        async with session.post(f"{url}login", json={"code": issued["code"]}) as got:
+            assert got.status == 204
+        yield Visitor(session, url)
+
+
+async def wait_jobs(up: InProcessGateway, kind: str, *, left: int = 0) -> None:
+    """Return when *left* jobs of a kind are left."""
+    async with asyncio.timeout(60):
+        while len(await up.app.store.jobs.pending_of(kind)) > left:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.01)
+
+
+async def test_each_conversation_has_a_history_and_all_share_the_memory() -> None:
+    """What is said in one is not in another; what is remembered in one is known in all; `/new` divides one alone."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("the roses need water", GARDEN)
+        await ann.say("/remember the cellar key hangs behind the clock", CELLAR)
+        await ann.say("which wine?", CELLAR)
+        assert await ann.say("/new", CELLAR)
+        assert "the roses need water" in await ann.history(GARDEN)
+        assert "-" not in await ann.history(GARDEN)
+        cellar = await ann.history(CELLAR)
+        assert cellar.index("which wine?") < cellar.index("/new") < cellar.index("-") == len(cellar) - 1
+        assert await ann.history() == []
+        assert "behind the clock" in await ann.say("/memory show", GARDEN)
+        scopes = {str(row.key): row.scope for row in await up.app.store.records.sessions()}
+        assert scopes == {f"web:ann/{GARDEN}": "people/web%3aann", f"web:ann/{CELLAR}": "people/web%3aann"}
+        assert await ann.listed() == {GARDEN: "the roses need water", CELLAR: "which wine?"}
+
+
+async def test_the_list_is_in_the_order_of_use_and_its_titles_are_what_people_say() -> None:
+    """The first words, not a command; a name given by hand stays; a first conversation of earlier versions is there."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("/help", GARDEN)
+        assert await ann.listed() == {GARDEN: ""}
+        long = "a question " * 20
+        await ann.say(long, GARDEN)
+        title = (await ann.listed())[GARDEN]
+        assert title.startswith("a question a question")
+        assert title.endswith("…")
+        assert len(title) <= LONGEST_TITLE
+        await ann.say("what is in the cellar?", CELLAR)
+        assert await ann.change(GARDEN, {"title": "  The <b>garden</b> "}) == 204
+        await ann.say("more of the garden", GARDEN)
+        assert list((await ann.listed()).items()) == [(GARDEN, "The <b>garden</b>"), (CELLAR, "what is in the cellar?")]
+        await up.app.store.people.prefer("web:ann", f"conversation/{CELLAR}", "")
+        assert (await ann.listed())[CELLAR] == ""
+        assert await ann.change(CELLAR, {"pinned": True}) == 204
+
+
+async def test_two_people_and_a_stranger() -> None:
+    """On every route Ann's conversations are hers: Ben's ids are his own, and without a login nothing is said."""
+    async with (
+        gateway(model=InstantModel(), environment=PAGE) as up,
+        visit(up, "ann") as ann,
+        visit(up, "ben") as ben,
+        aiohttp.ClientSession(headers={"Origin": up.app.web.url.rstrip("/")}) as stranger,
+    ):
+        await ann.say("the cellar key hangs behind the clock", CELLAR)
+        assert await ben.history(CELLAR) == []
+        assert await ben.listed() == {}
+        assert await ben.search("cellar") == []
+        for change in ({"title": "mine"}, {"pinned": True}, {"deleted": True}):
+            assert await ben.change(CELLAR, change) == 404
+        await ben.say("not yours", CELLAR)  # an id of his own that happens to be the same
+        assert await ann.search("yours") == []
+        assert await ben.change(CELLAR, {"deleted": True}) == 204
+        assert await ann.listed() == {CELLAR: "the cellar key hangs behind the clock"}
+        assert [hit[0] for hit in await ann.search("CLOCK cellar")] == [CELLAR, CELLAR]  # and the answer
+        url = up.app.web.url
+        for method, path in (("GET", "conversations"), ("POST", f"conversations/{CELLAR}"), ("GET", "search?q=cellar")):
+            async with stranger.request(method, f"{url}{path}", json={"deleted": True}) as got:
+                assert (got.status, await got.json()) == (401, {})
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await stranger.ws_connect(f"{url}ws?conversation={CELLAR}")
+        assert refused.value.status == 401
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "x", "UPPER23456789012", "../ann/cellar2345", "a" * 17, "ann%2Fcellar23456", "ü" * 16]
+)
+async def test_what_is_no_id_opens_nothing(wrong: str) -> None:
+    """Neither as a conversation nor in a path."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await ann.session.ws_connect(f"{ann.url}ws?conversation={wrong}")
+        assert refused.value.status == 404
+        assert await ann.change(wrong or "%20", {"pinned": True}) == 404
+
+
+async def test_changes_and_searches_are_bounded() -> None:
+    """One known thing at a time, of its type and length; a long query is refused; hits have a limit, and say so."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        for n in range(MOST_HITS // 2 + 1):
+            await ann.say(f"apple {n}", GARDEN)
+        wrong: list[Any] = [
+            {},
+            [],
+            "x",
+            None,
+            {"title": 1},
+            {"pinned": "yes"},
+            {"id": "x"},
+            {"title": "a", "pinned": True},
+        ]
+        for change in wrong:
+            assert await ann.change(GARDEN, change) == 400
+        assert await ann.change(GARDEN, {"title": "x" * LONGEST_TITLE}) == 204
+        assert await ann.change(GARDEN, {"title": "x" * (LONGEST_TITLE + 1)}) == 400
+        assert await ann.change(GARDEN, {"title": "x" * LONGEST_CHANGE}) == 400
+        async with ann.session.get(f"{ann.url}search", params={"q": "x" * (LONGEST_QUERY + 1)}) as got:
+            assert got.status == 400
+        async with ann.session.get(f"{ann.url}search", params={"q": "apple"}) as got:
+            found = await got.json()
+        assert (len(found["hits"]), found["partial"]) == (MOST_HITS, True)
+        assert await ann.search("") == []
+
+
+async def test_a_search_reads_everything_that_was_said_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of words, in any case and script, before and after `/new`, with signs that JSON writes otherwise."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say('Der SCHLÜSSEL hängt "hinten" C:\\keys', GARDEN)
+        await ann.say("/new", GARDEN)
+        await ann.say("钥匙在钟后面", CELLAR)
+        for query in ("schlüssel", "HÄNG", '"hinten"', "c:\\keys", "hinten schlüssel"):
+            assert GARDEN in {hit[0] for hit in await ann.search(query)}
+        assert {hit[0] for hit in await ann.search("钥匙")} == {CELLAR}
+        assert await ann.search("schlüssel 钥匙") == []
+        assert await ann.change(GARDEN, {"deleted": True}) == 204
+        assert await ann.search("schlüssel") == []
+        monkeypatch.setattr(stored_conversations, "_MOST_BYTES", 10)
+        async with ann.session.get(f"{ann.url}search", params={"q": "钥匙"}) as got:
+            assert await got.json() == {"hits": [], "partial": True}
+
+
+async def test_a_conversation_too_many_is_refused_with_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are there go on; when one is erased there is room again."""
+    monkeypatch.setattr(stored_conversations, "MOST_CONVERSATIONS", 2)
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("one", GARDEN)
+        await ann.say("two", CELLAR)
+        refused = await ann.say("three", "third23456789012")
+        assert refused == translate("web.conversations_full", most=1_000)
+        assert "again" in await ann.say("again", GARDEN)
+        await up.app.store.people.prefer("web:ann", f"conversation/{CELLAR}", "")
+        assert "three" in await ann.say("three", "third23456789012")
+
+
+async def test_a_deleted_conversation_is_restored_within_a_day_and_erased_after_it(tmp_path: Path) -> None:
+    """It takes no message, and a restoration brings all of it back. A day later no byte of the home has its words."""
+    later = timedelta()
+    home = tmp_path / "home"
+
+    def now() -> Any:
+        return utc_now() + later
+
+    async with gateway(model=InstantModel(), environment=PAGE, home=home, now=now) as up, visit(up, "ann") as ann:
+        await ann.say("the zanzibar plan", CELLAR, b"for zanzibar alone", b"a list of roses")
+        await ann.say("the roses need water", GARDEN, b"a list of roses")
+        assert await ann.change(CELLAR, {"deleted": True}) == 204
+        assert list(await ann.listed()) == [GARDEN]
+        assert list(await ann.listed(deleted=True)) == [CELLAR]
+        assert await ann.say("still there?", CELLAR) == translate("web.conversation_deleted")
+        assert await ann.change(CELLAR, {"deleted": False}) == 204
+        assert await ann.listed(deleted=True) == {}
+        assert "the zanzibar plan" in await ann.history(CELLAR)
+        await ann.say("/new", CELLAR)
+        await ann.say("zanzibar again", CELLAR)
+        later += timedelta(hours=1)
+        assert await ann.change(CELLAR, {"deleted": True}) == 204
+        await up.idle()
+    later += timedelta(hours=23, minutes=30)  # a day after the first deletion, which was undone
+    async with gateway(model=InstantModel(), environment=PAGE, home=home, now=now) as up, visit(up, "ann") as ann:
+        await wait_jobs(up, DELETE_CONVERSATION, left=1)
+        assert "zanzibar again" in await ann.history(CELLAR)
+    later += timedelta(hours=1)
+    async with gateway(model=InstantModel(), environment=PAGE, home=home, now=now) as up, visit(up, "ann") as ann:
+        await wait_jobs(up, DELETE_CONVERSATION)
+        await wait_jobs(up, SCRUB)
+        assert await ann.listed(deleted=True) == {}
+        assert await ann.history(CELLAR) == []
+        assert "the roses need water" in await ann.history(GARDEN)
+        await up.idle()
+    left = [path for path in home.rglob("*") if path.is_file() and b"zanzibar" in path.read_bytes()]
+    assert [path for path in left if not is_kept(path.relative_to(home))] == []
+    kept = [path.read_bytes() for path in home.glob("people/*/attachments/*")]
+    assert kept == [b"a list of roses"]
+
+
+def is_kept(path: Path) -> bool:
+    """Return True for uploads, which go two days after they were sent, and for files that the person keeps."""
+    return path.parts[0] == "uploads" or "files" in path.parts
+
+
+async def test_deletion_by_age_reaches_the_list() -> None:
+    """A conversation whose messages are all older than the limit leaves no title behind."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("the zanzibar plan", CELLAR)
+        await up.idle()
+        retention = up.app.commands.memory.erasure.retention
+        later = dataclasses.replace(retention, days=30, now=lambda: utc_now() + timedelta(days=31))
+        await later.expire(Job(id="x", kind="retention", scope="", payload={}, due_at=utc_now()))
+        assert await ann.listed() == {}
+
+
+async def test_forgetting_reaches_the_list() -> None:
+    """`/forget` takes words out of titles, `/forget everything` all entries, and so does `parlour people forget`."""
+    async with gateway(model=InstantModel(), environment=PAGE) as up, visit(up, "ann") as ann:
+        await ann.say("the zanzibar plan", CELLAR)
+        await ann.say("the roses need water", GARDEN)
+
+        async def ask(_: str, text: str) -> str:
+            return await ann.say(text, GARDEN)
+
+        await erase(ask, "ann", "/forget zanzibar")
+        titles = await ann.listed()
+        assert "zanzibar" not in " ".join(titles.values())
+        assert titles[GARDEN] == "the roses need water"
+        await up.app.commands.memory.erasure.scope_eraser.erase_person(PlatformAccount(kind="web", id="ann"))
+        assert await ann.listed() == {}

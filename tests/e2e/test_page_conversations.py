@@ -1,0 +1,213 @@
+"""The sidebar in a real browser before the whole gateway: conversations begun, found, named, deleted and restored."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, ViewportSize, expect
+
+from gateway.events import SessionKey
+from gateway.i18n import translate
+from tests.e2e.browser import open_browser
+from tests.fakes.inprocess_gateway import InProcessGateway, InstantModel, gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PHONE = ViewportSize(width=360, height=740)
+IN_DOCS = (("wide", "light"), ("phone", "dark"))
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Start the module's browser."""
+    async with open_browser() as browser:
+        yield browser
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def up() -> AsyncIterator[InProcessGateway]:
+    """Run a gateway on a home of its own."""
+    async with gateway(model=InstantModel()) as running:
+        yield running
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _refuse_violation(message: ConsoleMessage) -> None:
+    if "Content Security Policy" in message.text:
+        raise AssertionError(message.text)
+
+
+async def visit(browser: Browser, up: InProcessGateway, path: str = "", **context: Any) -> Page:
+    """Open the page and wait until it is connected; an error on it fails the test."""
+    opened = await browser.new_context(**context)
+    page = await opened.new_page()
+    page.on("pageerror", _raise)
+    page.on("console", _refuse_violation)
+    await page.goto(f"{up.app.web.url}{path}")
+    await expect(page.locator("#state")).to_have_attribute("data-state", "online")
+    return page
+
+
+async def say(page: Page, text: str) -> None:
+    """Say *text* and wait for its answer."""
+    answers = page.locator(".line:not(.user):not(.streaming)")
+    count = await answers.count()
+    await page.locator("#text").fill(text)
+    await page.locator("#text").press("Enter")
+    await expect(answers).to_have_count(count + 1)
+
+
+def titles(page: Page) -> Locator:
+    """Return the listed conversations."""
+    return page.locator("#conversations a")
+
+
+async def test_conversations_are_begun_found_and_come_back(chromium: Browser, up: InProcessGateway) -> None:
+    """A title at once, in other windows too; each has its own lines and its draft; the address says which is open."""
+    page, other = await visit(chromium, up), await visit(chromium, up)
+    await say(page, "the roses need water")
+    for each in (page, other):
+        await expect(titles(each)).to_have_text(["the roses need water"])
+    await page.locator("#new-chat").click()
+    await expect(page.locator(".line")).to_have_count(0)
+    await expect(page.locator("#text")).to_be_focused()
+    await expect(titles(page)).to_have_text([translate("web.new_chat"), "the roses need water"])
+    await say(page, "<b>which wine?</b>")
+    await expect(titles(page)).to_have_text(["<b>which wine?</b>", "the roses need water"])
+    await expect(page.locator('#conversations a[aria-current="page"]')).to_have_text("<b>which wine?</b>")
+    assert await page.title() == "<b>which wine?</b> – Parlour"
+    # The other window stands in the first conversation: it gets the list, and a sign that something was said there.
+    await expect(titles(other).first).to_have_text(re.compile("which wine"))
+    await expect(titles(other).first.get_by_role("img", name=translate("web.unread"))).to_have_count(1)
+    await expect(other.locator(".line.user .body")).to_have_text(["the roses need water"])
+    await page.locator("#text").fill("not sent yet")
+    await titles(page).nth(1).click()
+    await expect(page.locator(".line.user .body")).to_have_text(["the roses need water"])
+    await expect(page.locator("#text")).to_have_value("")
+    await page.go_back()
+    await expect(page.locator(".line.user .body")).to_have_text(["<b>which wine?</b>"])
+    await expect(page.locator("#text")).to_have_value("not sent yet")
+    await page.reload()
+    await expect(page.locator(".line.user .body")).to_have_text(["<b>which wine?</b>"])
+    await expect(page.locator(".line")).to_have_count(2)
+
+
+async def test_renamed_pinned_deleted_and_restored(chromium: Browser, up: InProcessGateway) -> None:
+    """With the mouse and with keys alone; what is deleted is out of reach, and back with all its lines."""
+    page = await visit(chromium, up)
+    await say(page, "first words")
+    await page.keyboard.press("Control+Shift+O")
+    await say(page, "second words")
+    await expect(titles(page)).to_have_text(["second words", "first words"])
+    first = page.locator("#conversations li", has_text="first words")
+    await first.get_by_label(translate("web.options", title="first words")).click()
+    await first.get_by_role("button", name=translate("web.pin"), exact=True).click()
+    await expect(titles(page).first).to_have_text(re.compile("first words"))
+    # Keys alone: from the options to the name, kept by Enter, and not by Escape.
+    await page.get_by_label(translate("web.options", title="second words")).focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    field = page.get_by_role("textbox", name=translate("web.rename"))
+    await expect(field).to_be_focused()
+    await field.fill("Thrown away")
+    await page.keyboard.press("Escape")
+    await expect(titles(page).nth(1)).to_have_text("second words")
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await field.fill("Wines")
+    await page.keyboard.press("Enter")
+    await expect(titles(page).nth(1)).to_have_text("Wines")
+    await page.get_by_label(translate("web.options", title="Wines")).click()
+    await page.get_by_role("button", name=translate("web.delete")).click()
+    await expect(page.locator("#spoken")).to_have_text(translate("web.deleted_note"))
+    await expect(page.locator(".line.user .body")).to_have_text(["first words"])
+    await expect(titles(page)).to_have_count(1)
+    await page.locator("#deleted summary").click()
+    await page.get_by_role("button", name=f"{translate('web.restore')}: Wines").click()
+    await expect(titles(page)).to_have_count(2)
+    await titles(page).nth(1).click()
+    await expect(page.locator(".line.user .body")).to_have_text(["second words"])
+
+
+async def test_a_search_leads_to_the_words(chromium: Browser, up: InProcessGateway) -> None:
+    """A hit far above in another conversation is shown, in the middle of the page; titles are found as well."""
+    page = await visit(chromium, up)
+    await say(page, "the zanzibar plan")
+    for n in range(45):
+        await up.app.submit(SessionKey("web", "owner"), f"line {n}")
+    await up.idle()
+    await page.keyboard.press("Control+Shift+O")
+    await say(page, "something else")
+    await page.keyboard.press("Control+K")
+    await expect(page.locator("#find")).to_be_focused()
+    await page.keyboard.type("ZANZ plan")
+    hits = page.locator("#hits li")
+    await expect(hits).to_have_count(3)  # the title, the message and the answer that repeats it
+    await hits.last.locator("a").click()
+    found = page.locator(".line.user", has_text="the zanzibar plan")
+    await expect(found).to_be_in_viewport()
+    await page.locator("#find").fill("nothing has these words")
+    await expect(page.locator("#hits [role=status]")).to_have_text(translate("web.find_none"))
+    await page.locator("#find").fill("")
+    await expect(titles(page)).to_have_count(2)
+
+
+@pytest.mark.parametrize("language", ["en", "de", "es", "zh"])
+async def test_on_a_phone_the_list_lies_over_the_conversation(chromium: Browser, language: str) -> None:
+    """At 360 pixels in each language: nothing is wider than the screen, the list opens, is left, and leads on."""
+    async with gateway(model=InstantModel(), environment={"PARLOUR_LANGUAGE": language}) as up:
+        page = await visit(chromium, up, viewport=PHONE, has_touch=True)
+        await say(page, "an unbreakableverylongwordthatwouldnotfit" * 3)
+        await expect(page.locator("#sidebar")).to_be_hidden()
+        toggle = page.get_by_role("button", name=translate("web.conversations", language))
+        await expect(toggle).to_have_attribute("aria-expanded", "false")
+        await toggle.click()
+        await expect(page.locator("#sidebar")).to_be_visible()
+        await expect(page.locator("#new-chat")).to_have_text(translate("web.new_chat", language))
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert await page.locator("#sidebar").evaluate("it => it.scrollWidth <= it.clientWidth")
+        await expect(page.locator("main")).to_have_attribute("inert", "")
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#sidebar")).to_be_hidden()
+        await expect(toggle).to_be_focused()
+        await toggle.click()
+        await page.locator("#new-chat").click()
+        await expect(page.locator("#sidebar")).to_be_hidden()
+        await expect(page.locator("#text")).to_be_focused()
+        await say(page, "and another")
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_screenshots(chromium: Browser, up: InProcessGateway, scheme: str) -> None:
+    """By day and by night, wide and on a phone; PARLOUR_SCREENSHOTS writes those of the docs to docs/images."""
+    page = await visit(chromium, up, viewport={"width": 1100, "height": 720}, color_scheme=scheme)
+    await say(page, "Which roses need water in November?")
+    await page.locator("#new-chat").click()
+    await say(page, "Plan the week in the cellar")
+    await page.locator("#new-chat").click()
+    await say(page, "What did Ann say about the key?")
+    await say(page, "/new")
+    await say(page, "And the wine?")
+    await expect(titles(page)).to_have_count(3)
+    for name in ("wide", "phone"):
+        if name == "phone":
+            await page.set_viewport_size(PHONE)
+            await page.locator("#sidebar-toggle").click()
+        await expect(page.locator("#sidebar")).to_be_visible()
+        shot = await page.screenshot()
+        assert shot
+        if os.environ.get("PARLOUR_SCREENSHOTS") and (name, scheme) in IN_DOCS:
+            (IMAGES / f"page-conversations-{name}-{scheme}.png").write_bytes(shot)
