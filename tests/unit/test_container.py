@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
+from psycopg.conninfo import conninfo_to_dict
 
+from gateway.settings import load_settings
 from tests import links
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,6 +144,66 @@ def test_compose_file_has_the_shape_that_its_specification_asks_for(service: dic
         "logging": dict,
     }
     assert {key: type(value) for key, value in service.items() if not isinstance(value, shapes[key])} == {}
+
+
+@pytest.fixture(scope="module")
+def with_database() -> dict[str, Any]:
+    """deploy/compose.postgres.yml, which is put on top of docker-compose.yml."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose.postgres.yml").read_text("utf-8"))
+    assert set(found["services"]) == {"parlour", "postgres"}
+    return found
+
+
+@pytest.mark.parametrize("key", ["read_only", "cap_drop", "security_opt", "restart", "logging", "cpus", "mem_limit"])
+def test_the_database_is_as_confined_as_the_gateway(
+    service: dict[str, Any], with_database: dict[str, Any], key: str
+) -> None:
+    """It is bounded and hardened by the same lines."""
+    assert with_database["services"]["postgres"][key] == service[key]
+
+
+def test_the_gateway_alone_reaches_the_database(with_database: dict[str, Any]) -> None:
+    """It has no port of the machine, and its network leads nowhere; the gateway keeps its own beside it."""
+    server = with_database["services"]["postgres"]
+    assert "ports" not in server
+    assert server["networks"] == ["database"]
+    assert with_database["networks"] == {"database": {"internal": True}}
+    assert with_database["services"]["parlour"]["networks"] == ["default", "database"]
+    assert (server["user"], server["volumes"]) == ("999:999", ["database:/var/lib/postgresql/data"])
+    assert 0 < server["pids_limit"] <= 512
+    for place in server["tmpfs"]:
+        assert {"noexec", "nosuid", "nodev"} <= set(place.split(":")[1].split(","))
+
+
+def test_the_database_s_password_is_in_files_alone(with_database: dict[str, Any]) -> None:
+    """Each service reads one file, and the gateway waits until the server answers."""
+    gateway, server = with_database["services"]["parlour"], with_database["services"]["postgres"]
+    assert gateway["environment"] == {"PARLOUR_STORE__URL_FILE": "/run/secrets/store_url"}
+    assert gateway["secrets"] == ["store_url"]
+    assert gateway["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    assert server["secrets"] == ["postgres_password"]
+    assert server["environment"]["POSTGRES_PASSWORD_FILE"] == "/run/secrets/postgres_password"
+    assert set(with_database["secrets"]) == {"store_url", "postgres_password"}
+
+
+def test_the_lines_at_its_head_make_an_address_that_the_gateway_takes(
+    tmp_path: Path, with_database: dict[str, Any]
+) -> None:
+    """As printed: files of 0600 whose password is one, and the address of the service and its database."""
+    head = (ROOT / "deploy/compose.postgres.yml").read_text("utf-8")
+    (lines,) = re.findall(r"^#   (mkdir .*\n#     .*)$", head, re.MULTILINE)
+    script = "set -e; umask 022; " + lines.replace("\n# ", "\n")
+    subprocess.run(("/bin/bash", "-c", script), cwd=tmp_path, check=True, timeout=60)  # noqa: S603 -- ours
+    password, address = ((tmp_path / "secrets" / name).read_text() for name in ("postgres_password", "store_url"))
+    assert {stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "secrets").iterdir()} == {0o600}
+    settings = load_settings(
+        {"PARLOUR_HOME": str(tmp_path / "home"), "PARLOUR_STORE__URL_FILE": str(tmp_path / "secrets/store_url")}
+    )
+    assert settings.store.address == address
+    parts = conninfo_to_dict(address)
+    server = with_database["services"]["postgres"]["environment"]
+    assert parts == {"user": server["POSTGRES_USER"], "password": password, "host": "postgres", "dbname": "parlour"}
+    assert len(password) == 48
 
 
 def test_upgrade_and_roll_back_are_one_line_each_and_the_same_everywhere() -> None:
@@ -314,8 +376,10 @@ def test_compose_file_is_understood_by_compose() -> None:
     command = next((found for found in map(new_enough, (["docker-compose"], ["docker", "compose"])) if found), None)
     if command is None:
         pytest.skip("no docker compose of 2.24 or newer here")
-    run = tool(*command, "-f", str(ROOT / "docker-compose.yml"), "config", "-q")
-    assert (run.returncode, run.stderr) == (0, "")
+    for name in ("", "deploy/compose.secrets.yml", "deploy/compose.postgres.yml"):
+        also = ("-f", str(ROOT / name)) if name else ()
+        run = tool(*command, "-f", str(ROOT / "docker-compose.yml"), *also, "config", "-q")
+        assert (run.returncode, run.stderr) == (0, ""), name
 
 
 def tool(*command: str) -> subprocess.CompletedProcess[str]:
