@@ -53,7 +53,7 @@ _CONTROLS_OF_SENDER = (
     "SELECT count(*) FROM inbox WHERE key = ? AND state = 'control' AND ended_at IS NULL AND sender = ?"
 )
 _REPLIES = "SELECT payload FROM outbox WHERE key = ? AND open = 3"
-ROW = "seq, payload, role, state, turn, attempts, crashes, accepted_at"
+ROW = "seq, key, message_id, sent_at, payload, role, state, turn, attempts, crashes, accepted_at"
 _OPEN_ROWS = sql(
     "SELECT",
     ROW,
@@ -75,10 +75,10 @@ _COUNT_ALL = "SELECT count(*) FROM inbox WHERE state = 'waiting' AND ended_at IS
 
 def read_row(columns: tuple[Any, ...]) -> InboxRow:
     """Read an inbox row from the columns of `ROW`."""
-    seq, payload, role, state, turn, attempts, crashes, accepted_at = columns
+    seq, key, message_id, sent_at, payload, role, state, turn, attempts, crashes, accepted_at = columns
     return InboxRow(
         seq=seq,
-        message=read_inbound(payload),
+        message=read_inbound(read_key(key), unquote(message_id), sent_at, payload),
         accepted_at=moment(accepted_at),
         role=Role(role),
         is_control=state == "control",
@@ -299,9 +299,8 @@ def _change_waiting(database: Database, new: EncodedMessage, seq: int, payload: 
         blank_ended(database, "seq = ?", seq)
         outcome = AcceptOutcome.DELETED
     else:
-        before = read_inbound(payload)
         # Queue position and turn stay the first delivery's; the text is the edit's.
-        after = replace(new.message, sent_at=before.sent_at, event_ids=before.event_ids)
+        after = replace(new.message, event_ids=tuple(read_json(payload).get("event_ids", ())))
         database.execute(
             "UPDATE inbox SET payload = ?, length = ?, role = ? WHERE seq = ?",
             (write_inbound(after), new.length, new.role.value, seq),

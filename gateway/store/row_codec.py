@@ -160,14 +160,11 @@ def _choices(fields: Mapping[str, Any]) -> tuple[MessageButton, ...]:
 
 
 def write_inbound(message: InboundMessage) -> str:
-    """Return the payload column of an inbox row. Default values are omitted."""
-    fields: dict[str, Any] = {
-        "key": str(message.key),
-        "id": message.message_id,
-        "by": _sender_fields(message.sender),
-        "text": message.text,
-        "at": micros(message.sent_at),
-    }
+    """Return the payload column of an inbox row; key, id and time have their own columns. Default values are omitted.
+
+    Rows of older releases have them in the payload too.
+    """
+    fields: dict[str, Any] = {"by": _sender_fields(message.sender), "text": message.text}
     if message.kind is not InboundKind.MESSAGE:
         fields["kind"] = message.kind.value
         fields["command"] = message.command  # also an empty one: see `_command`
@@ -187,7 +184,7 @@ def write_inbound(message: InboundMessage) -> str:
     return write_json(fields)
 
 
-def read_inbound(payload: str) -> InboundMessage:
+def read_inbound(key: SessionKey, message_id: str, sent_at: int, payload: str) -> InboundMessage:
     """Undo `write_inbound`."""
     fields = read_json(payload)
     by = fields["by"]
@@ -195,11 +192,11 @@ def read_inbound(payload: str) -> InboundMessage:
         name: tuple(by[name]) if name == "roles" else by[name] for name in _SENDER_FIELDS if name in by
     }
     return InboundMessage(
-        key=read_key(fields["key"]),
-        message_id=fields["id"],
+        key=key,
+        message_id=message_id,
         sender=Sender(id=by["id"], **facts),
         text=fields["text"],
-        sent_at=moment(fields["at"]),
+        sent_at=moment(sent_at),
         kind=InboundKind(fields.get("kind", InboundKind.MESSAGE)),
         command=fields["command"] if "command" in fields else _command(fields),
         chat_kind=ChatKind(fields.get("chat", ChatKind.DIRECT)),

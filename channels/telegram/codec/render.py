@@ -112,9 +112,9 @@ def _write(markdown: str, links: Links | None = None) -> WrittenPart:
         shown = FormattedText(break_addresses(markdown.strip(), links))
     text = plain_tree(tree, links)
     fill = max(width(shown.text, LengthUnit.UTF16) / LIMIT, len(shown.entities) / _ENTITIES)
-    return WrittenPart(
-        _payload(shown), text if text.strip() and width(text, LengthUnit.UTF16) <= LIMIT else shown.text, fill
-    )
+    plain = text if text.strip() and width(text, LengthUnit.UTF16) <= LIMIT else shown.text
+    is_formatted = bool(shown.entities) or shown.text != plain
+    return WrittenPart(_payload(shown) if is_formatted else "", plain, fill)
 
 
 def _literal(text: str, links: Links | None = None) -> WrittenPart:

@@ -287,6 +287,19 @@ def test_anything_long_fits(text: str) -> None:
     assert [part.reply_to for part in parts] == ["5", *("" for _ in parts[1:])]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_formatted"),
+    [("It is sunny.\n\nTake a hat.", False), ("It is **sunny**.", True), ("See https://example.org", False)],
+)
+def test_a_text_without_formatting_is_stored_once(text: str, is_formatted: bool) -> None:
+    """Its part has no payload: the plain text is sent, and it is the same."""
+    message = OutboundMessage(id="t.1", key=SessionKey("telegram", "42"), text=text)
+    (part,) = render(message, lambda _: "en")
+    sent = build_outgoing(part)
+    assert bool(part.payload) == bool(sent.entities) == is_formatted
+    assert sent.text == text.replace("**", "")
+
+
 def test_a_table_that_is_narrow_stands_in_columns_and_a_wide_one_in_records() -> None:
     """A telephone shows forty columns; wide characters count twice."""
     narrow = render_markup("| day | 天气 |\n|---|---|\n| Mon | ☀ |\n| Tuesday | 雨 |")
